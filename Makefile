@@ -4,9 +4,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 RUN := scripts/run.sh
 CHAOS_ARGS ?= --kills 1000 --seed 1
+MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all tests lint format bench chaos compose-check setup lock clean
+.PHONY: help demo check test test-all tests lint format bench chaos migrations-chaos compose-check setup lock clean
 
 help:
 	@echo "make demo    a refresh is killed half way, resumed by Airflow's retry, and published whole"
@@ -17,6 +18,7 @@ help:
 	@echo "make format  write the code as ruff would have it"
 	@echo "make bench   the benchmark; BENCH_ARGS go to it"
 	@echo "make chaos   1,000 kills, with a reader looking on; CHAOS_ARGS instead of '$(CHAOS_ARGS)'"
+	@echo "make migrations-chaos  100 kills of deploys, release after release; MIGRATIONS_CHAOS_ARGS likewise"
 	@echo "make compose-check  docker-compose.yaml without containers: each image's steps, each service, the ready DAG"
 	@echo "make setup   only the set-up: .venv from constraints.txt, and Java"
 	@echo "make lock    write constraints.txt anew, with the newest versions that pyproject.toml allows"
@@ -55,6 +57,9 @@ bench: setup
 
 chaos: setup
 	@$(RUN) python -m tests.chaos $(CHAOS_ARGS)
+
+migrations-chaos: setup
+	@$(RUN) python -m tests.migrations_chaos $(MIGRATIONS_CHAOS_ARGS)
 
 compose-check: setup
 	@docker/bare_machine.sh --image

@@ -165,10 +165,10 @@ class DeployError(RfrError):
 
 
 class StepError(DeployError):
-    """A step of a deploy failed.
+    """A step of a deploy failed, or the refresh of a materialized view.
 
     :ivar object: name of the object
-    :ivar action: of the step
+    :ivar action: of the step, or ``refresh``
     :ivar problem: what went wrong
     :ivar remedy: what to do about it
     """
@@ -226,7 +226,7 @@ class StatementError(ConfigurationError):
 
 
 class AlterConnectionError(RfrError):
-    """A connection was not altered, and is as it was.
+    """A connection was neither altered nor dropped, and is as it was.
 
     :ivar connection: its id
     """
@@ -238,7 +238,7 @@ class AlterConnectionError(RfrError):
 
 
 class AlterationRefusedError(AlterConnectionError):
-    """The alteration is wrong, or something that uses the connection can't adopt it.
+    """The alteration is wrong, or something that uses the connection can't adopt it, or do without it.
 
     :ivar problems: all of them, in the statement's order
     """

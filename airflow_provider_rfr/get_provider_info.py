@@ -7,7 +7,7 @@ from typing import Any
 _DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
 _INTEGRATION = "Resumable full refresh"
 _HOOKS = ("api", "builtins", "connection_gateways", "connections", "control_store", "lake", "webhooks")
-_OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "sinks", "webhooks")
+_OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "materialized_views", "sinks", "webhooks")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -59,9 +59,10 @@ _CONFIG: dict[str, Any] = {
                 "sensitive": True,
             },
             "webhook_allowed_hosts": {
-                "description": "Private hosts, addresses and networks that commit webhooks may call, with commas; a"
-                " trigger's allowedHosts can only narrow them. Link-local and cloud metadata addresses need their own"
-                " address or network here, e.g. 169.254.169.254; 0.0.0.0/0 does not open them.\n",
+                "description": "Private hosts, addresses and networks that commit webhooks and HTTP sinks may"
+                " call, with commas; a trigger's allowedHosts can only narrow them. Link-local and cloud metadata"
+                " addresses need their own address or network here, e.g. 169.254.169.254; 0.0.0.0/0 does not open"
+                " them.\n",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "hooks.internal,10.1.0.0/16",

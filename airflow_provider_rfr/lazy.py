@@ -11,12 +11,13 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_exports(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package.
 
     :param package: its ``__name__``
-    :param modules: for each public name the module that defines it, relative to the package
+    :param names: public names by the module that defines them, relative to the package
     """
+    modules = {name: module for module, defined in names.items() for name in defined}
 
     def get(name: str) -> Any:
         if name not in modules:

@@ -155,7 +155,7 @@ def deployed(first: Plan) -> tuple[RegistryState, ActualState]:
             each.uuid,
             each.columns,
             query=each.sql,
-            stamp=each.fingerprints.contract.digest,
+            stamp=each.contract,
         )
         for each in records
     }

@@ -34,7 +34,8 @@ with DAG(
             None,
             type=["null", "string"],
             title="Statement",
-            description="ALTER CONNECTION name SET (host = '...'), RESET (...); leave the fields below empty then.",
+            description="ALTER CONNECTION name SET (host = '...'), RESET (...), or DROP CONNECTION name;"
+            " leave the fields below empty then.",
         ),
         "connection": Param(
             None,

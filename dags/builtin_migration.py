@@ -55,8 +55,12 @@ with DAG(
             title="Approval",
             description="Wait for an approval of the plan before it is applied",
         ),
-        "user_views": Param(
-            "rebind", enum=["rebind", "fail", "warn"], title="Users' views", description="Over columns that change"
+        "break_views": Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            title="Users' views that may break",
+            description="Names of views, each in full",
         ),
         "drift": Param(
             "fail",
@@ -68,8 +72,8 @@ with DAG(
             [],
             type="array",
             items={"type": "string"},
-            title="May be emptied",
-            description="Names of objects, each in full",
+            title="May be lost",
+            description="Names of objects, or of columns behind them, each in full",
         ),
         "sinks": Param(
             {},
@@ -81,7 +85,7 @@ with DAG(
     },
 ) as dag:
     policies = {
-        "user_views": "{{ params.user_views }}",
+        "break_views": "{{ params.break_views }}",
         "drift": "{{ params.drift }}",
         "accept_data_loss": "{{ params.accept_data_loss }}",
         "sinks": "{{ params.sinks }}",

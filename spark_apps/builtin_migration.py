@@ -1,7 +1,9 @@
 """Deploy built-in objects, with SQL on Spark: ``spark-submit builtin_migration.py --config FILE``, or plain ``python``.
 
-FILE is YAML or JSON with ``lake``, ``store``, ``objects`` or ``spec``, ``plan``, ``policies`` (docs/builtins.md). It
-may hold secrets, so it belongs to its owner alone. The last line is one JSON object of figures.
+FILE is YAML or JSON with ``lake``, ``store``, ``objects`` or ``spec``, ``plan``, ``policies`` (docs/builtins.md); or
+with ``refresh: {names: [...], force: true}``, to refresh materialized views in place of a deploy, all that are deployed
+where no names are given. It may hold secrets, so it belongs to its owner alone. The last line is one JSON object of
+figures.
 Exit codes: 0 done, or nothing to do; 1 failed: what is done stays done, and the next run continues.
 """
 
@@ -38,9 +40,9 @@ def main() -> int:
         document = read_document(Path(arguments.config))
     except RfrError as error:
         return failed(error)
-    if document.supervisor is not None:
+    if document.run.supervisor is not None:
         # A deploy may be killed at any point.
-        watch_supervisor(*document.supervisor, stop=lambda reason: os._exit(1))
+        watch_supervisor(*document.run.supervisor, stop=lambda reason: os._exit(1))
     return deploy(document, began=BEGAN)
 
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_rfr.builtins.spec import (
+    BuiltinObject,
+    CatalogSpec,
+    Column,
+    Instance,
+    Kind,
+    Place,
+    Removed,
+    Was,
+    stable_id,
+)
 from airflow_provider_rfr.lazy import lazy_exports
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.declaration.loader import load_objects
-    from airflow_provider_rfr.builtins.execution.deploy import apply
-    from airflow_provider_rfr.builtins.execution.maintenance import gc
+    from airflow_provider_rfr.builtins.execution.deploy import Applied, AppliedStep, apply
+    from airflow_provider_rfr.builtins.execution.maintenance import Collected, gc
     from airflow_provider_rfr.builtins.execution.observe import observe
-    from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Collected
+    from airflow_provider_rfr.builtins.execution.refresh import Refreshed, refresh
     from airflow_provider_rfr.builtins.planning.plan import (
         Plan,
         Policies,
@@ -22,42 +34,24 @@ if TYPE_CHECKING:
         save_plan,
     )
     from airflow_provider_rfr.builtins.planning.planner import plan
-    from airflow_provider_rfr.builtins.spec import (
-        BuiltinObject,
-        CatalogSpec,
-        Column,
-        Contents,
-        Instance,
-        Kind,
-        Migration,
-        Place,
-        Removal,
-        SinkSpec,
-        Stability,
-        Strategy,
-        stable_id,
-    )
     from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 
 __all__ = [
     "BuiltinObject",
     "CatalogSpec",
     "Column",
-    "Contents",
-    "Strategy",
     "Instance",
     "Kind",
-    "Migration",
     "Place",
-    "Removal",
+    "Removed",
     "SinkSpec",
-    "Stability",
     "Applied",
     "AppliedStep",
     "Collected",
     "ActualState",
     "Plan",
     "Policies",
+    "Refreshed",
     "RegistryState",
     "Step",
     "apply",
@@ -68,42 +62,22 @@ __all__ = [
     "load_plan",
     "observe",
     "plan",
+    "refresh",
     "save_plan",
+    "Was",
     "stable_id",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "Applied": "execution.work",
-        "AppliedStep": "execution.work",
-        "BuiltinObject": "spec",
-        "CatalogSpec": "spec",
-        "Collected": "execution.work",
-        "Column": "spec",
-        "Contents": "spec",
-        "Strategy": "spec",
-        "Instance": "spec",
-        "Kind": "spec",
-        "ActualState": "state",
-        "Migration": "spec",
-        "Place": "spec",
-        "Plan": "planning.plan",
-        "Policies": "planning.plan",
-        "RegistryState": "state",
-        "Removal": "spec",
-        "SinkSpec": "spec",
-        "Stability": "spec",
-        "Step": "planning.plan",
-        "apply": "execution.deploy",
-        "ensure_current": "planning.plan",
-        "exit_code": "planning.plan",
-        "gc": "execution.maintenance",
-        "load_objects": "declaration.loader",
-        "load_plan": "planning.plan",
-        "observe": "execution.observe",
-        "plan": "planning.planner",
-        "save_plan": "planning.plan",
-        "stable_id": "spec",
+        "declaration.loader": ("load_objects",),
+        "execution.deploy": ("Applied", "AppliedStep", "apply"),
+        "execution.maintenance": ("Collected", "gc"),
+        "execution.observe": ("observe",),
+        "execution.refresh": ("Refreshed", "refresh"),
+        "planning.plan": ("Plan", "Policies", "Step", "ensure_current", "exit_code", "load_plan", "save_plan"),
+        "planning.planner": ("plan",),
+        "state": ("ActualState", "RegistryState"),
     },
 )

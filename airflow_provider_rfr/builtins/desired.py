@@ -1,4 +1,4 @@
-"""The desired state: each declared object with its final name, its fingerprints and its reads, and the graph of reads.
+"""The desired state: each declared object with its final name and its reads, and orders of reads.
 
 Objects with ``per_instance`` become one object for each instance. Their ids come from the instance's id. Their names
 are generated once, made unique by a number, and kept in the registry from then on, even if the instance is renamed.
@@ -10,10 +10,10 @@ import heapq
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
-from airflow_provider_rfr.builtins.fingerprint import Fingerprints
+from airflow_provider_rfr.builtins.reasons import Reason
 from airflow_provider_rfr.builtins.spec import (
     LONGEST_PART,
     STORED,
@@ -30,9 +30,9 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 class CycleError(ValueError):
-    """The objects read each other in a cycle.
+    """Some nodes read each other in a cycle.
 
-    :ivar cycle: each one is read by the one before it; the last reads the first
+    :ivar cycle: each one reads the next, the last reads the first
     """
 
     def __init__(self, cycle: Iterable[Any]) -> None:
@@ -40,67 +40,59 @@ class CycleError(ValueError):
         super().__init__(" reads ".join(map(str, (*self.cycle, *self.cycle[:1]))))
 
 
-class Graph(Generic[Node]):
-    """Edges from readers to what they read; what is read and has no entry of its own is outside, and left out.
+def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) -> tuple[Node, ...]:
+    """Every node after everything that it reads; of those that could come next, the lowest rank first.
 
-    Inside, nodes are numbers: ids are slow to compare, and there may be tens of thousands.
+    :param reads: what each node reads; what has no entry of its own is left out
+    :param rank: different for each node
+    :raises CycleError: there is no such order
     """
+    # Numbers, because ids are slow to compare; no graphlib, whose many small objects cost a full garbage collection.
+    nodes = sorted(reads, key=rank)
+    numbers = {node: number for number, node in enumerate(nodes)}
+    readers: list[list[int]] = [[] for _ in nodes]
+    missing = [0] * len(nodes)
+    for node, number in numbers.items():
+        for each in reads[node]:
+            if (read := numbers.get(each)) is not None:
+                readers[read].append(number)
+                missing[number] += 1
+    ready = [number for number, count in enumerate(missing) if not count]
+    found: list[Node] = []
+    while ready:
+        read = heapq.heappop(ready)
+        found.append(nodes[read])
+        for number in readers[read]:
+            missing[number] -= 1
+            if not missing[number]:
+                heapq.heappush(ready, number)
+    if len(found) < len(nodes):
+        raise CycleError(_cycle({node: reads[node] for node in nodes if missing[numbers[node]]}))
+    return tuple(found)
 
-    def __init__(self, reads: Mapping[Node, Iterable[Node]]) -> None:
-        self._nodes = tuple(reads)
-        self._numbers = {node: number for number, node in enumerate(self._nodes)}
-        known = self._numbers.get
-        self._reads = [{read for each in edges if (read := known(each)) is not None} for edges in reads.values()]
-        self._readers: list[list[int]] = [[] for _ in self._nodes]
-        for number, edges in enumerate(self._reads):
-            for read in edges:
-                self._readers[read].append(number)
 
-    def readers_of(self, roots: Iterable[Node]) -> frozenset[Node]:
-        """The roots and all direct and indirect readers of them."""
-        found = {number for root in roots if (number := self._numbers.get(root)) is not None}
-        waiting = list(found)
-        while waiting:
-            for reader in self._readers[waiting.pop()]:
-                if reader not in found:
-                    found.add(reader)
-                    waiting.append(reader)
-        return frozenset(self._nodes[number] for number in found)
+def _cycle(left: Mapping[Node, Iterable[Node]]) -> list[Node]:
+    """A cycle, from its first member on, among nodes of which each reads another one of them."""
+    places = {node: place for place, node in enumerate(left)}
+    here, path = next(iter(left)), dict[Node, None]()
+    while here not in path:
+        path[here] = None
+        here = min((each for each in left[here] if each in places), key=places.__getitem__)
+    cycle = list(path)[list(path).index(here) :]
+    first = cycle.index(min(cycle, key=places.__getitem__))
+    return cycle[first:] + cycle[:first]
 
-    def order(self, rank: Callable[[Node], Any]) -> tuple[Node, ...]:
-        """Every node after everything that it reads; of those that could come next, the lowest rank first.
 
-        :param rank: different for each node
-        :raises CycleError: there is no such order
-        """
-        ranks = [rank(node) for node in self._nodes]
-        missing = [len(edges) for edges in self._reads]
-        ready = [(ranks[number], number) for number, count in enumerate(missing) if not count]
-        heapq.heapify(ready)
-        found: list[Node] = []
-        while ready:
-            _, number = heapq.heappop(ready)
-            found.append(self._nodes[number])
-            for reader in self._readers[number]:
-                missing[reader] -= 1
-                if not missing[reader]:
-                    heapq.heappush(ready, (ranks[reader], reader))
-        if len(found) < len(self._nodes):
-            raise CycleError(self._cycle({number for number, count in enumerate(missing) if count}, ranks))
-        return tuple(found)
+def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node, Iterable[Node]]) -> set[Node]:
+    """The roots, and everything that reads one of them, directly or not.
 
-    def _cycle(self, stuck: set[int], ranks: list[Any]) -> list[Node]:
-        """One circle among nodes of which each reads another one of them, from its lowest rank on."""
-        here = min(stuck, key=ranks.__getitem__)
-        seen: dict[int, int] = {}
-        path: list[int] = []
-        while here not in seen:
-            seen[here] = len(path)
-            path.append(here)
-            here = min(self._reads[here] & stuck, key=ranks.__getitem__)
-        circle = path[seen[here] :]
-        first = circle.index(min(circle, key=ranks.__getitem__))
-        return [self._nodes[number] for number in circle[first:] + circle[:first]]
+    :param order: as :func:`in_order` has it
+    """
+    found = set(roots)
+    for node in order:
+        if not found.isdisjoint(reads[node]):
+            found.add(node)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +105,6 @@ class DesiredObject:
     """
 
     obj: BuiltinObject
-    fingerprints: Fingerprints
     reads: tuple[Dependency, ...] = ()
     sql: str | None = None
     recorded: RecordedObject | None = None
@@ -134,9 +125,15 @@ class DesiredObject:
         return self.obj.kind
 
     @property
-    def protect(self) -> str | None:
-        """Why it must not be emptied. That it no longer says so counts from the next deploy on."""
-        return self.obj.protect or (self.recorded.protect if self.recorded is not None else None)
+    def keeps_rows(self) -> bool:
+        """Whether a loss has to be accepted. That its rows may be made again counts from the next deploy on."""
+        return self.obj.keep is not False or (self.recorded is not None and self.recorded.keep is not False)
+
+    @property
+    def keep_reason(self) -> str | None:
+        """Why no loss can be accepted. That it no longer says so counts from the next deploy on, too."""
+        said = (self.obj.keep, self.recorded.keep if self.recorded is not None else None)
+        return next((each for each in said if isinstance(each, str)), None)
 
 
 @dataclass(frozen=True)
@@ -144,17 +141,13 @@ class DesiredState:
     """The desired state of all objects.
 
     :ivar objects: by id, what is read before its readers
-    :ivar graph: of what is read now
-    :ivar removed: tombstones by id
-    :ivar problems: sentences, by id
+    :ivar problems: by id
     :ivar kept: ids that are recorded and not declared, and not to be touched
     :ivar unlisted: templates whose instances are not listed
     """
 
     objects: Mapping[UUID, DesiredObject]
-    graph: Graph[UUID]
-    removed: Mapping[UUID, BuiltinObject] = field(default_factory=dict)
-    problems: Mapping[UUID, Sequence[str]] = field(default_factory=dict)
+    problems: Mapping[UUID, Sequence[Reason]] = field(default_factory=dict)
     kept: frozenset[UUID] = frozenset()
     unlisted: tuple[BuiltinObject, ...] = ()
 
@@ -166,11 +159,6 @@ def relation(kind: Kind) -> LiveKind | None:
     return LiveKind.VIEW if kind is Kind.VIEW else None
 
 
-def rank(desired: DesiredObject) -> tuple[int, str]:
-    """Among objects that could come next: tables before views before sinks, then by name."""
-    return (2 if desired.kind is Kind.SINK else int(desired.kind is Kind.VIEW), desired.key)
-
-
 def release(version: str) -> tuple[int, ...]:
     """The numbers of a version. What follows them is left out: a development version is of the release it leads to."""
     found = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
@@ -178,11 +166,6 @@ def release(version: str) -> tuple[int, ...]:
     while numbers and not numbers[-1]:
         numbers.pop()
     return tuple(numbers)
-
-
-def is_gone(obj: BuiltinObject, version: str) -> bool:
-    """Whether the object is a tombstone in this version."""
-    return obj.removed is not None and release(obj.removed.removed_in) <= release(version)
 
 
 _NUMBER = 8
@@ -194,42 +177,23 @@ def instance_id(template: UUID, instance: str) -> UUID:
     return uuid5(template, instance)
 
 
-class Generator:
-    """Makes the objects of one plan.
-
-    :param declared: those that are not gone
-    """
-
-    def __init__(
-        self, spec: CatalogSpec, declared: Iterable[BuiltinObject], recorded: RegistryState, live: ActualState
-    ) -> None:
-        self._instances = spec.instances
-        self._recorded = recorded
-        self._made = {
-            each.marker: each.name for each in live.objects.values() if each.marker and not is_retired(each.name)
-        }
-        self._taken = {*live.objects, *(each.key for each in declared), *(each.key for each in recorded.objects)}
-        self._taken.update(each.key for each in live.user_views)
-
-    def objects(self, template: BuiltinObject) -> Iterator[tuple[BuiltinObject, str]]:
-        """The objects of a template, with the ids of their instances."""
-        for instance in sorted(self._instances.get(template.per_instance or "", ()), key=lambda each: each.id):
-            identity = instance_id(template.id, instance.id)
-            known = self._recorded.by_uuid.get(identity)
-            name = known.name if known is not None else self._made.get(identity)
+def objects_of(
+    spec: CatalogSpec, recorded: RegistryState, live: ActualState
+) -> Iterator[tuple[BuiltinObject, str | None]]:
+    """The declared objects; for each with ``per_instance`` those of its instances, with their instances' ids."""
+    made = {each.marker: each.name for each in live.objects.values() if each.marker and not is_retired(each.name)}
+    taken = {*live.objects, *(each.key for each in (*spec.objects, *recorded.objects, *live.user_views))}
+    for obj in spec.objects:
+        if obj.per_instance is None:
+            yield obj, None
+            continue
+        for instance in sorted(spec.instances.get(obj.per_instance, ()), key=lambda each: each.id):
+            identity = instance_id(obj.id, instance.id)
+            known = recorded.by_uuid.get(identity)
+            name = known.name if known is not None else made.get(identity)
             if name is None:
-                room = LONGEST_PART - _NUMBER - len(template.name.rpartition(".")[2])
+                room = LONGEST_PART - _NUMBER - len(obj.name.rpartition(".")[2])
                 ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
-                name = available_name(f"{template.name}_{ending}", self._taken)
-                self._taken.add(name.casefold())
-            yield replace(template, id=identity, name=name), instance.id
-
-    def kept(self, unlisted: Iterable[BuiltinObject]) -> frozenset[UUID]:
-        """Recorded objects of templates without a list of instances: an unknown instance is not a removed one."""
-        unknown = [each.id for each in unlisted]
-        return frozenset(
-            each.uuid
-            for each in self._recorded.objects
-            if each.instance is not None
-            and any(instance_id(template, each.instance) == each.uuid for template in unknown)
-        )
+                name = available_name(f"{obj.name}_{ending}", taken)
+                taken.add(name.casefold())
+            yield replace(obj, id=identity, name=name), instance.id

@@ -1,12 +1,8 @@
-"""Fingerprints of an object: four canonical texts with their hashes, by which a change shows what it asks for.
+"""What is compared of a declaration besides its fields: its columns' contract, its query, and its definition.
 
-* ``contract``: number, name and type of the columns. Another contract asks for a migration of the stored rows.
-* ``constraints``: required columns, keys, partitioning, format. They change metadata, or need a checked rewrite.
-* ``logic``: the query; the definition of a source or a sink.
-* ``meta``: comments, owner, properties and promises. Applied in place, never by a rebuild.
-
-Texts are compared, not hashes, so that a difference can be shown. Where something is declared, in which order keys are
-written and whether a default is written out makes no difference.
+The contract is number, name and type of the columns: its digest is written into a table in the same commit as they are.
+Where something is declared, how names and queries are laid out, and in which order keys are written, makes no
+difference.
 
 Columns, keys and partitioning are validated and brought to their canonical form here, too.
 """
@@ -15,150 +11,46 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, nearest
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, canonical_sql
-from airflow_provider_rfr.exceptions import ConfigurationError, Problem
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column
+from airflow_provider_rfr.builtins.sql.parse import canonical_sql
 from airflow_provider_rfr.http.redaction import is_secret
-from airflow_provider_rfr.lake.types import parse_transform, parse_type, quoted
-
-if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.state import RecordedObject
-
-_FORMAT = "format-version"
-_LONGEST_NAME = 255
-_INSTANTS = {"timestamp", "timestamp_ntz"}
-_TRANSFORMABLE = {
-    "years": {"date", *_INSTANTS},
-    "months": {"date", *_INSTANTS},
-    "days": {"date", *_INSTANTS},
-    "hours": _INSTANTS,
-    "bucket": {"int", "bigint", "decimal", "date", *_INSTANTS, "string", "binary"},
-    "truncate": {"int", "bigint", "decimal", "string", "binary"},
-    "": {"boolean", "int", "bigint", "float", "double", "decimal", "date", *_INSTANTS, "string", "binary"},
-}
-"""Types of columns that each transform takes; the empty name is partitioning by the column itself."""
+from airflow_provider_rfr.lake.types import parse_type, quoted
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """A canonical text and its hash.
-
-    :ivar digest: prefix of the component, a colon, 64 hex digits
-    """
-
-    text: str
-    digest: str
-
-    @classmethod
-    def of(cls, prefix: str, text: str) -> Fingerprint:
-        """The fingerprint of a text; ``prefix`` names the component and the version of its text's format."""
-        digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        return cls(text, f"{prefix}:{digits}")
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprints:
-    """The four fingerprints of one object."""
-
-    contract: Fingerprint
-    constraints: Fingerprint
-    logic: Fingerprint
-    meta: Fingerprint
-
-
-def fingerprints(obj: BuiltinObject, spec: CatalogSpec) -> Fingerprints:
-    """The fingerprints of a declared object; types are canonical texts."""
-    return Fingerprints(
-        contract_of(obj.columns),
-        Fingerprint.of("k1", "\n".join(_constraints(obj))),
-        Fingerprint.of("l1", _logic(obj, spec)),
-        Fingerprint.of("m1", "\n".join(_meta(obj))),
-    )
-
-
-def contract_of(columns: Sequence[Column]) -> Fingerprint:
-    """The contract of the columns; empty for a view that declares none."""
-    lines = (
+def contract_text(columns: Sequence[Column]) -> str:
+    """Number, name and type of the columns; empty for a view that declares none."""
+    return "\n".join(
         f"{number} {quoted(each.name.casefold())} {parse_type(each.type).folded()}"
         for number, each in enumerate(columns, 1)
     )
-    return Fingerprint.of("c1", "\n".join(lines))
 
 
-def same_logic(obj: BuiltinObject, recorded: RecordedObject) -> bool:
-    """Whether an object's query is the recorded one.
-
-    A text of another canonicalizer is not comparable: the recorded query is then made canonical again.
-    """
-    if obj.query is None or recorded.raw_sql is None or obj.query == recorded.raw_sql:
-        return obj.query == recorded.raw_sql
-    if recorded.canonicalizer == CANONICALIZER:
-        return canonical_sql(obj.query) == recorded.fingerprints.logic.text
-    return canonical_sql(obj.query) == canonical_sql(recorded.raw_sql)
+def contract_of(columns: Sequence[Column]) -> str:
+    """The digest of the columns' contract; its prefix names the format of the text."""
+    return f"c1:{hashlib.sha256(contract_text(columns).encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def definition_of(source: Mapping[str, Any]) -> str:
-    """The text of a source's ``logic``: its definition without secrets."""
-    return _json(_masked(source))
+def same_query(one: str | None, other: str | None) -> bool:
+    """Whether two queries differ in white space, comments and case at most."""
+    if one is None or other is None or one == other:
+        return one == other
+    return canonical_sql(one) == canonical_sql(other)
 
 
-def _constraints(obj: BuiltinObject) -> Iterator[str]:
-    required = sorted(quoted(each.name.casefold()) for each in obj.columns if each.required)
-    if required:
-        yield f"required: {', '.join(required)}"
-    if obj.keys:
-        yield f"key: {', '.join(quoted(name.casefold()) for name in obj.keys)}"
-    if obj.partitioning:
-        yield f"partitioning: {', '.join(each.casefold() for each in obj.partitioning)}"
-    if _FORMAT in obj.properties:
-        yield f"{_FORMAT}: {_json(obj.properties[_FORMAT])}"
-
-
-def _logic(obj: BuiltinObject, spec: CatalogSpec) -> str:
-    if obj.query is not None:
-        return canonical_sql(obj.query)
+def definition_of(obj: BuiltinObject) -> str | None:
+    """What a source reads or a sink sends, without secrets; None for another kind. A sink's source is not part of it:
+    what it reads holds the id, which survives a rename."""
     if obj.source is not None:
-        return definition_of(obj.source)
+        return _json(_masked(obj.source))
     if obj.sink is None:
-        return ""
-    # The id of the source, which survives a rename; the name, if no object has it. Objects are sorted by key, unless
-    # the spec was made by hand.
-    key = obj.sink.source.casefold()
-    at = bisect_left(spec.objects, key, key=lambda each: each.key)
-    near = spec.objects[at : at + 1]
-    found = near[0] if near and near[0].key == key else next((o for o in spec.objects if o.key == key), None)
-    return _json(
-        {
-            "source": str(found.id) if found is not None else key,
-            "to": obj.sink.to,
-            "settings": _masked(obj.sink.settings),
-            "columns": [name.casefold() for name in obj.sink.columns],
-            "follow_schema": obj.sink.follow_schema,
-        }
-    )
-
-
-def _meta(obj: BuiltinObject) -> Iterator[str]:
-    yield f"stability: {obj.stability.value}"
-    yield f"contents: {obj.contents.value}"
-    for name in ("protect", "comment", "owner"):
-        if getattr(obj, name) is not None:
-            yield f"{name}: {_json(getattr(obj, name))}"
-    if obj.exportable:
-        yield "exportable: true"
-    if obj.sink is not None:
-        yield f"on_replace: {obj.sink.on_replace}"
-    comments = ((each.name.casefold(), each.comment) for each in obj.columns if each.comment)
-    for name, comment in sorted(comments):
-        yield f"column {_json(name)}: {_json(comment)}"
-    for name, value in sorted(obj.properties.items()):
-        if name != _FORMAT:
-            yield f"property {_json(name)}: {_json(value)}"
+        return None
+    sink = obj.sink
+    columns = [name.casefold() for name in sink.columns]
+    rest = {"columns": columns, "follow_schema": sink.follow_schema, "on_replace": sink.on_replace}
+    return _json({"to": sink.to, "settings": _masked(sink.settings), **rest})
 
 
 def _masked(value: Any, name: str = "") -> Any:
@@ -172,74 +64,3 @@ def _masked(value: Any, name: str = "") -> Any:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
-
-
-def column_findings(columns: Sequence[Column]) -> Iterator[Problem]:
-    """Problems of columns: names, types, duplicates."""
-    names, before = dict[str, int](), dict[str, int]()
-    for number, column in enumerate(columns):
-        path, name = f"columns.{number}", column.name
-        shown = repr(name[:40])
-        if not name or name != name.strip():
-            yield Problem(f"{path}.name", f"a column's name is empty, or has spaces around it: {shown}")
-        elif not name.isprintable() or set(name) & set(".`\\"):
-            problem = "a column's name has a dot, a backtick, a backslash or something invisible in it"
-            yield Problem(f"{path}.name", f"{problem}: {shown}")
-        elif len(name) > _LONGEST_NAME:
-            yield Problem(f"{path}.name", f"a column's name is longer than {_LONGEST_NAME} characters: {shown}")
-        if names.setdefault(name.casefold(), number) != number:
-            yield Problem(f"{path}.name", f"two columns are called {name}", "names are compared without case")
-        try:
-            parse_type(column.type)
-        except ConfigurationError as error:
-            yield Problem(f"{path}.type", f"{name}: {error.problem}", error.remedy)
-        if column.renamed_from is None:
-            continue
-        if column.renamed_from.casefold() == name.casefold():
-            yield Problem(f"{path}.renamed_from", f"{name} was always called so", "leave renamed_from out")
-        if before.setdefault(column.renamed_from.casefold(), number) != number:
-            yield Problem(f"{path}.renamed_from", f"two columns were called {column.renamed_from}")
-
-
-def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
-    """Unknown or duplicate names of columns."""
-    known = {name.casefold(): name for name in valid}
-    for number, name in enumerate(names):
-        if name.casefold() not in known:
-            yield Problem(f"{path}.{number}", f"there is no column {name}", nearest(name, known.values()))
-        if name.casefold() in (each.casefold() for each in names[:number]):
-            yield Problem(f"{path}.{number}", f"{name} is listed twice")
-
-
-def partition_findings(partitioning: Sequence[str], columns: Sequence[Column]) -> Iterator[Problem]:
-    """Problems of partition transforms."""
-    seen = set[str]()
-    for number, text in enumerate(partitioning):
-        path = f"partitioning.{number}"
-        try:
-            found = canonical_transform(text, columns)
-        except ConfigurationError as error:
-            yield Problem(path, error.problem, error.remedy)
-            continue
-        if found.casefold() in seen:
-            yield Problem(path, f"{found} is listed twice")
-        seen.add(found.casefold())
-
-
-def canonical_transform(text: str, columns: Sequence[Column]) -> str:
-    """The canonical text of a partition transform.
-
-    :raises ConfigurationError: it is not a transform, or no column has the name, or one of a type that can't be used
-    """
-    transform = parse_transform(text)
-    column = next((each for each in columns if each.name.casefold() == transform.column.casefold()), None)
-    if column is None:
-        problem = f"{text!r}: there is no column {transform.column}"
-        raise ConfigurationError("partitioning", problem, nearest(transform.column, (each.name for each in columns)))
-    try:
-        kind = parse_type(column.type)
-    except ConfigurationError:
-        return text  # the column's own finding says so
-    if kind.name not in _TRANSFORMABLE[transform.name]:
-        raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
-    return str(replace(transform, column=column.name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, count
@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from airflow_provider_rfr.lake.types import is_plain
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
 _NAMESPACE = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 """Of the ids that are made from a project and a first name."""
@@ -35,33 +36,6 @@ QUERIED = frozenset({Kind.VIEW, Kind.MATERIALIZED_VIEW})
 """Kinds whose contents are a query."""
 
 
-class Stability(str, Enum):
-    """Whether users may build on the object; a stable one is removed only after it was declared as deprecated."""
-
-    STABLE = "stable"
-    UNSTABLE = "unstable"
-
-
-class Contents(str, Enum):
-    """What would be lost with the rows: nothing (derivable), history, or what only the outside knows."""
-
-    DERIVABLE = "derivable"
-    HISTORY = "history"
-    EXTERNAL = "external"
-
-
-class Strategy(str, Enum):
-    """The mechanisms, the gentlest first."""
-
-    CREATE = "create"
-    ADOPT = "adopt"
-    METADATA = "metadata"
-    EVOLVE = "evolve"
-    REWRITE = "rewrite"
-    RECOMPUTE = "recompute"
-    REPLACE_EMPTY = "replace_empty"
-
-
 def no_entries() -> Mapping[str, Any]:
     return MappingProxyType({})
 
@@ -82,42 +56,33 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Was:
+    """What a column was in a version before, so that its values are carried over.
+
+    :ivar name: the name that it had; None: the present one
+    :ivar type: the type that it had, as canonical text; None: any
+    :ivar using: SQL over the columns of then that makes its values; None: they are taken as they are. With neither name
+        nor type, it makes them where they can't be taken: for an incompatible type, and for a column that is new
+    """
+
+    name: str | None = None
+    type: str | None = None
+    using: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column.
 
     :ivar type: canonical text, e.g. ``bigint``, ``decimal(10,2)``, ``array<string>``, ``struct<a:int,b:string>``
-    :ivar renamed_from: the name it had in the version before
+    :ivar was: what it was in versions before, the newest first; the one that meets the live table is taken
     """
 
     name: str
     type: str
     required: bool = False
     comment: str | None = None
-    renamed_from: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """An instruction: how to come from one contract to another.
-
-    :ivar before: contract fingerprint that it starts from, at least eight digits of it
-    :ivar after: contract fingerprint that it leads to
-    :ivar expressions: SQL by new column, over the old columns, for ``rewrite``
-    """
-
-    before: str
-    after: str
-    how: Strategy
-    expressions: Mapping[str, str] = field(default_factory=no_entries)
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """A tombstone: versions of the project."""
-
-    deprecated_since: str
-    removed_in: str
+    was: tuple[Was, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +100,6 @@ class Dependency:
     columns: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SinkSpec:
-    """An export.
-
-    :ivar source: name of the object that is exported
-    :ivar to: ``files`` or ``http``
-    :ivar settings: of the target: ``path``, ``format`` (jsonl, parquet), or ``connection``, ``path``, ``batch_size``
-    :ivar columns: sent columns; empty for those that the source had when the sink was registered
-    :ivar on_replace: what to do when the source is emptied: hold, resume_from_new or resend
-    """
-
-    source: str
-    to: str
-    settings: Mapping[str, Any] = field(default_factory=no_entries)
-    columns: tuple[str, ...] = ()
-    follow_schema: bool = False
-    on_replace: str = "hold"
-
-
 class Named:
     """Something with a name, which is compared without case."""
 
@@ -167,6 +113,17 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed(Named):
+    """A reviewed document which says that something goes, with its rows.
+
+    :ivar name: of an object, or ``namespace.table.column``
+    """
+
+    name: str
+    place: Place = Place()
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltinObject(Named):
     """One declared object.
 
@@ -174,21 +131,20 @@ class BuiltinObject(Named):
     :ivar id: stable for life; made from the project and the first name where none is written
     :ivar query: of a view or a materialized view, as its author wrote it
     :ivar depends_on: names that the query reads, for a query that can't be parsed
-    :ivar protect: why it must never be emptied or replaced
+    :ivar keep: True: its rows are lost only where somebody accepts that by name; False: they may be made again; a text:
+        the reason why no acceptance counts
     :ivar exportable: whether users may attach sinks
     :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
-    :ivar source: definition of a ``source``: the arguments of a resumable refresh that say what is read
-    :ivar refresh: how and when a ``source`` is refreshed: the other arguments, and ``schedule``; in no fingerprint, for
-        nothing is deployed
+    :ivar source: what a ``source`` reads: arguments of a resumable refresh
+    :ivar refresh: how and when it, or a materialized view, is refreshed: the operator's other arguments, and
+        ``schedule``; in no fingerprint, for nothing is deployed
     """
 
     kind: Kind
     name: str
     id: UUID
     columns: tuple[Column, ...] = ()
-    stability: Stability = Stability.STABLE
-    contents: Contents = Contents.HISTORY
-    protect: str | None = None
+    keep: bool | str = True
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=no_entries)
@@ -201,8 +157,6 @@ class BuiltinObject(Named):
     source: Mapping[str, Any] | None = None
     refresh: Mapping[str, Any] | None = None
     sink: SinkSpec | None = None
-    migrations: tuple[Migration, ...] = ()
-    removed: Removal | None = None
     place: Place = Place()
 
 
@@ -223,7 +177,8 @@ class CatalogSpec:
 
     :ivar project: whose objects they are
     :ivar version: of the code that declares them
-    :ivar objects: sorted by name; tombstones too
+    :ivar objects: sorted by name
+    :ivar removed: what may go, sorted by name
     :ivar instances: by what ``per_instance`` names; a name that is not there is one of whose instances nothing is known
     """
 
@@ -231,14 +186,22 @@ class CatalogSpec:
     version: str
     objects: tuple[BuiltinObject, ...]
     instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=no_entries)
+    removed: tuple[Removed, ...] = ()
 
     def by_key(self) -> dict[str, BuiltinObject]:
         return {each.key: each for each in self.objects}
 
 
 def stable_id(project: str, first_name: str) -> UUID:
-    """The id of an object that writes none; the same for ever, so a renamed object writes its id."""
+    """The id of an object that writes none; always the same, so a renamed object writes its id."""
     return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
+
+
+def present_names(names: Iterable[str], columns: Sequence[Column]) -> tuple[str, ...]:
+    """The names as the columns have them now: of a name that one had, its present one; an unknown name as it is."""
+    now = {was.name.casefold(): each.name for each in columns for was in each.was if was.name is not None}
+    now |= {each.name.casefold(): each.name for each in columns}
+    return tuple(now.get(name.casefold(), name) for name in names)
 
 
 RETIRED = "__g"
@@ -275,10 +238,9 @@ def name_problem(name: str) -> str | None:
 def available_name(base: str, taken: Container[str]) -> str:
     """``base``, or the first of ``base_1``, ``base_2`` ... that is free.
 
-    Write it down before anything is created under it, and never make it again: after a rename of whatever it was
-    made from, it would come out different.
+    Record it before anything is created under it: after a rename of what it was made from, it would come out different.
 
-    :param taken: names as they are compared (see :attr:`BuiltinObject.key`), those of users' objects among them
+    :param taken: names as they are compared, those of users' objects among them
     """
     numbered = (f"{base}_{number}" for number in count(1))
     return next(name for name in chain([base], numbered) if name not in taken and name.casefold() not in taken)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
 from typing import Any, Final, TypeVar, cast
@@ -12,8 +12,8 @@ from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.fingerprint import Fingerprints
-from airflow_provider_rfr.builtins.spec import Column, Contents, Dependency, Kind, Named, Stability, no_entries
+from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named, no_entries
+from airflow_provider_rfr.sinks.spec import SinkState
 
 Value = TypeVar("Value")
 _SORTED = orjson.OPT_SORT_KEYS
@@ -71,34 +71,48 @@ STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 DONE: Final = "rfr.done"
 """Property: what the object was brought to, see :func:`done_mark`: after a deploy that died, nothing is done twice."""
+BRIDGED: Final = "rfr.bridged"
+"""Property of a user's view with its own text, which it gets back. It counts as long as the view has that text within
+casts: a view that is replaced keeps its properties."""
+BROKEN: Final = "rfr.broken"
+"""Property of a user's view: its text's digest, and why it broke. It counts as long as the view has that text: a view
+that is replaced keeps its properties."""
+WAS: Final = "rfr.was"
+"""Property ``<revision>/<JSON>``: the names that the table's columns had, as the deploy which changed it last was told,
+and the registry's revision that it was planned from; written in the same commit as the columns. As long as the registry
+is at that revision, that deploy did not finish, and the record does not know what it did."""
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
 planned from. As long as the registry is at that revision, that deploy did not finish."""
 
 
-def done_mark(
-    revision: int, fingerprints: Fingerprints, sql: str | None, inputs: Iterable[tuple[UUID, str]] = ()
-) -> str:
-    """A mark of an object in its desired state, made of the current state of its inputs.
+def broken_mark(query: str, why: str) -> str:
+    """The value of :data:`BROKEN` for a view with this text."""
+    return f"{hashlib.sha256(' '.join(query.split()).encode()).hexdigest()[:16]} {why}"
 
-    :param revision: of the registry that the deploy was planned from: another mark for each deploy that finishes
-    :param inputs: ids of what it reads, with the last step of each
-    """
-    texts = [
-        each.text for each in (fingerprints.contract, fingerprints.constraints, fingerprints.logic, fingerprints.meta)
-    ]
-    said = dumps((revision, texts, sql, sorted((str(identity), step) for identity, step in inputs)))
-    return f"{revision}/{hashlib.sha256(said).hexdigest()}"
+
+def was_mark(base: int, columns: Iterable[Column]) -> str:
+    """The value of :data:`WAS` for a table with these columns."""
+    named = ((each.name.casefold(), [was.name.casefold() for was in each.was if was.name]) for each in columns)
+    return f"{base}/{dumps({name: names for name, names in named if names}).decode()}"
+
+
+def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
+    """What :func:`was_mark` wrote for this revision; None: nothing."""
+    at, _, names = properties.get(WAS, "").partition("/")
+    found: Mapping[str, Sequence[str]] | None = orjson.loads(names) if at == str(base) else None
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedObject(Named):
-    """An object as the last deploy that changed it left it.
+    """An object as the last deploy that changed it left it: what was declared, and what became of it.
 
-    :ivar physical: name of the table or view that holds it now
-    :ivar canonicalizer: what wrote the text of the logic fingerprint
+    :ivar contract: digest of number, names and types of the columns, which a live table carries
+    :ivar definition: what a source reads or a sink sends, without secrets
     :ivar raw_sql: the query as its author wrote it
     :ivar sql: the query as it was executed, its stars written out
+    :ivar canonicalizer: what read the query; another one may find other ``deps`` in the same text
     :ivar revision: of the registry, when this was written
     :ivar instance: id of the instance that it was generated for; its name was then generated once and is kept
     """
@@ -106,18 +120,17 @@ class RecordedObject(Named):
     uuid: UUID
     name: str
     kind: Kind
-    physical: str
-    fingerprints: Fingerprints
+    contract: str = ""
+    definition: str | None = None
     canonicalizer: str = ""
     raw_sql: str | None = None
     columns: tuple[Column, ...] = ()
     deps: tuple[Dependency, ...] = ()
-    stability: Stability = Stability.STABLE
+    keep: bool | str = True
+    exportable: bool = False
     revision: int = 0
     deploy_id: str = ""
     sql: str | None = None
-    contents: Contents = Contents.HISTORY
-    protect: str | None = None
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=no_entries)
@@ -126,20 +139,16 @@ class RecordedObject(Named):
     instance: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SinkState:
-    """How far an export is.
+def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, str]] = ()) -> str:
+    """A mark of an object in its desired state, made of the current state of its inputs.
 
-    :ivar source: id of the object that it exports
-    :ivar cursor: snapshot up to which everything was sent; None before the first batch
-    :ivar on_replace: what to do when its source is emptied; None: undecided
+    :param base: revision of the registry that the deploy was planned from: another mark for each deploy that finishes
+    :param record: what is to be recorded of it
+    :param inputs: ids of what it reads, with the last step of each
     """
-
-    uuid: UUID
-    name: str
-    source: UUID
-    cursor: int | None = None
-    on_replace: str | None = None
+    wanted = replace(record, revision=base, deploy_id="")
+    said = dumps((wanted, sorted((str(identity), step) for identity, step in inputs)))
+    return f"{base}/{hashlib.sha256(said).hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -184,6 +193,8 @@ class LiveObject(Named):
     :ivar stamp: contract fingerprint in its properties, written in the same commit as its columns
     :ivar query: text of a view
     :ivar rows: for display alone, as is ``bytes``; plans do not depend on it
+    :ivar names: by column, the names that it had, as an unfinished deploy that changed the table was told; None: there
+        was no such deploy
     """
 
     name: str
@@ -192,11 +203,11 @@ class LiveObject(Named):
     columns: tuple[Column, ...] = ()
     constraints: Constraints | None = None
     properties: Mapping[str, str] = field(default_factory=no_entries)
-    snapshot_id: int | None = None
     rows: int | None = None
     bytes: int | None = None
     stamp: str | None = None
     query: str | None = None
+    names: Mapping[str, Sequence[str]] | None = None
 
     def emptied_by(self, revision: int) -> str | None:
         """The deploy that took all rows since the registry was written at this revision; None: none did."""
@@ -209,11 +220,20 @@ class UserView(Named):
     """A view of a user.
 
     :ivar reads: None when its text can't be read: it may read anything
+    :ivar broken: why it broke, if somebody let it break
+    :ivar bridged: a deploy that did not finish gave it another text; ``query`` is its own
+    :ivar pinned: its text with the columns written out that its stars show now; None: it has no star, or one that
+        can't be written out
+    :ivar star_last: a column that comes last in what its star stands for changes nothing of what it shows
     """
 
     name: str
     query: str
     reads: tuple[Dependency, ...] | None = ()
+    broken: str | None = None
+    bridged: bool = False
+    pinned: str | None = None
+    star_last: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,31 +18,29 @@ Checks (``misc/python/materialize/checks``)::
 
 from __future__ import annotations
 
+import itertools
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
-from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, observe
-from airflow_provider_rfr.builtins.execution.work import Applied, SqlEngine
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
+from airflow_provider_rfr.builtins.execution.engine import SqlEngine
+from airflow_provider_rfr.builtins.execution.observe import entry_of, observe
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec
 from airflow_provider_rfr.exceptions import StalePlanError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.target import append_rows
+from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 T = TypeVar("T")
-
-_LEASE_SECONDS = 2.0
-"""A deploy that died holds its lease for so long."""
-_PATIENCE = 60.0
 
 
 class World:
@@ -53,38 +51,33 @@ class World:
     :ivar manipulated: how many manipulations there were
     """
 
-    def __init__(
-        self, lake: LakeSettings, store_url: str, engine: SqlEngine | None = None, views: ViewsOf = catalog_views
-    ) -> None:
+    def __init__(self, lake: LakeSettings, store_url: str, engine: SqlEngine | None = None) -> None:
         self.catalog = open_catalog(lake)
         self.store = open_store(store_url)
         self.manipulated = 0
         self._engine = engine
-        self._views = views
 
     def plan(self, spec: CatalogSpec, policies: Policies | None = None) -> Plan:
-        """What a deploy would do now."""
-        recorded, live = observe(self.catalog, self.store, project=spec.project, views=self._views)
-        return make_plan(spec, recorded, live, policies=policies)
+        return make_plan(spec, *observe(self.catalog, self.store, project=spec.project), policies=policies)
 
     def deploy(self, spec: CatalogSpec, policies: Policies | None = None) -> Applied:
         """Plan and apply.
 
         :raises BlockedPlanError: something stops the plan
         """
-        return self.apply(self.plan(spec, policies), spec, self.store)
+        return self.apply(self.plan(spec, policies), spec)
 
-    def apply(self, plan: Plan, spec: CatalogSpec, store: ControlStore) -> Applied:
+    def apply(self, plan: Plan, spec: CatalogSpec, store: ControlStore | None = None) -> Applied:
         return apply(
             plan,
             catalog=self.catalog,
-            store=store,
+            store=store or self.store,
             spec=spec,
             sql=self._engine,
             actor="checks",
-            views=self._views,
-            patience=_PATIENCE,
-            lease_seconds=_LEASE_SECONDS,
+            # A deploy that died holds its lease for so long.
+            lease_seconds=2.0,
+            patience=60.0,
         )
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -110,73 +103,84 @@ class Check:
         """Any number of times; changes nothing, and raises if anything is not as it must be."""
 
 
-@dataclass
-class _Stage:
-    """A scenario under way.
+Deploy = Callable[[World, CatalogSpec, random.Random], None]
+"""A deploy of a version in some way."""
 
-    :ivar versions: the oldest first
-    """
 
-    world: World
-    versions: Sequence[CatalogSpec]
-    checks: Sequence[Check]
-    random: random.Random
+def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> None:
+    """Deploy it."""
+    world.deploy(spec)
 
-    def begin(self, spec: CatalogSpec) -> None:
-        self.world.deploy(spec)
-        for check in self.checks:
-            check.initialize(self.world)
 
-    def manipulate(self, number: int) -> None:
-        self.world.manipulated = number
-        for check in self.checks:
-            check.manipulate(self.world, number)
+def crash(world: World, spec: CatalogSpec, chance: random.Random) -> None:
+    """A deploy that dies at one of its writes, or just gets through."""
+    plan = world.plan(spec)
+    mortal = _Mortal(world.store, chance.randrange(1, 4 + 3 * len(plan.steps)))
+    with suppress(_Death):
+        world.apply(plan, spec, cast(ControlStore, mortal))
 
-    def validate(self) -> None:
-        for check in (*self.checks, *self.checks):
-            check.validate(self.world)
 
-    def back(self, count: int) -> CatalogSpec:
-        """The version so many before the newest."""
-        return self.versions[max(0, len(self.versions) - 1 - count)]
+def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
+    """Deploy as if everything had been different before: every object has a step; ids, rows and users' objects stay."""
+    recorded, _ = observe(world.catalog, world.store, project=spec.project)
+    changed = [
+        replace(each, definition="another way", raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0")
+        for each in recorded.objects
+    ]
 
-    def crash(self, spec: CatalogSpec) -> None:
-        """A deploy that dies at one of its writes, or just gets through."""
-        plan = self.world.plan(spec)
-        mortal = _Mortal(self.world.store, self.random.randrange(1, 4 + 3 * len(plan.steps)))
-        try:
-            self.world.apply(plan, spec, cast(ControlStore, mortal))
-        except _Death:
-            return
+    def write(connection: Connection) -> None:
+        base = (recorded.revision, recorded.version, read_registry(connection, spec.project).deploy_id)
+        write_registry(connection, spec.project, *base, world.store.now(connection), entries=map(entry_of, changed))
 
-    def together(self, spec: CatalogSpec) -> None:
-        """Two deploys of the same version at once; one of them may find that the other was faster."""
-        plans = [self.world.plan(spec) for _ in range(2)]
-        errors: list[BaseException] = []
+    world.store.run(write)
+    plan = world.plan(spec)
+    declared = {each.key for each in spec.objects if each.per_instance is None}
+    if left := declared - {each.name.casefold() for each in plan.steps}:
+        raise AssertionError(f"no step was forced for {', '.join(sorted(left))}")
+    world.apply(plan, spec)
+    after, _ = observe(world.catalog, world.store, project=spec.project)
+    if {each.uuid for each in recorded.objects} != {each.uuid for each in after.objects}:
+        raise AssertionError("a forced migration gave an object another id")
 
-        def run(plan: Plan) -> None:
-            try:
-                self.world.apply(plan, spec, self.world.store)
-            except StalePlanError:
-                return
-            except BaseException as error:  # noqa: BLE001 - raised by the thread that started this one
-                errors.append(error)
 
-        threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
+    """Two deploys of the version at once; one of them may find that the other was faster."""
+
+    def run(plan: Plan) -> None:
+        with suppress(StalePlanError):
+            world.apply(plan, spec)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, [world.plan(spec) for _ in range(2)]))
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Deploys between the phases of the checks."""
+    """Deploys between the phases of the checks.
+
+    :ivar begins: with the version so many before the newest
+    :ivar between: deploys between the two manipulations, each with how many versions before the newest it deploys
+    :ivar before: deploys before the first manipulation
+    """
 
     name: str
-    play: Callable[[_Stage], None]
+    begins: int = 0
+    between: tuple[tuple[Deploy, int], ...] = ()
+    before: tuple[tuple[Deploy, int], ...] = ()
+
+
+_NEWEST = (upgrade, 0)
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario("no restart"),
+    Scenario("redeploy", 0, (_NEWEST,), before=(_NEWEST,)),
+    *(Scenario(f"upgrade over {count}", count, (_NEWEST,)) for count in (1, 2, 4)),
+    Scenario("upgrade over 2, one by one", 2, ((upgrade, 1), _NEWEST)),
+    Scenario("upgrade over 4, one by one", 4, ((upgrade, 3), (upgrade, 2), (upgrade, 1), _NEWEST)),
+    Scenario("abandoned deploy, then another version", 2, ((crash, 1), _NEWEST)),
+    Scenario("crashes at random steps", 1, (*[(crash, 0)] * 3, _NEWEST)),
+    Scenario("everything by force", 0, ((force, 0),)),
+    Scenario("two deploys at once", 1, ((together, 0),)),
+)
 
 
 def run_scenario(
@@ -184,72 +188,44 @@ def run_scenario(
 ) -> None:
     """Play a scenario in an empty world, and deploy and validate once more.
 
-    :param seed: of where crashes happen; say it when a scenario fails
+    :param versions: the oldest first
+    :param seed: of where crashes happen
     :raises AssertionError: a check does not hold, or the last deploy had something to do
     """
-    stage = _Stage(world, versions, checks, random.Random(f"{seed}/{scenario.name}"))
     try:
-        scenario.play(stage)
-        stage.validate()
-        newest = versions[-1]
-        world.deploy(newest)
-        again = world.plan(newest)
-        if again.steps or again.drift or again.blocked:
-            raise AssertionError(f"the deploy after the last one has something to do: {again.steps or again.blocked}")
-        world.deploy(newest)
-        stage.validate()
+        _play(scenario, checks, versions, world, random.Random(f"{seed}/{scenario.name}"))
     except Exception as error:
         error.add_note(f"scenario {scenario.name}, seed {seed}")
         raise
 
 
-def _between(count: int, *deploys: Callable[[_Stage], None]) -> Callable[[_Stage], None]:
-    """Begin so many versions before the newest, and deploy between the two manipulations."""
+def _play(
+    scenario: Scenario, checks: Sequence[Check], versions: Sequence[CatalogSpec], world: World, chance: random.Random
+) -> None:
+    newest_first = [*reversed(versions), *[versions[0]] * scenario.begins]
 
-    def play(stage: _Stage) -> None:
-        stage.begin(stage.back(count))
-        stage.manipulate(1)
-        for deploy in deploys:
-            deploy(stage)
-        stage.manipulate(2)
+    def validate() -> None:
+        for check in (*checks, *checks):
+            check.validate(world)
 
-    return play
-
-
-def _upgraded(left: int = 0) -> Callable[[_Stage], None]:
-    """A deploy of the version so many before the newest, and a validation."""
-
-    def deploy(stage: _Stage) -> None:
-        stage.world.deploy(stage.back(left))
-        stage.validate()
-
-    return deploy
-
-
-def _crashed(left: int = 0) -> Callable[[_Stage], None]:
-    return lambda stage: stage.crash(stage.back(left))
-
-
-def _redeployed(stage: _Stage) -> None:
-    stage.begin(stage.back(0))
-    for number in (1, 2):
-        _upgraded()(stage)
-        stage.manipulate(number)
-    stage.world.deploy(stage.back(0))
-
-
-SCENARIOS: tuple[Scenario, ...] = (
-    Scenario("no restart", _between(0)),
-    Scenario("redeploy", _redeployed),
-    *(Scenario(f"upgrade over {count}", _between(count, _upgraded())) for count in (1, 2, 4)),
-    *(
-        Scenario(f"upgrade over {count}, one by one", _between(count, *map(_upgraded, reversed(range(count)))))
-        for count in (2, 4)
-    ),
-    Scenario("abandoned deploy, then another version", _between(2, _crashed(1), _upgraded())),
-    Scenario("crashes at random steps", _between(1, *[_crashed()] * 3, _upgraded())),
-    Scenario("two deploys at once", _between(1, lambda stage: stage.together(stage.back(0)))),
-)
+    world.deploy(newest_first[scenario.begins])
+    for check in checks:
+        check.initialize(world)
+    for number, deploys in enumerate((scenario.before, scenario.between), 1):
+        for deploy, left in deploys:
+            deploy(world, newest_first[left], chance)
+            if deploy is not crash:
+                validate()
+        world.manipulated = number
+        for check in checks:
+            check.manipulate(world, number)
+    validate()
+    world.deploy(versions[-1])
+    again = world.plan(versions[-1])
+    if again.steps or again.drift or again.blocked:
+        raise AssertionError(f"the deploy after the last one has something to do: {again.steps or again.blocked}")
+    world.deploy(versions[-1])
+    validate()
 
 
 class _Death(BaseException):
@@ -261,15 +237,14 @@ class _Mortal:
 
     def __init__(self, store: ControlStore, dies_at: int) -> None:
         self._store = store
-        self._left = dies_at
-        self._lock = threading.Lock()
+        # Several threads write.
+        self._writes = itertools.count(1)
+        self._dies_at = dies_at
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def run(self, work: Callable[[Connection], T], *, patience: float = 60.0) -> T:
-        with self._lock:
-            self._left -= 1
-            if self._left <= 0:
-                raise _Death
+        if next(self._writes) >= self._dies_at:
+            raise _Death
         return self._store.run(work, patience=patience)

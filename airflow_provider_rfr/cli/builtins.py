@@ -13,18 +13,23 @@ from airflow_provider_rfr.cli.common import command, moment, print_data, print_v
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins import Plan
-    from airflow_provider_rfr.builtins.execution.work import Applied
-    from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+    from airflow_provider_rfr.builtins import Applied, Plan
+    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
 
 @command
 def plan(args: Namespace) -> int:
-    """Print what a deploy would do. Exit code 0: nothing, 2: something, 1: it is stopped, or an error."""
+    """Print what a deploy would do. Exit code 0: nothing, 2: something, 1: it is stopped, or an error.
+
+    With ``--check``, print what of the past may be deleted from the declarations; exit code 1 if there is any.
+    """
     from airflow_provider_rfr.builtins import exit_code, save_plan
 
     found = _hook(args).plan(_policies(args))
+    if args.check:
+        print_value([{"name": name} for name in found.stale], args)
+        return 1 if found.stale else 0
     _show(found, args)
     if args.save is not None:
         save_plan(found, args.save)
@@ -46,18 +51,28 @@ def apply(args: Namespace) -> None:
 
 
 @command
+def refresh(args: Namespace) -> None:
+    """Refresh materialized views for which something came since their rows were computed."""
+    if bool(args.names) == args.all:
+        raise ConfigurationError("name", "say which materialized views to refresh", "give names, or --all")
+    hook = _hook(args)
+    # Spark is started by the first query, so not where nothing came.
+    with closing(_engine(hook, args)) as sql:
+        print_value([asdict(each) for each in hook.refresh_views(args.names, sql=sql, force=args.force)], args)
+
+
+@command
 def status(args: Namespace) -> None:
     """Print the registry's state, the lease, unfinished deploys, and tables that wait to be deleted."""
-    from airflow_provider_rfr.builtins.execution.maintenance import waiting
     from airflow_provider_rfr.store import deploys
     from airflow_provider_rfr.store.leases import LeaseKind, lease_state
 
     hook = _hook(args)
-    recorded, _ = hook.observe()
+    recorded, live = hook.observe()
     with hook.store.read() as connection:
         lease = lease_state(connection, LeaseKind.DEPLOY, hook.project)
         open_ones = deploys.open_deploys(connection, hook.project)
-    garbage = waiting(hook.store, hook.project)
+        garbage = deploys.queued(connection, hook.project)
     found = {
         "project": hook.project,
         "version": recorded.version,
@@ -67,9 +82,12 @@ def status(args: Namespace) -> None:
         "unfinished": [
             {"deploy_id": each.deploy_id, "state": each.state.value, "error": each.error} for each in open_ones
         ],
+        "broken_views": [
+            {"view": each.name, "reason": each.broken} for each in live.user_views if each.broken is not None
+        ],
         "garbage": [
-            {"table": name, "reason": each.reason, "not_before": moment(each.not_before), "error": each.last_error}
-            for name, each in garbage.items()
+            {"table": row.physical, "reason": row.reason, "not_before": moment(row.not_before), "error": row.last_error}
+            for row in garbage
         ],
     }
     print_value(found, args)
@@ -93,7 +111,9 @@ def history(args: Namespace) -> None:
 def drift(args: Namespace) -> int:
     """What was changed by hand. Exit code 2 if anything was."""
     found = _hook(args).plan(_policies(args))
-    rows = [{"name": each.name, "kind": each.kind.value, "problems": list(each.problems)} for each in found.drift]
+    rows = [
+        {"name": each.name, "kind": each.kind.value, "problems": list(map(str, each.problems))} for each in found.drift
+    ]
     print_value(rows, args)
     return 2 if found.drift else 0
 
@@ -105,7 +125,7 @@ def adopt(args: Namespace) -> None:
     found = hook.plan(_policies(args, adopt=args.names))
     adopted = {each.name.casefold() for each in found.steps if each.how.value == "adopt"}
     if missing := [name for name in args.names if name.casefold() not in adopted]:
-        problems = {each.name.casefold(): "; ".join(each.problems) for each in found.blocked}
+        problems = {each.name.casefold(): "; ".join(map(str, each.problems)) for each in found.blocked}
         problem = problems.get(missing[0].casefold(), "it is managed already, is not declared, or is not there")
         raise ConfigurationError("name", f"{missing[0]} can't be adopted: {problem}", "see the plan")
     _show(found, args)
@@ -140,7 +160,7 @@ def force_unlock(args: Namespace) -> None:
 @command
 def release_sink(args: Namespace) -> None:
     """Decide what becomes of a sink that is held."""
-    from airflow_provider_rfr.builtins.sinks import release_sink as release
+    from airflow_provider_rfr.sinks.registry import release_sink as release
 
     hook = _hook(args)
     sink = hook.spec.by_key().get(args.sink_name.casefold())
@@ -152,8 +172,10 @@ def release_sink(args: Namespace) -> None:
 @command
 def gc(args: Namespace) -> int:
     """Delete tables that deploys have replaced. Exit code 1 if something could not be deleted."""
+    from airflow_provider_rfr.builtins.state import encode
+
     done = _hook(args).collect_garbage()
-    print_value({"deleted": list(done.deleted), "kept": dict(done.kept), "failed": dict(done.failed)}, args)
+    print_value(encode(done), args)
     return 1 if done.failed else 0
 
 
@@ -202,7 +224,7 @@ def _hook(args: Namespace) -> BuiltinsHook:
 def _policies(args: Namespace, **more: Any) -> Any:
     from airflow_provider_rfr.hooks.builtins import policies_of
 
-    names = ("user_views", "drift", "accept_data_loss", "adopt", "keep_days")
+    names = ("break_views", "drift", "accept_data_loss", "adopt", "keep_days")
     given = {name: getattr(args, name, None) for name in names} | more
     given["sinks"] = dict(_pair(each) for each in getattr(args, "sink", None) or ())
     return policies_of({name: value for name, value in given.items() if value})
@@ -217,11 +239,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _deploy(hook: BuiltinsHook, found: Plan, args: Namespace) -> Applied:
     actor = f"{getpass.getuser()}, airflow rfr builtins"
-    # Starting Spark takes seconds, and most plans need no SQL.
-    if not hook.needs_spark(found):
-        return hook.apply(found, actor=actor)
+    # Spark is started by the first statement, and most plans have none.
     with closing(_engine(hook, args)) as sql:
-        return hook.apply(found, sql=sql, actor=actor)
+        return hook.apply(found, sql=sql, actor=actor, replan=getattr(args, "plan", None) is None)
 
 
 def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:

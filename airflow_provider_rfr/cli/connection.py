@@ -1,4 +1,4 @@
-"""``airflow rfr connection``: alter a connection, try it, see what uses it and its history."""
+"""``airflow rfr connection``: alter, drop or try a connection, see what uses it and its history."""
 
 from __future__ import annotations
 

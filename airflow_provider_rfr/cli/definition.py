@@ -71,17 +71,26 @@ _ARG_BUILTINS_LAKE = Arg(
     ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
 )
 _ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
+_ARG_CHECK = Arg(("--check",), action="store_true", help="Say which `was` and `removed` are no longer needed, for CI")
 _ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
 _ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
 _ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
 _ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
+_ARG_VIEWS = Arg(("names",), nargs="*", metavar="NAME", help="Names of materialized views")
+_ARG_ALL = Arg(("--all",), action="store_true", help="All that are deployed")
+_ARG_FORCE = Arg(("--force",), action="store_true", help="Also where nothing came")
 _ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error shows")
 _ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
 _ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Continue with new rows, or send all again")
 _POLICIES = (
-    Arg(("--user-views",), choices=("rebind", "fail", "warn"), help="Users' views over changed columns"),
+    Arg(("--break-views",), action="append", metavar="NAME", help="A user's view that may break"),
     Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What was changed by hand"),
-    Arg(("--accept-data-loss",), action="append", metavar="NAME", help="An object that may be emptied"),
+    Arg(
+        ("--accept-data-loss",),
+        action="append",
+        metavar="NAME",
+        help="An object or a column that may be lost",
+    ),
     Arg(("--adopt",), action="append", metavar="NAME", help="An existing table or view to manage"),
     Arg(("--sink",), action="append", metavar="NAME=CHOICE", help="hold, resume_from_new or resend, if it is emptied"),
     Arg(("--keep-days",), type=int, help="Days for which retired tables are kept"),
@@ -98,8 +107,9 @@ def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
 
 
 _BUILTINS = (
-    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_SAVE, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT, _ARG_MARKDOWN),
     _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("refresh", "Refresh materialized views", _ARG_VIEWS, _ARG_ALL, _ARG_FORCE, *_SPARK, ARG_OUTPUT),
     _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
     _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT),
     _builtins("drift", "What was changed by hand", ARG_OUTPUT),
@@ -112,7 +122,7 @@ _BUILTINS = (
 )
 
 
-_ARG_STATEMENT = Arg(("statement",), help="ALTER CONNECTION ..., or VALIDATE CONNECTION ...")
+_ARG_STATEMENT = Arg(("statement",), help="ALTER, DROP, COMMENT ON or VALIDATE CONNECTION ...")
 _ARG_PARAMETERS = Arg(
     ("--parameters",), metavar="FILE", help="JSON object with the values of :name, - for stdin; secrets go here"
 )
@@ -138,7 +148,7 @@ _CONNECTION = (
     _connection("alter", "Change a connection, and restart what uses it", _ARG_STATEMENT, _ARG_PARAMETERS, *_SWITCHES),
     _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION),
     _connection("dependents", "What uses a connection, and with which copy of it", _ARG_CONNECTION),
-    _connection("history", "Who altered what, and what became of it", _ARG_ANY_CONNECTION, _ARG_LIMIT),
+    _connection("history", "Who altered or dropped what, and what became of it", _ARG_ANY_CONNECTION, _ARG_LIMIT),
 )
 
 

@@ -238,8 +238,8 @@ def _shown(is_hidden: bool, value: object) -> str | None:
     return MASK if is_hidden else without_credentials(str(value))
 
 
-_CURRENT, _NEXT, _PUBLIC = "extra.private_key", "extra.next_private_key", "extra.public_keys"
-_FILE: Final = "extra.key_file"
+_CURRENT, _NEXT, _FILE = "extra.private_key", "extra.next_private_key", "extra.key_file"
+PUBLIC_KEYS: Final = "extra.public_keys"
 
 
 def rotated(stored: Definition) -> tuple[Definition, str]:
@@ -254,9 +254,9 @@ def rotated(stored: Definition) -> tuple[Definition, str]:
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     public = f"{public} airflow-{stored.name}"
     following = stored.get(_NEXT)
-    known = str(stored.get(_PUBLIC) or "").splitlines()
+    known = str(stored.get(PUBLIC_KEYS) or "").splitlines()
     made = stored.having(_CURRENT, following).having(_FILE, None) if following else stored
     if not (made.get(_CURRENT) or made.get(_FILE)):
-        return made.having(_CURRENT, private).having(_PUBLIC, public), public
+        return made.having(_CURRENT, private).having(PUBLIC_KEYS, public), public
     kept = known[-1:] if following else known
-    return made.having(_NEXT, private).having(_PUBLIC, "\n".join([*kept, public])), public
+    return made.having(_NEXT, private).having(PUBLIC_KEYS, "\n".join([*kept, public])), public

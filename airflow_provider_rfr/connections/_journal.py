@@ -7,14 +7,18 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.connections.types import MISSING
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConnectionConflictError
 from airflow_provider_rfr.store import connection_audit as audit
-from airflow_provider_rfr.store.connection_audit import AlterationState
+from airflow_provider_rfr.store.connection_audit import AlterationRecord, AlterationState
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Grant, Lease, LeaseKind, take_lease
 
 _LEASE_MILLISECONDS: Final = 30_000
+NAME: Final = "name"
+"""Stands for the connection's name among the options of a rename or a drop."""
 _DIED: Final = "its process ended before the new settings were stored; nothing was changed"
+_REMOVED: Final = "its process ended after the name was given up; what has that name now is another connection"
 _RECOVERED: Final = "its process ended after the new settings were stored; the next alteration restarts what uses them"
 
 
@@ -37,7 +41,7 @@ class Journal:
     def __enter__(self) -> Journal:
         def begin(connection: Connection) -> tuple[Grant, int] | None:
             now, name = self._store.now(connection), self._name
-            grant = take_lease(connection, now, LeaseKind.CONNECTION, name, self._actor, _LEASE_MILLISECONDS)
+            grant = _take(connection, now, name, self._actor)
             if grant is None:
                 return None
             return grant, audit.begin_alteration(connection, now, name, self._actor, self._statement)
@@ -82,14 +86,54 @@ class Journal:
         )
         self._intended = True
 
-    def settle(self, present: str) -> None:
-        """Note how earlier alterations ended whose process died; ``present``: hash of what is stored now."""
+    def settle(self, present: str) -> list[AlterationRecord]:
+        """Note how earlier alterations ended whose process died; returns those that it had stored.
 
-        def work(connection: Connection) -> None:
-            now = self._store.now(connection)
-            for each in audit.interrupted_alterations(connection, self._name, self.id):
-                was_stored = each.new_hash is not None and each.new_hash == present != each.old_hash
-                state, detail = (AlterationState.APPLIED, _RECOVERED) if was_stored else (AlterationState.FAILED, _DIED)
-                audit.note_alteration(connection, now, each.id, state, detail=detail)
+        :param present: hash of what is stored now
+        """
+        return self._store.run(
+            lambda connection: _settle(connection, self._store.now(connection), self._name, present, self.id)
+        )
 
-        self._store.run(work)
+
+def settle_missing(store: ControlStore, name: str) -> None:
+    """The same for a connection that is not there, unless another process alters it."""
+
+    def work(connection: Connection) -> None:
+        now = store.now(connection)
+        if audit.open_alterations(connection, name) and (grant := _take(connection, now, name, "")):
+            _settle(connection, now, name, MISSING)
+            grant.release(connection)
+
+    store.run(work)
+
+
+def _take(connection: Connection, now: int, name: str, holder: str) -> Grant | None:
+    return take_lease(connection, now, LeaseKind.CONNECTION, name, holder, _LEASE_MILLISECONDS)
+
+
+def _settle(
+    connection: Connection, now: int, name: str, present: str, own: int | None = None
+) -> list[AlterationRecord]:
+    stored = []
+    for each in audit.open_alterations(connection, name):
+        if each.id == own:
+            continue
+        state, detail = AlterationState.FAILED, _DIED
+        if each.new_hash == MISSING and present != each.old_hash:
+            state, detail = AlterationState.APPLIED, _REMOVED
+            end_name(connection, name, each.options[NAME]["after"] if present == MISSING else None)
+        elif each.new_hash is not None and each.new_hash == present != each.old_hash:
+            state, detail = AlterationState.APPLIED, _RECOVERED
+            stored.append(each)
+        audit.note_alteration(connection, now, each.id, state, detail=detail)
+    return stored
+
+
+def end_name(connection: Connection, name: str, new: str | None) -> None:
+    """What is noted of a connection goes to its new name; away if it has none, because it was dropped."""
+    notes = audit.ConnectionNotes(connection, name)
+    if new is None:
+        notes.forget()
+    else:
+        notes.rename(new)

@@ -1,4 +1,4 @@
-"""Tokenizer and recursive-descent parser of ALTER CONNECTION. The options of connection types are checked later.
+"""Tokenizer and recursive-descent parser of statements. The options of connection types are checked later.
 
 No error repeats a part of the statement that may be a secret.
 """
@@ -46,7 +46,7 @@ class _TokenKind(str, Enum):
 _RESERVED_WORDS: Final = frozenset(
     {
         *("ALTER", "VALIDATE", "CONNECTION", "IF", "EXISTS", "SET", "DROP", "RESET", "WITH", "ROTATE", "KEYS"),
-        *("RENAME", "TO", "OWNER", "SECRET", "TRUE", "FALSE"),
+        *("RENAME", "TO", "OWNER", "SECRET", "TRUE", "FALSE", "COMMENT", "ON", "IS", "NULL"),
     }
 )
 
@@ -139,7 +139,13 @@ def _tokens_of(text: str) -> list[_Token]:
     return [*found, _Token(_TokenKind.END, "", line, position - start + 1)]
 
 
-_FORMS: Final = "write ALTER CONNECTION name SET (option = value), or VALIDATE CONNECTION name"
+_VERBS: Final = {"alter": Verb.ALTER, "drop": Verb.DROP, "comment": Verb.COMMENT, "validate": Verb.VALIDATE}
+_FORMS: Final = {
+    Verb.ALTER: "write ALTER CONNECTION name SET (option = value)",
+    Verb.DROP: "write DROP CONNECTION name",
+    Verb.COMMENT: "write COMMENT ON CONNECTION name IS 'text', or IS NULL",
+    Verb.VALIDATE: "write VALIDATE CONNECTION name",
+}
 _WORDS: Final = {"true": True, "on": True, "false": False, "off": False, "null": None}
 
 
@@ -149,7 +155,7 @@ def parse_statement(text: str) -> Statement:
     :raises StatementError: the text is not a statement; the error says where, and never repeats a value
     """
     if not isinstance(text, str):
-        raise StatementError(f"a statement must be text, not {type(text).__name__}", 1, 1, _FORMS)
+        raise StatementError(f"a statement must be text, not {type(text).__name__}", 1, 1, _FORMS[Verb.ALTER])
     return _Parser(_tokens_of(text)).statement()
 
 
@@ -157,21 +163,36 @@ class _Parser:
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
         self._place = 0
+        self._form = _FORMS[Verb.ALTER]
 
     def statement(self) -> Statement:
-        verb = self._one_of({"alter": Verb.ALTER, "validate": Verb.VALIDATE}, _FORMS)
+        verb = self._one_of(_VERBS, self._form)
+        self._form = _FORMS[verb]
+        if verb is Verb.COMMENT:
+            self._word("on")
         self._word("connection")
-        made = self._alter() if verb is Verb.ALTER else Statement(verb, self._name("the connection's name"))
+        if_exists = verb in (Verb.ALTER, Verb.DROP) and self._word("if", optional=True) and self._word("exists")
+        made = Statement(verb, self._name("the connection's name"), if_exists)
+        if verb is Verb.ALTER:
+            made = self._alter(made)
+        elif verb is Verb.COMMENT:
+            made = replace(made, actions=(self._comment(),))
         self._sign(";", optional=True)
         if self._next.kind is not _TokenKind.END:
             raise self._expected("the end of the statement", "write one statement at a time")
         return made
 
-    def _alter(self) -> Statement:
-        if_exists = self._word("if", optional=True)
-        if if_exists:
-            self._word("exists")
-        made = Statement(Verb.ALTER, self._name("the connection's name"), if_exists)
+    def _comment(self) -> Action:
+        """The comment is the option ``description``."""
+        self._word("is")
+        start = self._next
+        if start.kind is not _TokenKind.TEXT and not self._is("null"):
+            raise self._expected("a text or NULL", self._form)
+        text = self._value()
+        kind = ActionKind.SET if text else ActionKind.RESET
+        return Action(kind, "description", text or None, start.line, start.column)
+
+    def _alter(self, made: Statement) -> Statement:
         if self._word("rotate", optional=True):
             self._word("keys")
             if self._next.text in (",", "(") or self._is("with", "set", "rotate"):
@@ -243,16 +264,25 @@ class _Parser:
                 raise token.error(f"{name.upper()} is specified more than once")
             if name not in known:
                 raise token.error("WITH has no such setting", f"use one of {', '.join(map(str.upper, known))}")
-            self._sign("=", optional=True)
-            at = self._next
-            given = self._value()
-            found[name] = duration(given) if name == "drain_timeout" else boolean(given)
-            if found[name] is None and name == "drain_timeout":
-                raise at.error("DRAIN_TIMEOUT must be a duration", "write e.g. '10m'")
-            if found[name] is None:
-                raise at.error(f"{name.upper()} must be a boolean", f"write {name} = true")
+            found[name] = self._setting(name)
         self._sign(")")
         return Settings(**found)
+
+    def _setting(self, name: str) -> bool | float:
+        """The value; a boolean that is only named is true."""
+        is_duration = name == "drain_timeout"
+        has_sign = self._sign("=", optional=True)
+        if not (has_sign or is_duration) and self._next.kind in (_TokenKind.SIGN, _TokenKind.END):
+            return True
+        token = self._take()
+        given: object = token.number() if token.kind is _TokenKind.NUMBER else None
+        if token.kind in (_TokenKind.TEXT, _TokenKind.WORD):
+            given = token.text
+        value = duration(given) if is_duration else boolean(given)
+        if value is None:
+            what, example = ("a duration", "'10m'") if is_duration else ("true or false", "true")
+            raise token.error(f"{name.upper()} must be {what}", f"write e.g. {name.upper()} = {example}")
+        return value
 
     @property
     def _next(self) -> _Token:
@@ -272,7 +302,7 @@ class _Parser:
             return True
         if optional:
             return False
-        raise self._expected(word.upper(), _FORMS)
+        raise self._expected(word.upper(), self._form)
 
     def _sign(self, sign: str, optional: bool = False) -> bool:
         if self._next.kind is _TokenKind.SIGN and self._next.text == sign:

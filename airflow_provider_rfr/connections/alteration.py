@@ -1,4 +1,4 @@
-"""ALTER CONNECTION in five stages: read, draft, validate, store, restart.
+"""Statements about connections; ALTER CONNECTION in five stages: read, draft, validate, store, restart.
 
 Nothing is stopped before the new settings are stored, by compare-and-set. Then the control store holds what has to be
 restarted, so the restarts happen also if this process dies.
@@ -6,7 +6,6 @@ restarted, so the restarts happen also if this process dies.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,10 +13,27 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.connections._draft import Change, Draft, broken_rules, changes_between, draft, rotated
-from airflow_provider_rfr.connections._journal import Journal
+from airflow_provider_rfr.connections._draft import (
+    PUBLIC_KEYS,
+    Change,
+    Draft,
+    broken_rules,
+    changes_between,
+    draft,
+    rotated,
+)
+from airflow_provider_rfr.connections._journal import NAME, Journal, settle_missing
+from airflow_provider_rfr.connections._removal import check_unused, give_up
 from airflow_provider_rfr.connections._restart import restart
-from airflow_provider_rfr.connections.dependents import Dependent, Verdict, cycle, judge, paths_to, references_of
+from airflow_provider_rfr.connections.dependents import (
+    Dependent,
+    Verdict,
+    cycle,
+    find_readable,
+    judge,
+    paths_to,
+    references_of,
+)
 from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
 from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, type_named
@@ -32,13 +48,20 @@ from airflow_provider_rfr.exceptions import (
     Problem,
 )
 from airflow_provider_rfr.http.redaction import without_credentials
-from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes, concurrent_alterations
+from airflow_provider_rfr.store.connection_audit import (
+    AlterationRecord,
+    AlterationState,
+    ConnectionNotes,
+    concurrent_alterations,
+    last_change,
+)
 from airflow_provider_rfr.store.connections import Use, list_uses, want
 
 _MOST_PLACES: Final = 50
-_NAME: Final = re.compile(r"[\w#!()\-.:/\\]{1,200}")
-"""Airflow's rule for connection ids."""
 _UNTRIED: Final = "connections of this type can't be tried here"
+_INSTALL: Final = "install this public key in addition to the present one before the next rotation: "
+_ROTATION_MILLISECONDS: Final = 60_000
+"""Within them the other side hardly knows a new key, and two rotations at once were begun."""
 _PENDING: Final = "keeps its old settings until its next run"
 
 
@@ -46,7 +69,7 @@ _PENDING: Final = "keeps its old settings until its next run"
 class Outcome:
     """What was done.
 
-    :ivar result: applied, unchanged, planned (a dry run), missing, renamed, valid or not tried
+    :ivar result: applied, unchanged, planned (a dry run), missing, renamed, dropped, valid or not tried
     :ivar outcomes: of restarts, by consumer
     :ivar alteration: number of its audit row
     """
@@ -120,6 +143,11 @@ class _Alteration:
             self.name, result, self.changes, self.dependents, validated=self.tried, notice=self.notice, **more
         )
 
+    @property
+    def has_to_be_tried(self) -> bool:
+        """Whether the candidate is to be tried: a new description alone makes no difference."""
+        return self.statement.settings.validate and self.new_hash != self.old_hash
+
     def refused(self, problem: str, remedy: str) -> AlterationRefusedError:
         """An error of the connection as a whole."""
         return AlterationRefusedError(self.name, [Problem("", problem, remedy)])
@@ -134,27 +162,46 @@ def execute(
     :param parameters: values of the statement's ``:name``, which may be secret
     :raises AlterConnectionError: nothing was changed; a conflict may be tried again
     """
+    name = statement.connection
     if statement.verb is Verb.VALIDATE:
-        return _try_stored(services, statement.connection)
+        return _try_stored(services, name)
     try:
-        plan = _read(services, statement)
+        if statement.settings.dry_run:
+            return _planned(services, statement, parameters or {})
+        return _carry_out(services, statement, actor, parameters or {})
     except ConnectionNotFoundError:
+        settle_missing(services.store, name)
         if not statement.if_exists:
             raise
-        notice = f"there is no connection {statement.connection!r}; nothing was done"
-        return Outcome(statement.connection, "missing", notice=notice)
-    if statement.settings.dry_run and statement.verb is Verb.RENAME:
-        _check_new_name(services, plan)
-        return Outcome(plan.name, "planned", notice=f"it would be {statement.new_name!r}")
-    if statement.settings.dry_run:
-        return _draft(services, plan, parameters or {}).outcome("planned")
-    with Journal(services.store, plan.name, actor, statement.outline()) as journal:
-        # It may have been altered before the lease was taken.
+        return Outcome(name, "missing", notice=f"there is no connection {name!r}; nothing was done")
+    except ConnectionValidationError as error:
+        raise ConnectionValidationError(name, f"refused, nothing was changed: {error.message}") from None
+
+
+def _planned(services: Services, statement: Statement, parameters: Mapping[str, Value]) -> Outcome:
+    plan = _read(services, statement)
+    if statement.verb not in (Verb.RENAME, Verb.DROP):
+        return _draft(services, plan, parameters).outcome("planned")
+    _check_editable(services, plan.name, [plan.name])
+    check_unused(services, statement)
+    after = "dropped" if statement.new_name is None else repr(statement.new_name)
+    return Outcome(plan.name, "planned", notice=f"it would be {after}")
+
+
+def _carry_out(services: Services, statement: Statement, actor: str, parameters: Mapping[str, Value]) -> Outcome:
+    # Before it has a row: what is not there, or can't be written from here, is not altered.
+    _read(services, statement)
+    with Journal(services.store, statement.connection, actor, statement.outline()) as journal:
+        # It may have been altered before the lease was taken, and what is noted of it changes as that is settled.
+        recovered = journal.settle(_read(services, statement).old_hash)
         plan = _read(services, statement)
-        journal.settle(plan.old_hash)
-        if statement.verb is Verb.RENAME:
-            return _rename(services, plan, journal)
-        plan = _draft(services, plan, parameters or {})
+        if statement.verb in (Verb.RENAME, Verb.DROP):
+            _check_editable(services, plan.name, [plan.name])
+            give_up(services, statement, plan.stored, plan.old_hash, journal)
+            new = statement.new_name
+            result, notice = ("dropped", "") if new is None else ("renamed", f"it is {new!r} now")
+            return Outcome(plan.name, result, notice=notice, alteration=journal.id)
+        plan = _draft(services, plan, parameters, recovered)
         plan = _validate(services, plan)
         plan = _store(services, plan, journal)
     return _restart(services, plan, journal)
@@ -179,22 +226,17 @@ def _read(services: Services, statement: Statement) -> _Alteration:
     return _Alteration(statement, stored, kept, uses, content, stored, kept, content)
 
 
-def _draft(services: Services, plan: _Alteration, parameters: Mapping[str, Value]) -> _Alteration:
+def _draft(
+    services: Services, plan: _Alteration, parameters: Mapping[str, Value], recovered: Sequence[AlterationRecord] = ()
+) -> _Alteration:
     """Stage two: the candidate, with its secrets, and what uses it. Rights are checked before any secret is read.
 
+    :param recovered: alterations that were stored by processes that died then
     :raises AlterationRefusedError: with every problem
     :raises ConnectionRightsError: the caller lacks a right
     """
     if plan.statement.verb is Verb.ROTATE_KEYS:
-        if not type_named(plan.stored.conn_type).has_keys:
-            raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
-        _check_editable(services, plan.name, [plan.name])
-        rotation, public = rotated(plan.stored)
-        plan = _compared(services, replace(plan, candidate=rotation))
-        secrets = {name: each for name, each in plan.kept.items() if name not in plan.changed_options}
-        # The key of a dry run is thrown away.
-        notice = f"install this public key in addition to the present one before the next rotation: {public}"
-        return replace(plan, secrets=secrets, notice="" if plan.statement.settings.dry_run else notice)
+        return _rotate(services, plan, recovered)
     paths = paths_to(plan.name, plan.uses, services.gateway.find)
     made = draft(plan.stored, plan.statement.actions, plan.kept, parameters, services.gateway.find, in_use=bool(paths))
     _check_rights(services, plan.stored, made, paths)
@@ -204,6 +246,32 @@ def _draft(services: Services, plan: _Alteration, parameters: Mapping[str, Value
         raise AlterationRefusedError(plan.name, problems)
     plan = replace(plan, candidate=candidate, secrets=made.secrets)
     return _compared(services, plan, hidden={*plan.kept, *made.secrets})
+
+
+def _rotate(services: Services, plan: _Alteration, recovered: Sequence[AlterationRecord]) -> _Alteration:
+    """The candidate of ROTATE KEYS. A rotation whose process died is finished, before there is another one.
+
+    :raises ConnectionConflictError: the keys were rotated just now
+    """
+    if not type_named(plan.stored.conn_type).has_keys:
+        raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
+    _check_editable(services, plan.name, [plan.name])
+    if any(PUBLIC_KEYS in each.options for each in recovered):
+        public = str(plan.stored.get(PUBLIC_KEYS) or "").rpartition("\n")[2]
+        notice = f"a rotation whose process died was stored, and this is its end; {_INSTALL}{public}"
+        return replace(_compared(services, plan), notice=notice)
+    with services.store.read() as connection:
+        now = services.store.now(connection)
+        last = last_change(connection, plan.name, PUBLIC_KEYS, now - _ROTATION_MILLISECONDS, now)
+    if last is not None:
+        # A second rotation would put the key into use that the first one has made.
+        problem = f"its keys were rotated {(now - last) // 1000} s ago; install the new public key on the other side"
+        raise ConnectionConflictError(plan.name, f"{problem}, and try again after {_ROTATION_MILLISECONDS // 1000} s")
+    rotation, public = rotated(plan.stored)
+    plan = _compared(services, replace(plan, candidate=rotation))
+    secrets = {name: each for name, each in plan.kept.items() if name not in plan.changed_options}
+    # The key of a dry run is thrown away.
+    return replace(plan, secrets=secrets, notice="" if plan.statement.settings.dry_run else _INSTALL + public)
 
 
 def _with_secrets(services: Services, made: Draft) -> Definition:
@@ -289,7 +357,7 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
 
     :raises ConnectionValidationError: another upstream that is not wanted, or a task could not continue
     """
-    if not (plan.changes and plan.statement.settings.validate):
+    if not plan.has_to_be_tried:
         return plan
     found = _identity(services, plan.candidate)
     with services.store.read() as connection:
@@ -324,34 +392,46 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
     """Stage four: the candidate in its place, and what follows from it in the control store; under the lease."""
     options = {change.option: {"before": change.before, "after": change.after} for change in plan.changes}
     journal.intend(options, plan.old_hash, plan.new_hash)
-    _refuse_cycle(services, plan)
-    validate = plan.statement.settings.validate
+    _check_references_again(services, plan)
+    validate = plan.has_to_be_tried
     if plan.changes:
-        services.report(f"connection {plan.name}: {', '.join(map(str, plan.changes))}")
+        doing = "trying" if validate else "storing"
+        services.report(f"connection {plan.name}: {doing} {', '.join(map(str, plan.changes))}")
         # Noted before the commit, and for the new content alone: it counts only once that is stored.
         services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
         tried = validate and services.gateway.commit_tested(plan.old_hash, services.hashes, plan.candidate)
         if not tried:
             tried = validate and services.validator.test(plan.candidate)
             services.gateway.commit(plan.old_hash, services.hashes, plan.candidate)
-        plan = replace(plan, tried=tried or plan.identity is not None)
+        if plan.new_hash != plan.old_hash:
+            plan = replace(plan, tried=tried or plan.identity is not None)
+    plan = _conclude(services, plan, journal)
+    if plan.statement.verb is Verb.ROTATE_KEYS:
+        # At once: this process may be killed while it waits for restarts, and the next rotation uses the key.
+        services.report(f"connection {plan.name}: {plan.notice}")
     if plan.tried is False and validate:
         plan = replace(plan, notice=". ".join(filter(None, (plan.notice, _UNTRIED))))
-    return _conclude(services, plan, journal)
+    return plan
 
 
-def _refuse_cycle(services: Services, plan: _Alteration) -> None:
-    """Check for cycles again: two concurrent alterations could each add one half of a cycle.
+def _check_references_again(services: Services, plan: _Alteration) -> None:
+    """Two concurrent alterations could each add one half of a cycle, or one could drop what the other refers to.
 
     Both have noted what they intend before they look, so at least one sees the other, or what it stored.
     """
-    if not set(references_of(plan.candidate).values()) - set(references_of(plan.stored).values()):
+    added = set(references_of(plan.candidate).values()) - set(references_of(plan.stored).values())
+    if not added:
         return
     with services.store.read() as connection:
         others = concurrent_alterations(connection, services.store.now(connection), plan.name)
     for other in others:
         if any(option.endswith(REFERENCE_SUFFIX) for option in other.options):
             raise ConnectionConflictError(plan.name, f"{other.conn_id} gets another reference just now; try again")
+        if other.conn_id in added and NAME in other.options:
+            raise ConnectionConflictError(plan.name, f"{other.conn_id} is renamed or dropped just now; try again")
+    for name in sorted(added):
+        if find_readable(services.gateway.find, name) is None:
+            raise plan.refused(f"there is no connection {name!r} any more", "name another connection")
     path = cycle(plan.candidate, services.gateway.find)
     if path is not None:
         raise plan.refused(f"makes a cycle: {' > '.join(path)}", "name another connection")
@@ -408,34 +488,6 @@ def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome
     state = AlterationState.APPLIED if plan.changes else AlterationState.UNCHANGED
     journal.note(state, dependents=[each.to_json(outcomes[each.use.task.consumer]) for each in plan.dependents])
     return plan.outcome(state.value, outcomes=outcomes, alteration=journal.id)
-
-
-def _check_new_name(services: Services, plan: _Alteration) -> None:
-    """A name is also written in DAGs, so a connection is renamed only while nothing is known to use it."""
-    new = plan.statement.new_name or ""
-    _check_editable(services, plan.name, [plan.name])
-    problems = []
-    if not _NAME.fullmatch(new):
-        problems.append((f"invalid name {new!r}", "write up to 200 letters, digits and _ - . : / \\ # ! ( )"))
-    elif new == plan.name:
-        problems.append(("has this name already", "write another one"))
-    users = [str(each.use.task) for each in dependents_of(services, plan.name)]
-    users += services.gateway.referring(plan.name)
-    if users:
-        problems.append((f"can't be renamed: {', '.join(users)} use it", "change those first"))
-    if problems:
-        raise AlterationRefusedError(plan.name, [Problem("", *each) for each in problems])
-    if services.gateway.find(new) is not None:
-        raise ConnectionConflictError(plan.name, f"there is a {new!r} already")
-
-
-def _rename(services: Services, plan: _Alteration, journal: Journal) -> Outcome:
-    old, new = plan.name, plan.statement.new_name or ""
-    _check_new_name(services, plan)
-    services.gateway.rename(plan.old_hash, services.hashes, plan.stored, new)
-    services.store.run(lambda connection: ConnectionNotes(connection, old).rename(new))
-    journal.note(AlterationState.APPLIED, options={"name": {"before": old, "after": new}})
-    return Outcome(old, "renamed", notice=f"it is {new!r} now", alteration=journal.id)
 
 
 def _try_stored(services: Services, name: str) -> Outcome:

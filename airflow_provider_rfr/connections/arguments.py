@@ -25,7 +25,7 @@ from airflow_provider_rfr.connections.statement import (
 )
 from airflow_provider_rfr.connections.types import may_be_secret
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, Problem, StatementError
-from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.http.redaction import is_secret_extra
 
 
 def statement_from(
@@ -102,7 +102,7 @@ def check_plain(statement: Statement) -> None:
     problems = [
         Problem(name, "is secret and must not be plain text", remedy)
         for name, value in statement.set.items()
-        if is_secret(name) and not isinstance(value, (SecretReference, Parameter))
+        if is_secret_extra(name) and not isinstance(value, (SecretReference, Parameter))
     ]
     if problems:
         raise AlterationRefusedError(statement.connection, problems)

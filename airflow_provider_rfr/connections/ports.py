@@ -48,6 +48,12 @@ class _Gateway(Protocol):
         :raises ConnectionConflictError: what is stored has another hash, or the new name is taken
         """
 
+    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
+        """Delete the connection.
+
+        :raises ConnectionConflictError: what is stored has another hash
+        """
+
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         """Those of the connections that the caller may not edit."""
 
@@ -96,7 +102,11 @@ class _Tasks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that an alteration is done with; ``report`` is called with each line of progress."""
+    """Everything that an alteration is done with.
+
+    :ivar report: is called with each line of progress
+    :ivar store_conn_id: the connection that says where the control store is, if there is one
+    """
 
     store: ControlStore
     hashes: ContentHash
@@ -105,4 +115,5 @@ class Services:
     validator: _Validator
     tasks: _Tasks
     report: Callable[[str], None]
+    store_conn_id: str = ""
     sleep: Callable[[float], None] = time.sleep

@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Final
 
-from airflow_provider_rfr.http.redaction import MASK, is_secret
+from airflow_provider_rfr.http.redaction import MASK, is_secret_extra
 
 _PART: Final = re.compile(r'(?:^|\.)(?:"((?:[^"]|"")*)"(?=\.|$)|([^.]*))')
 _DURATION: Final = re.compile(r"(\d{1,15})\s*(ms|s|m|h|d)?")
@@ -61,6 +61,8 @@ class Verb(str, Enum):
     ALTER = "alter"
     ROTATE_KEYS = "rotate keys"
     RENAME = "rename"
+    DROP = "drop"
+    COMMENT = "comment"
     VALIDATE = "validate"
 
 
@@ -136,9 +138,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An ALTER or VALIDATE CONNECTION statement.
+    """A statement about a connection.
 
     :ivar if_exists: a connection that is missing is not an error
+    :ivar actions: of ``ALTER``; of ``COMMENT`` the one that changes ``description``
     :ivar new_name: for ``RENAME``
     """
 
@@ -155,6 +158,9 @@ class Statement:
         return {action.option: action.value for action in self.actions if action.kind is ActionKind.SET}
 
     def __str__(self) -> str:
+        if self.verb is Verb.COMMENT:
+            text = self.set.get("description")
+            return f"{self.outline()} IS {'NULL' if text is None else _text(str(text))}"
         return self._text(_action)
 
     def outline(self) -> str:
@@ -170,7 +176,12 @@ class Statement:
     def _text(self, shown: Callable[[Action], str]) -> str:
         if self.verb is Verb.VALIDATE:
             return f"VALIDATE CONNECTION {_name(self.connection)}"
-        start = f"ALTER CONNECTION {'IF EXISTS ' if self.if_exists else ''}{_name(self.connection)}"
+        if self.verb is Verb.COMMENT:
+            return f"COMMENT ON CONNECTION {_name(self.connection)}"
+        named = f"CONNECTION {'IF EXISTS ' if self.if_exists else ''}{_name(self.connection)}"
+        if self.verb is Verb.DROP:
+            return f"DROP {named}"
+        start = f"ALTER {named}"
         if self.verb is Verb.ROTATE_KEYS:
             return f"{start} ROTATE KEYS"
         if self.verb is Verb.RENAME:
@@ -204,7 +215,7 @@ def _action(action: Action) -> str:
         shown = f"SECRET {_text(str(value))}"
     elif isinstance(value, Parameter):
         shown = str(value)
-    elif is_secret(action.option):
+    elif is_secret_extra(action.option):
         shown = _text(MASK)
     else:
         shown = _text(value) if isinstance(value, str) else json.dumps(value)

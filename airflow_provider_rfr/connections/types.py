@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from airflow_provider_rfr.connections.statement import boolean, name_of, parts_of
 from airflow_provider_rfr.exceptions import Problem
-from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.http.redaction import is_secret_extra
 
 _EXTRA: Final = "extra."
 _CORE: Final = ("host", "port", "login", "password", "schema", "description")
@@ -171,7 +171,10 @@ def _url(value: Any) -> str:
     text = _text(value).strip()
     try:
         parts = urlsplit(text if "://" in text else f"https://{text}")
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        host = parts.hostname or ""
+        fits = parts.scheme in ("http", "https") and bool(host) and (parts.port is None or parts.port > 0)
+        # A single word without a scheme is an address by its form alone.
+        fits = fits and ("://" in text or bool(set(host) & set(".:")) or bool(parts.port) or host == "localhost")
     except ValueError:
         fits = False
     if not fits or any(each.isspace() for each in text):
@@ -266,14 +269,14 @@ class ConnectionType:
         return Option(
             name,
             _any,
-            secret=inherited or is_secret(name.removeprefix(_EXTRA)),
+            secret=inherited or is_secret_extra(name.removeprefix(_EXTRA)),
             is_reference=path[-1].endswith(REFERENCE_SUFFIX),
         )
 
     def is_secret(self, name: str) -> bool:
         """Whether the option's value must not be shown; for an unknown option what its name implies."""
         found = self.option(name)
-        return is_secret(name) if found is None else found.secret
+        return is_secret_extra(name) if found is None else found.secret
 
 
 def _options(*more: Option) -> dict[str, Option]:

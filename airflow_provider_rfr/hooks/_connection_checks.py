@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow_provider_rfr.connections.types import type_named
-from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, ConnectionValidationError, RfrError
+from airflow_provider_rfr.exceptions import (
+    CatalogError,
+    ConfigurationError,
+    ConnectionValidationError,
+    RfrError,
+    SourceError,
+)
 from airflow_provider_rfr.hooks._connection_sources import as_connection
 from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.http.redaction import without_credentials
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.types import Definition
@@ -79,17 +86,12 @@ class HookValidator:
 
 
 def _answer(definition: Definition, path: str) -> str:
-    import requests
-
     from airflow_provider_rfr.hooks.api import ask
 
     try:
         answer = ask(as_connection(definition), path)
-    except ConfigurationError as error:
-        raise ConnectionValidationError(definition.name, str(error)) from None
-    except requests.RequestException as error:
-        kind = type(error).__name__
-        raise ConnectionValidationError(definition.name, f"{kind}: the API did not answer") from None
+    except (ConfigurationError, SourceError) as error:
+        raise ConnectionValidationError(definition.name, masked(str(error), definition)) from None
     if answer.status_code >= 400:
         raise ConnectionValidationError(definition.name, f"the API answered {answer.status_code} at {path}")
     return str(answer.text)
@@ -178,9 +180,9 @@ def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
     except RfrError:
         raise
     except Exception as error:  # noqa: BLE001 - each catalog has errors of its own; their texts may name secrets
-        raise ConnectionValidationError(
-            definition.name, f"the catalog did not answer: {type(error).__name__}"
-        ) from None
+        at = f" at {without_credentials(definition.host)}" if definition.host else ""
+        problem = f"the catalog did not answer{at} ({type(error).__name__})"
+        raise ConnectionValidationError(definition.name, masked(problem, definition)) from None
     return {name: str(table.metadata.table_uuid) for name, table in found.items() if table is not None}
 
 

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.hooks.common import connection_named, extras_of, mapping_extra, require_type
-from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.http.redaction import is_secret_extra, without_credentials
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -67,18 +67,14 @@ class ApiHook(BaseHook):
 
         Without a ``test_path`` the base URL itself is asked, which need not be a page: 404 and 405 pass, too.
         """
-        import requests
-
         try:
             connection = self._connection()
             if not connection.host:
                 return False, "The base URL is missing"
             path = str(extras_of(connection).get("test_path", ""))
             answer = ask(connection, path)
-        except ConfigurationError as error:
+        except (ConfigurationError, SourceError) as error:
             return False, str(error)
-        except requests.RequestException as error:
-            return False, f"{type(error).__name__}: the API did not answer"
         passes = answer.status_code < 400 or (not path and answer.status_code in (404, 405))
         return passes, f"The API answered {answer.status_code} {answer.reason}"
 
@@ -90,13 +86,14 @@ def ask(connection: Connection, path: str = "") -> Response:
     """Ask for a path below the base URL, with the connection's credentials; redirects are not followed.
 
     :raises ConfigurationError: the connection is of another type, or has no base URL
-    :raises requests.RequestException: no answer came
+    :raises SourceError: no answer came; it names the address that was asked
     """
     import requests
 
     url = str(source_settings(connection).config.get("base_url", ""))
     if not url:
         raise ConfigurationError(f"connection {connection.conn_id}: host", "is empty", "write the API's base URL")
+    url = f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url
     headers = {}
     if connection.password and not connection.login:
         # A key without a login is sent in both ways that APIs commonly expect it.
@@ -104,13 +101,13 @@ def ask(connection: Connection, path: str = "") -> Response:
     with requests.Session() as session:
         # Neither proxies nor credentials of this machine's environment.
         session.trust_env = False
-        return session.get(
-            f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url,
-            headers=headers,
-            auth=(connection.login, connection.password or "") if connection.login else None,
-            timeout=_TEST_TIMEOUT,
-            allow_redirects=False,
-        )
+        auth = (connection.login, connection.password or "") if connection.login else None
+        try:
+            return session.get(url, headers=headers, auth=auth, timeout=_TEST_TIMEOUT, allow_redirects=False)
+        except requests.RequestException as error:
+            # Its own text may repeat what was sent.
+            problem = f"the API did not answer at {without_credentials(url)} ({type(error).__name__})"
+            raise SourceError(problem) from None
 
 
 def source_settings(connection: Connection) -> SourceSettings:
@@ -130,7 +127,7 @@ def source_settings(connection: Connection) -> SourceSettings:
     extras = extras_of(connection)
     for name, value in extras.items():
         if name not in _OWN_EXTRAS:
-            (secrets if is_secret(name) else config)[name] = value
+            (secrets if is_secret_extra(name) else config)[name] = value
     if "secrets" in extras:
         secrets |= mapping_extra(connection, "secrets", extras["secrets"])
     return SourceSettings({name: value for name, value in config.items() if name not in secrets}, secrets)

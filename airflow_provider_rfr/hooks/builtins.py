@@ -19,9 +19,18 @@ from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.builtins import ActualState, CatalogSpec, Plan, Policies, RegistryState
-    from airflow_provider_rfr.builtins.execution.work import Applied, Collected, SqlEngine
-    from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+    from airflow_provider_rfr.builtins import (
+        ActualState,
+        Applied,
+        CatalogSpec,
+        Collected,
+        Plan,
+        Policies,
+        Refreshed,
+        RegistryState,
+    )
+    from airflow_provider_rfr.builtins.execution.engine import SqlEngine
+    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
     from airflow_provider_rfr.store.engine import ControlStore
 
 PROJECT = "rfr"
@@ -135,15 +144,17 @@ class BuiltinsHook(BaseHook):
         recorded, live = self.observe()
         return plan(self.spec, recorded, live, policies=policies)
 
-    def apply(self, plan: Plan, *, sql: SqlEngine | None = None, actor: str = "") -> Applied:
+    def apply(self, plan: Plan, *, sql: SqlEngine | None = None, actor: str = "", replan: bool = False) -> Applied:
         """Apply the plan in this process.
 
+        :param replan: nobody has approved the plan: if another deploy came first, do what is left
         :raises BlockedPlanError: the plan is blocked
         :raises StalePlanError: the state has changed since it was made
         """
         from airflow_provider_rfr.builtins import apply
 
-        return apply(plan, catalog=self.catalog, store=self.store, spec=self.spec, sql=sql, actor=actor)
+        spec, catalog, store = self.spec, self.catalog, self.store
+        return apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=actor, replan=replan)
 
     def done_by(self, actor: str) -> dict[str, Plan]:
         """Plans that this actor has applied, by id of the deploy.
@@ -171,12 +182,32 @@ class BuiltinsHook(BaseHook):
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
-        from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine
-        from airflow_provider_rfr.builtins.spark.application import registered_views
-        from airflow_provider_rfr.lake.inventory import holds_views
+        from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+        from airflow_provider_rfr.builtins.spark.session import SparkSettings
 
-        views = () if holds_views(self.catalog) else registered_views(self.observe()[0])
-        return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)), registered=views)
+        return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)))
+
+    def refresh_views(self, names: Sequence[str] = (), *, sql: SqlEngine, force: bool = False) -> tuple[Refreshed, ...]:
+        """Refresh materialized views in this process, as they are deployed; all of the project where none is named.
+
+        :raises ConfigurationError: a name is not that of a deployed materialized view
+        :raises StepError: one can't be refreshed now, because a deploy or others change it
+        """
+        from airflow_provider_rfr.builtins.execution.refresh import refresh
+
+        where: dict[str, Any] = {"project": self.project, "catalog": self.catalog, "store": self.store}
+        return refresh(names, sql=sql, force=force, **where)
+
+    def due_views(self, names: Sequence[str] = ()) -> dict[str, bool]:
+        """Whether something came for materialized views since their rows were computed, by name; without Spark.
+
+        :raises ConfigurationError: a name is not that of a deployed materialized view
+        :raises StepError: one can't be refreshed now, because a deploy changes it
+        """
+        from airflow_provider_rfr.builtins.execution.refresh import due
+
+        with _catalog_errors(self.lake):
+            return due(names, project=self.project, catalog=self.catalog, store=self.store)
 
     def collect_garbage(self) -> Collected:
         """Delete what earlier deploys retired, if it carries this project's marker and nothing needs it any more."""
@@ -210,7 +241,7 @@ def policies_of(given: Mapping[str, Any] | None) -> Policies:
     chosen = {name: value for name, value in (given or {}).items() if value is not None}
     if unknown := [name for name in chosen if name not in known]:
         raise ConfigurationError(f"policies.{unknown[0]}", "is unknown", f"one of {', '.join(known)}")
-    for name in ("accept_data_loss", "adopt"):
+    for name in ("accept_data_loss", "adopt", "break_views"):
         if isinstance(chosen.get(name), (list, tuple, set)):
             chosen[name] = frozenset(chosen[name])
     return Policies(**chosen)

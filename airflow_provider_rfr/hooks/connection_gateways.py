@@ -1,4 +1,4 @@
-"""Connections and tasks as ALTER CONNECTION reaches them: by Airflow's API, or directly in Airflow's database.
+"""Connections and tasks as statements reach them: by Airflow's API, or directly in Airflow's database.
 
 Inside a task the API is used. At the command line, where the database can be reached, its rows are changed under a row
 lock, and no rights are checked except those to read secrets. The methods are described in
@@ -131,8 +131,7 @@ class ApiGateway:
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
         """Create the new connection and delete the old one, in one request and one transaction of Airflow's."""
         name = definition.name
-        if not self._expected(expected, hashes, definition).is_database:
-            raise ConnectionShadowedError(name, "can be renamed in Airflow's database only")
+        _require_database(self._expected(expected, hashes, definition), name)
         renamed = _body(replace(definition, name=new_name))
         create = {"action": "create", "action_on_existence": "fail", "entities": [renamed]}
         delete = {"action": "delete", "action_on_non_existence": "fail", "entities": [name]}
@@ -141,8 +140,18 @@ class ApiGateway:
         if any(part.get("errors") for part in parts if part):
             raise ConnectionConflictError(name, f"could not be renamed: is there a {new_name!r} already?")
 
+    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
+        _require_database(self._expected(expected, hashes, definition), definition.name)
+        answer = self._api.call("DELETE", ["connections", definition.name])
+        if answer.status_code == 404:
+            raise ConnectionConflictError(definition.name, _STALE)
+        self._checked(definition.name, answer)
+
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
-        """Those for which Airflow refuses a change that changes nothing, and those that it does not have."""
+        """Those for which Airflow refuses a change that changes nothing, and those that it does not have.
+
+        Whether one may be deleted, which is another right, Airflow says when it is done.
+        """
         denied = []
         for name in names:
             # The mask names a field that is never updated, so only the right is checked.
@@ -203,13 +212,18 @@ class ApiGateway:
 
     def _checked(self, name: str, answer: Response) -> Response:
         if answer.status_code == 403:
-            raise ConnectionRightsError(name, "Airflow does not let this user edit connections")
+            raise ConnectionRightsError(name, "Airflow does not let this user edit or delete it")
         if answer.status_code == 409:
             raise ConnectionConflictError(name, "another process is changing or testing it; try again")
         if answer.status_code >= 400:
             # The body of the answer may repeat what was sent.
             raise AlterConnectionError(name, f"Airflow answered {answer.status_code}")
         return answer
+
+
+def _require_database(origin: Origin | None, name: str) -> None:
+    if origin is not None and not origin.is_database:
+        raise ConnectionShadowedError(name, f"comes from {origin.name}: rename or drop it there")
 
 
 def _fields(definition: Definition) -> dict[str, Any]:
@@ -286,11 +300,17 @@ class DatabaseGateway:
         return False
 
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
+        _require_database(origin_of(definition.name, server_backends()), definition.name)
         with _session() as session:
             row = _expected_row(session, expected, hashes, definition.name)
             if _row(session, new_name) is not None:
                 raise ConnectionConflictError(definition.name, f"there is a {new_name!r} already")
             row.conn_id = new_name
+
+    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
+        _require_database(origin_of(definition.name, server_backends()), definition.name)
+        with _session() as session:
+            session.delete(_expected_row(session, expected, hashes, definition.name))
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         """None: a user who can reach the database may do everything."""

@@ -1,4 +1,4 @@
-"""ALTER CONNECTION with Airflow: by its REST API from a task, by its database at the command line."""
+"""Statements about connections with Airflow: by its REST API from a task, by its database at the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.common import mask_secrets, quiet_masking
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionsHook(BaseHook):
-    """Alters connections, and lists what uses them.
+    """Alters, drops and comments on connections, and lists what uses them.
 
     :param airflow_api_conn_id: connection of Airflow's own API; not needed at the command line, nor where Airflow asks
         for no password
@@ -85,6 +85,9 @@ class ConnectionsHook(BaseHook):
             at_database = gateways.can_be_reached() and not api.is_there()
         gateway: Any = gateways.DatabaseGateway() if at_database else gateways.ApiGateway(api)
         tasks: Any = gateways.DatabaseTasks() if at_database else gateways.ApiTasks(api)
-        with closing(ControlStoreHook(self._control_store_conn_id).get_store()) as store:
+        where = ControlStoreHook(self._control_store_conn_id)
+        # Airflow masks what it reads, and would warn of each value that is too short for that.
+        with quiet_masking(), closing(where.get_store()) as store:
+            hashes, store_conn_id = content_hash(store), where.control_store_conn_id
             secrets, validator = SecretReader(gateway.variable), HookValidator(gateway.find)
-            yield Services(store, content_hash(store), gateway, secrets, validator, tasks, self._report)
+            yield Services(store, hashes, gateway, secrets, validator, tasks, self._report, store_conn_id)

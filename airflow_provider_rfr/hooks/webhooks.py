@@ -285,6 +285,6 @@ class WebhookHook(BaseHook):
 
 
 def configured_hosts() -> list[str]:
-    """``[rfr] webhook_allowed_hosts``: the private hosts, addresses and networks that webhooks may call."""
+    """``[rfr] webhook_allowed_hosts``: private hosts, addresses and networks that webhooks and HTTP sinks may call."""
     text = conf.get("rfr", "webhook_allowed_hosts", fallback="") or ""
     return [host.strip() for host in text.split(",") if host.strip()]

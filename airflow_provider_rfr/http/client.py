@@ -78,12 +78,15 @@ class Limits:
     :ivar read: seconds without a byte
     :ivar max_bytes: of the decoded body
     :ivar truncate: whether a longer body is cut; otherwise the request fails
+    :ivar body: seconds for the body, where the status says all that matters: a body that takes longer or breaks off is
+        left out. None: it has to come whole
     """
 
     connect: float | None = None
     read: float | None = None
     max_bytes: int = 64 * 1024
     truncate: bool = True
+    body: float | None = None
 
 
 _USUAL: Final = Limits()
@@ -162,7 +165,7 @@ class Client:
                     proxies=self._proxies,
                 )
                 with contextlib.closing(response):
-                    body = _read(response, limits)
+                    body = _read(response, limits) if limits.body is None else _read_soon(response, limits, deadline)
             except (requests.RequestException, HTTPError, OSError, ValueError, AddressRefused) as error:
                 problem = error
         self._used = time.monotonic()
@@ -254,6 +257,15 @@ def _read(response: requests.Response, limits: Limits) -> bytes | None:
         if size > limits.max_bytes:
             return b"".join(chunks)[: limits.max_bytes] if limits.truncate else None
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _read_soon(response: requests.Response, limits: Limits, deadline: Deadline) -> bytes:
+    """The body, if it comes within its own seconds; else nothing."""
+    with contextlib.suppress(requests.RequestException, HTTPError, OSError, ValueError):
+        soon = Deadline(min(limits.body or 0.0, deadline.left()))
+        with attempt_of_this_thread(soon, None):
+            return _read(response, limits) or b""
+    return b""
 
 
 def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -> NoAnswer:

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsp
 SECRET_NAMES: Final = (
     r"secret|token|passw|passphrase|pwd|credential|authorization|bearer|signature|cookie"
     r"|(?:api|access|account|private)[._-]?key|keyfile|connection[._-]?string"
-    r"|(?<![a-z])(?:sas|dsn)(?![a-z])"
+    r"|(?<![a-z])(?:sas|dsn|pat)(?![a-z])"
 )
 MASK: Final = "***"
 _SECRET: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
@@ -40,6 +40,11 @@ _CREDENTIAL_PARAMETERS: Final = frozenset({"access_token", "api_key", "apikey", 
 def is_secret(name: str) -> bool:
     """Whether a setting, header, parameter or field of this name is kept out of everything that is shown."""
     return _SECRET.search(name) is not None and _ABOUT.search(name) is None
+
+
+def is_secret_extra(name: str) -> bool:
+    """The same for an extra field of a connection: there, one that is only called ``key`` holds a key."""
+    return is_secret(name) or name.rpartition(".")[2].lower() == "key"
 
 
 def secrets_in(properties: Mapping[str, str]) -> tuple[str, ...]:

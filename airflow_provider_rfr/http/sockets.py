@@ -86,11 +86,12 @@ def attempt_of_this_thread(
     :param connect: seconds for opening a connection; None for as long as the deadline allows, as ``read``
     :param read: seconds without a byte
     """
+    before = this_attempt()
     _thread.attempt = _Attempt(deadline, guard, connect, read)
     try:
         yield
     finally:
-        _thread.attempt = None
+        _thread.attempt = before
 
 
 def this_attempt() -> _Attempt | None:

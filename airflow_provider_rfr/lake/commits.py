@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import ValidatableTableRequirement
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -208,6 +209,16 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snap
     while snapshot_id is not None and (snapshot := by_id.pop(snapshot_id, None)) is not None:
         yield snapshot
         snapshot_id = snapshot.parent_snapshot_id
+
+
+def last_change(table: Table) -> Snapshot | None:
+    """The newest snapshot of the main line that is no compaction, which puts the same rows into other files.
+
+    The newest of all where what came before its compactions has expired; None where there is no snapshot.
+    """
+    line = ancestors(table.metadata, table.metadata.current_snapshot_id)
+    changes = (each for each in line if each.summary is None or each.summary.operation != Operation.REPLACE)
+    return next(changes, table.current_snapshot())
 
 
 def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:

@@ -2,19 +2,13 @@
 
 Executors store files and return what they stored; the driver describes the files to Iceberg and makes the one commit.
 Storing imports little of PyIceberg, because the modules that describe a file take a second or two to import.
-
-Work that may be killed keeps its files in one folder below the table's data (:class:`WorkFolder`). Each finished unit
-of it has a note, written after the files that it names; a unit without a note is done again. Notes are JSON and not
-pickles: write access to the lake must not become code execution in the driver.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import sanitize_column_names
 
 from airflow_provider_rfr.exceptions import SchemaError
-from airflow_provider_rfr.lake.files import FOOTER_KEY, FileStore
+from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import file_schema
 
 if TYPE_CHECKING:
@@ -43,8 +36,6 @@ if TYPE_CHECKING:
 
 
 _ROW_GROUP_ROWS = 1024 * 1024
-_NOTE = ".done.json"
-_PARALLEL_READS = 8
 
 
 @dataclass(frozen=True)
@@ -329,92 +320,3 @@ class FileTarget:
             name = location.rpartition("/")[2]
             if name.startswith(prefix) and name not in keep:
                 self.store.delete([location])
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedUnit:
-    """A finished part of the work.
-
-    :ivar inputs: identities of the input files that it read
-    """
-
-    inputs: tuple[str, ...]
-    files: tuple[StoredFile, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(each.rows for each in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkFolder:
-    """The folder of a piece of work; picklable.
-
-    :ivar key: identifies the work; files and notes with another key are ignored
-    """
-
-    target: FileTarget
-    key: str
-
-    @property
-    def folder(self) -> str:
-        return f"{self.target.folder}/{self.target.family.strip('-_.') or 'rfr-work'}"
-
-    def write(self, rows: pa.Table) -> Iterator[StoredFile]:
-        """Write rows, a file for each of the table's partitions that they fall into.
-
-        :raises SchemaError: they don't fit the table's columns
-        """
-        target = replace(self.target, folder=self.folder)
-        for stored, _ in target.write(rows, {FOOTER_KEY: self.key}):
-            yield stored
-
-    def note(self, unit: str, inputs: Sequence[str], files: Sequence[StoredFile]) -> None:
-        """Record that a unit is finished. If two tasks did the same unit, the files of either are valid."""
-        kinds = self._partition_types()
-
-        def noted(file: StoredFile) -> dict[str, Any]:
-            # Iceberg's single-value serialization, in hexadecimal digits.
-            values = {
-                name: None if value is None else to_bytes(kinds[name], value).hex()
-                for name, value in file.partition.items()
-            }
-            return {"location": file.location, "size": file.size, "partition": values}
-
-        note = {"key": self.key, "inputs": list(inputs), "files": [noted(each) for each in files]}
-        self.target.store.write(f"{self.folder}/{self.target.family}{unit}{_NOTE}", json.dumps(note).encode())
-
-    def finished(self) -> tuple[FinishedUnit, ...]:
-        """The units that this work or earlier runs of it have finished."""
-        notes = sorted(location for location, _ in self.target.store.list(self.folder) if location.endswith(_NOTE))
-        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="rfr-work-notes") as pool:
-            return tuple(each for each in pool.map(self._read_note, notes) if each is not None)
-
-    def _read_note(self, note: str) -> FinishedUnit | None:
-        """None for a note of other work, one that a killed writer left half written, or whose files are missing."""
-        kinds = self._partition_types()
-        files = []
-        try:
-            noted = json.loads(self.target.store.read(note))
-            if noted["key"] != self.key:
-                return None
-            for each in noted["files"]:
-                location = str(each["location"])
-                # The note is untrusted: it must not make other files a part of the commit.
-                if not location.startswith(f"{self.folder}/"):
-                    return None
-                footer = self.target.store.read_footer(location)
-                if footer is None or footer[0] != self.key:
-                    return None
-                partition = {
-                    name: None if value is None else from_bytes(kinds[name], bytes.fromhex(value))
-                    for name, value in each["partition"].items()
-                }
-                files.append(StoredFile(location, int(each["size"]), footer[1], partition))
-            return FinishedUnit(tuple(map(str, noted["inputs"])), tuple(files))
-        except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
-            return None
-
-    def _partition_types(self) -> dict[str, Any]:
-        schema, fields = self.target.layout.schema, self.target.layout.spec.fields
-        return {each.name: each.transform.result_type(schema.find_type(each.source_id)) for each in fields}

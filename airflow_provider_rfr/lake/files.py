@@ -1,8 +1,6 @@
-"""Objects of the lake by location: written in one piece, listed, read, deleted. Also a table's live rows by data file.
+"""Objects of the lake by location: written in one piece, listed, read, deleted.
 
-Local paths need only PyArrow; other stores are opened by PyIceberg's FileIO with the catalog's properties. Reading file
-by file is done here because Iceberg's Spark runtime ignores ``scan-task-set-id`` since 1.12. Rows deleted by position
-are left out; a table with equality deletes can't be read.
+Local paths need only PyArrow; other stores are opened by PyIceberg's FileIO with the catalog's properties.
 """
 
 from __future__ import annotations
@@ -12,17 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlparse
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-
-if TYPE_CHECKING:
-    from pyiceberg.table import FileScanTask, Table
-    from pyiceberg.table.metadata import TableMetadata
-
 
 FOOTER_KEY = "rfr"
 
@@ -176,65 +169,3 @@ def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...
     # PyIceberg's client begins a multipart upload for every object: three requests for a small file, and a process that
     # is killed between them leaves parts that cost money and that no listing shows. This one stores it in one request.
     return remake({**options, "allow_delayed_open": True})
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """A data file of a snapshot; picklable.
-
-    :ivar size: in bytes
-    :ivar rows: None if some of the file's rows are deleted
-    :ivar identity: changes when other rows are read from it
-    """
-
-    scan: FileScanTask
-    size: int
-    rows: int | None
-    identity: str
-
-
-@dataclass(frozen=True, slots=True)
-class InputReader:
-    """Reads data files of one table with the columns that the table has now; picklable.
-
-    :ivar properties: of the table's FileIO; they may hold secrets
-    """
-
-    metadata: TableMetadata
-    location: str
-    properties: tuple[tuple[str, str], ...]
-
-    def __repr__(self) -> str:
-        return f"InputReader({self.location!r})"
-
-    def read(self, file: InputFile) -> Iterator[pa.RecordBatch]:
-        """The file's live rows, a batch at a time."""
-        from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.io import load_file_io
-        from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
-
-        io = load_file_io(dict(self.properties), self.location)
-        scan = ArrowScan(self.metadata, io, self.metadata.schema(), AlwaysTrue())
-        # The public method holds a whole file in memory before it gives its first batch.
-        deletes = _read_all_delete_files(io, [file.scan])
-        yield from scan._record_batches_from_scan_tasks_and_deletes([file.scan], deletes)
-
-
-def input_files(table: Table, snapshot_id: int) -> tuple[InputReader, tuple[InputFile, ...]] | None:
-    """The data files of a snapshot, sorted by name, and their reader; None if they can't be read one by one."""
-    try:
-        scans = list(table.scan(snapshot_id=snapshot_id).plan_files())
-    except (ValueError, NotImplementedError):
-        return None
-    # Tasks need the columns only; a long history would travel for nothing.
-    metadata = table.metadata.model_copy(
-        update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}, "current_snapshot_id": None}
-    )
-    reader = InputReader(metadata, table.location(), tuple(sorted(table.io.properties.items())))
-    files = []
-    for scan in scans:
-        deletes = sorted(each.file_path for each in scan.delete_files)
-        rows = None if deletes else scan.file.record_count
-        identity = "\n".join([scan.file.file_path, *deletes])
-        files.append(InputFile(scan, scan.file.file_size_in_bytes, rows, identity))
-    return reader, tuple(sorted(files, key=lambda each: each.identity))

@@ -71,7 +71,6 @@ class SourceTable:
         self.name = name
         self.uuid = str(table.metadata.table_uuid)
         self.head = table.metadata.current_snapshot_id
-        self.schema_id = table.metadata.current_schema_id
 
     @classmethod
     def load(cls, catalog: Catalog, name: str) -> SourceTable | None:
@@ -86,14 +85,12 @@ class SourceTable:
     def keys(self) -> tuple[str, ...]:
         return tuple(sorted(self._table.metadata.schema().identifier_field_names()))
 
-    def columns(self, schema_id: int | None = None) -> dict[str, tuple[str, int]]:
-        """Spelling and field id of each column by its case-folded name, in the schema's order."""
-        return {each.name.casefold(): (each.name, each.field_id) for each in self._schema(schema_id).fields}
+    def columns(self, snapshot_id: int | None = None) -> tuple[tuple[str, int], ...]:
+        """Name and field id of each column, by the schema that the snapshot was written with; None: by that of now.
 
-    def schema_at(self, snapshot_id: int) -> int:
-        """The schema that the snapshot was written with."""
-        schema_id = self._snapshot(snapshot_id).schema_id
-        return self.schema_id if schema_id is None else schema_id
+        :raises SnapshotsExpiredError: it has expired
+        """
+        return tuple((each.name, each.field_id) for each in self._schema(snapshot_id).fields)
 
     def sequence(self, snapshot_id: int | None) -> int | None:
         """The sequence number of a snapshot; None if it does not exist any more."""
@@ -130,7 +127,7 @@ class SourceTable:
             return True
         return any(each.snapshot_id == snapshot_id for each in ancestors(self._table.metadata, cursor))
 
-    def last_of(self, deploy_id: str) -> int | None:
+    def last_of(self, deploy_id: str | None) -> int | None:
         """The newest snapshot of the main line that this deploy made."""
         tags = ((each, summary_of(each).get(MIGRATION_TAG, "")) for each in self._main_line())
         return next((each.snapshot_id for each, tag in tags if tag.partition("/")[0] == deploy_id), None)
@@ -152,14 +149,15 @@ class SourceTable:
         tasks = self._table.scan(snapshot_id=snapshot_id).plan_files()
         return sorted(tasks, key=lambda task: (*order[task.file.file_path], task.file.file_path))
 
-    def added(self, snapshot_ids: Sequence[int]) -> list[FileScanTask]:
-        """Files to read for the rows that the snapshots added.
+    def added(self, after: int, until: int, sequence: int | None = None) -> list[FileScanTask]:
+        """Files to read for the rows that the increments of :meth:`increments` added.
 
         :raises SnapshotsExpiredError: one of them has expired
         """
+        line = self.increments(after, until, sequence)
         return [
             FileScanTask(entry.data_file)
-            for snapshot_id in snapshot_ids
+            for snapshot_id in [each.snapshot_id for each in line if each.brings is Brings.ROWS]
             for manifest in self._data_manifests(self._snapshot(snapshot_id))
             # A merged manifest also holds the files of earlier commits.
             if manifest.added_snapshot_id == snapshot_id
@@ -175,9 +173,12 @@ class SourceTable:
             rows -= left.pop(0).file.record_count
         return left, rows
 
-    def projection(self, columns: Iterable[tuple[str, int]], schema_id: int) -> Schema:
-        """The columns with these field ids, under these names; those that the schema lacks are as in the table now."""
-        known = {each.field_id: each for schema in (None, schema_id) for each in self._schema(schema).fields}
+    def projection(self, columns: Iterable[tuple[str, int]], snapshot_id: int) -> Schema:
+        """The columns with these field ids, under these names, as :meth:`columns` of the snapshot or of now has them.
+
+        :raises SnapshotsExpiredError: it has expired
+        """
+        known = {each.field_id: each for at in (None, snapshot_id) for each in self._schema(at).fields}
         # Rows from before a column was added have no value for it, whatever it is declared as.
         fields = [known[number].model_copy(update={"name": name, "required": False}) for name, number in columns]
         return Schema(*fields)
@@ -224,9 +225,10 @@ class SourceTable:
     def _main_line(self) -> Iterator[Snapshot]:
         return ancestors(self._table.metadata, self.head)
 
-    def _schema(self, schema_id: int | None) -> Schema:
-        """The schema of this id; for None, or one that is unknown by now, the current one."""
+    def _schema(self, snapshot_id: int | None) -> Schema:
+        """The schema that the snapshot was written with; for None, or where that is not known, the current one."""
         metadata = self._table.metadata
+        schema_id = None if snapshot_id is None else self._snapshot(snapshot_id).schema_id
         return next((each for each in metadata.schemas if each.schema_id == schema_id), metadata.schema())
 
     def _snapshot(self, snapshot_id: int) -> Snapshot:
@@ -234,6 +236,16 @@ class SourceTable:
         if found is None:
             raise SnapshotsExpiredError(f"{self.name}: the snapshot {snapshot_id} has expired")
         return found
+
+
+def only_appended(table: Table, after: int, until: int) -> bool:
+    """Whether rows were appended between two snapshots of the main line, and nothing else was done."""
+    for each in ancestors(table.metadata, until):
+        if each.snapshot_id == after:
+            return True
+        if each.summary is None or each.summary.operation != Operation.APPEND:
+            break
+    return False
 
 
 def _count(summary: Mapping[str, str], key: str) -> int:

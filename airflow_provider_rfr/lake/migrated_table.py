@@ -32,9 +32,11 @@ from airflow_provider_rfr.lake.commits import (
     CommitConflictError,
     TargetChangedError,
     conflicts_raised,
+    last_change,
     newest_summary_with,
     stage_append,
     stage_overwrite,
+    summary_of,
     without_retries,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
@@ -129,12 +131,27 @@ class MigratedTable:
         stage_columns(transaction, change)
         return FileTarget.of(transaction.table_metadata, self._table.io, family=family)
 
+    def origins(self, change: TableChange) -> dict[str, str]:
+        """The present name of each column of the changed table, by its coming name in lower case; not of new ones."""
+        transaction = self._begin()
+        stage_columns(transaction, change)
+        names = {each.field_id: each.name for each in self._table.schema().fields}
+        coming = transaction.table_metadata.schema().fields
+        return {each.name.casefold(): names[each.field_id] for each in coming if each.field_id in names}
+
     def replace_rows(
-        self, change: TableChange, files: Sequence[StoredFile], target: FileTarget, summary: Mapping[str, str]
+        self,
+        change: TableChange,
+        files: Sequence[StoredFile],
+        target: FileTarget,
+        summary: Mapping[str, str],
+        *,
+        always: bool = False,
     ) -> int | None:
         """Change everything, and replace all rows by these; returns the snapshot, None if there were no rows at all.
 
         :param target: that the files were written for
+        :param always: make a snapshot for its summary also where there were no rows and are none now
         :raises CommitConflictError: the table is no longer as it was loaded; nothing was written
         :raises TargetChangedError: its columns are not those that the files were written for
         """
@@ -146,7 +163,7 @@ class MigratedTable:
             raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
         old = [task.file for task in self._table.scan().plan_files()] if self.snapshot_id is not None else []
         snapshot = None
-        if old or files:
+        if old or files or always:
             snapshot = stage_overwrite(transaction, old, (each.describe(layout) for each in files), summary)
         stage_rest(transaction, change)
         with conflicts_raised():
@@ -171,6 +188,10 @@ class MigratedTable:
         """The newest snapshot whose summary has this value."""
         found = newest_summary_with(self._table, key, value)
         return None if found is None else int(found["snapshot-id"])
+
+    def last_summary(self) -> Mapping[str, str]:
+        """The summary of the newest snapshot that is no compaction; empty where there is none."""
+        return summary_of(last_change(self._table))
 
     def _begin(self) -> Transaction:
         transaction = self._table.transaction()

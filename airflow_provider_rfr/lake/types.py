@@ -269,6 +269,15 @@ class _Parser:
 _ARGUMENT: Final = r"(`(?:[^`]|``)+`|[^,()]+?)"
 _TRANSFORM: Final = re.compile(rf"\s*(\w+)\s*\(\s*{_ARGUMENT}\s*(?:,\s*{_ARGUMENT}\s*)?\)\s*")
 _TIME_TRANSFORMS: Final = {"year": "years", "month": "months", "day": "days", "hour": "hours", "date": "days"}
+_INSTANTS: Final = {"timestamp", "timestamp_ntz"}
+_TRANSFORMABLE: Final = {
+    **{name: {"date", *_INSTANTS} for name in ("years", "months", "days")},
+    "hours": _INSTANTS,
+    "bucket": {"int", "bigint", "decimal", "date", *_INSTANTS, "string", "binary"},
+    "truncate": {"int", "bigint", "decimal", "string", "binary"},
+    "": {"boolean", "int", "bigint", "float", "double", "decimal", "date", *_INSTANTS, "string", "binary"},
+}
+"""Types of columns that each transform takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +297,10 @@ class PartitionTransform:
         if not self.name:
             return column
         return f"{self.name}({self.size}, {column})" if self.size else f"{self.name}({column})"
+
+    def takes(self, kind: ColumnType) -> bool:
+        """Whether it can be made of a column of that type."""
+        return kind.name in _TRANSFORMABLE[self.name]
 
 
 def parse_transform(text: str) -> PartitionTransform:

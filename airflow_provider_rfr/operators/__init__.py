@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.operators.alter_connection import AlterConnectionOperator
     from airflow_provider_rfr.operators.builtin_migration import BuiltinMigrationOperator
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+    from airflow_provider_rfr.operators.materialized_views import RefreshMaterializedViewOperator
     from airflow_provider_rfr.operators.sinks import SinkOperator
     from airflow_provider_rfr.operators.webhooks import CommitWebhookOperator, WebhookOperationOperator
 
@@ -17,6 +18,7 @@ __all__ = [
     "AlterConnectionOperator",
     "BuiltinMigrationOperator",
     "CommitWebhookOperator",
+    "RefreshMaterializedViewOperator",
     "ResumableFullRefreshOperator",
     "SinkOperator",
     "WebhookOperationOperator",
@@ -25,11 +27,11 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "AlterConnectionOperator": "alter_connection",
-        "BuiltinMigrationOperator": "builtin_migration",
-        "CommitWebhookOperator": "webhooks",
-        "ResumableFullRefreshOperator": "full_refresh",
-        "SinkOperator": "sinks",
-        "WebhookOperationOperator": "webhooks",
+        "alter_connection": ("AlterConnectionOperator",),
+        "builtin_migration": ("BuiltinMigrationOperator",),
+        "full_refresh": ("ResumableFullRefreshOperator",),
+        "materialized_views": ("RefreshMaterializedViewOperator",),
+        "sinks": ("SinkOperator",),
+        "webhooks": ("CommitWebhookOperator", "WebhookOperationOperator"),
     },
 )

@@ -1,4 +1,4 @@
-"""The operator that alters a connection."""
+"""The operator that alters or drops a connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AlterConnectionOperator(BaseOperator):
-    """Change a connection validated, whole or not at all, and restart exactly what uses it.
+    """Change a connection validated, whole or not at all, and restart exactly what uses it; or drop an unused one.
 
     Either a ``statement``, or ``connection`` with ``set``, ``drop`` and ``reset``; of ``WITH`` and the arguments the
     more careful setting counts. Returns what was changed, masked, and the outcome of every refresh and sink that uses
@@ -31,7 +31,8 @@ class AlterConnectionOperator(BaseOperator):
     Airflow stores and shows templated fields, so they must hold no secret: write ``SECRET 'env:NAME'``, or ``:name``
     with the value in ``parameters``, which is neither stored nor shown.
 
-    :param statement: e.g. ``ALTER CONNECTION api SET (host = 'https://new.example.com')`` (templated)
+    :param statement: e.g. ``ALTER CONNECTION api SET (host = 'https://new.example.com')``, or
+        ``DROP CONNECTION api`` (templated)
     :param connection: id of the connection (templated)
     :param set: values by option, e.g. ``{"port": 5433, "password": "SECRET 'env:PG_PASSWORD'"}`` (templated)
     :param drop: options to remove (templated)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_rfr.builtins import exit_code
 from airflow_provider_rfr.builtins.planning.plan import Plan, summary
 from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.builtins.state import encode
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StalePlanError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._lineage import SOURCES, add_source_events
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-_BLOCKED = 1
 _ACTIONS: Final = ("plan", "apply", "check", "gc")
 
 
@@ -106,37 +105,45 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
                 collected = hook.collect_garbage()
                 for name, reason in collected.failed.items():
                     self.log.warning("%s could not be deleted: %s; the next run tries again", name, reason)
-                deleted = list(collected.deleted)
-                return {"deleted": deleted, "kept": dict(collected.kept), "failed": dict(collected.failed)}
+                return dict(encode(collected))
             given = _mapping("plan", self.plan)
             policies = policies_of(_mapping("policies", self.policies))
             plan = Plan.from_json(given) if given else hook.plan(policies)
             for line in render(plan).splitlines():
                 self.log.info("%s", line)
             if self.action == "apply":
-                return self._apply(hook, plan, context)
+                return self._apply(hook, plan, context, approved=bool(given))
+            blockers = _blockers(plan)
             if self.action == "plan":
-                if exit_code(plan) == _BLOCKED:
-                    raise AirflowFailException(f"the plan is blocked: {'; '.join(_blockers(plan))}")
+                if blockers:
+                    raise AirflowFailException(f"the plan is blocked: {'; '.join(blockers)}")
                 changes = bool(plan.steps or plan.records or plan.forgotten)
                 return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
-            left = [f"{each.how.value} {each.name}" for each in plan.steps]
-            if left or not plan.applicable:
-                raise AirflowFailException(f"not as declared: {'; '.join([*_blockers(plan), *left])}")
+            if left := blockers + [f"{each.how.value} {each.name}" for each in plan.steps]:
+                raise AirflowFailException(f"not as declared: {'; '.join(left)}")
             return {"changes": False, "summary": summary(plan)}
 
-    def _apply(self, hook: BuiltinsHook, plan: Plan, context: Context) -> dict[str, Any]:
+    def _apply(self, hook: BuiltinsHook, plan: Plan, context: Context, *, approved: bool) -> dict[str, Any]:
         ti = context["ti"]
         actor = f"{ti.dag_id} {ti.run_id} {ti.task_id}"
         if plan.applicable and hook.needs_spark(plan):
             check_machine()
+            # The declarations travel as a value: their files need not be on the driver's machine.
+            work = {"spec": encode(hook.spec), "actor": actor}
+            # Without approval, the driver plans for itself: another deploy may come first.
+            work |= {"plan": plan.to_json()} if approved else {"policies": encode(plan.policies)}
             with private_folder() as folder:
-                done = self._run_application(context, partial(load_migration, folder, hook, plan, actor))
+                done = self._run_application(context, partial(load_migration, folder, hook, work))
             if done is None or "deploy_id" not in done:
                 raise RfrError("Spark ended well, but did not say what it deployed; see the driver's log")
             result = {name: done[name] for name in ("deploy_id", "state", "steps", "revision")}
         else:
-            applied = hook.apply(plan, actor=actor)
+            try:
+                applied = hook.apply(plan, actor=actor, replan=not approved)
+            except StalePlanError:
+                if approved:
+                    raise
+                return self._apply(hook, hook.plan(plan.policies), context, approved=False)
             result = {"deploy_id": applied.deploy_id, "state": applied.state}
             result |= {"steps": len(applied.steps), "revision": applied.revision}
         deploy_id = result["deploy_id"]
@@ -148,8 +155,11 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
 
 
 def _blockers(plan: Plan) -> list[str]:
-    blocked = [f"{each.name}: {', '.join(each.problems)}" for each in plan.blocked]
-    drift = [f"{each.name} was changed by hand: {', '.join(each.problems)}" for each in plan.drift if each.blocking]
+    """What stops the plan."""
+    blocked = [f"{each.name}: {', '.join(map(str, each.problems))}" for each in plan.blocked]
+    drift = [
+        f"{each.name} was changed by hand: {', '.join(map(str, each.problems))}" for each in plan.drift if each.blocking
+    ]
     return blocked + drift
 
 

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.builtins import BuiltinObject
     from airflow_provider_rfr.builtins.state import RecordedObject
 
-_GIVEN = {
-    "target": "the object's name",
+GIVEN_BY_DAG = {
     "lake_conn_id": "the lake that is deployed to",
     **dict.fromkeys(("task_id", "dag", "task_group", "inlets", "outlets"), "an argument of the DAG"),
 }
+"""Arguments of an operator that no declaration holds, and what they are."""
+_GIVEN = {"target": "the object's name", **GIVEN_BY_DAG}
 
 _log = logging.getLogger(__name__)
 
@@ -63,14 +64,7 @@ class _DeclaredSource:
         :raises ConfigurationError: ``refresh.schedule`` is not a cron expression
         """
         cron = self._how.get("schedule")
-        try:
-            if cron is not None:
-                # There has to be a next time; otherwise the scheduler would be the first to fail.
-                croniter(cron, datetime.now(timezone.utc)).get_next()
-        except (CroniterError, AttributeError, TypeError) as error:
-            remedy = "write one like '0 4 * * *', or leave it out to refresh once"
-            raise self._wrong("refresh.schedule", f"{cron!r} is not a cron expression", remedy) from error
-        timetable = OnceTimetable() if cron is None else CronTriggerTimetable(cron, timezone="UTC")
+        timetable = OnceTimetable() if cron is None else cron_timetable(cron, self._place, "refresh once")
         return AssetOrTimeSchedule(timetable=timetable, assets=[self.asset])
 
     @property
@@ -90,7 +84,7 @@ class _DeclaredSource:
 
         :raises ConfigurationError: one of them can't be declared, or is declared twice
         """
-        what, how = _plain(self.declared.source or {}), _plain(self._how)
+        what, how = plain(self.declared.source or {}), plain(self._how)
         for part, arguments in (("source", what), ("refresh", how)):
             for name in _GIVEN.keys() & arguments.keys():
                 raise self._wrong(f"{part}.{name}", f"is {_GIVEN[name]}", "leave it out")
@@ -124,7 +118,7 @@ class _DeclaredSource:
             known is not None
             and known.kind is Kind.SOURCE
             and known.key == self.declared.key
-            and known.fingerprints.logic.text == definition_of(self.declared.source or {})
+            and known.definition == definition_of(self.declared)
         )
 
     def is_needed(
@@ -143,7 +137,7 @@ class _DeclaredSource:
 
         hook = self._hook(store)
         known = self._recorded(hook)
-        table = None if known is None else load_table(hook.catalog, known.physical)
+        table = None if known is None else load_table(hook.catalog, known.name)
         return table is None or PUBLISHED_PROPERTY not in table.properties
 
     def refresh(self, task_id: str = "refresh", **arguments: Any) -> ResumableFullRefreshOperator:
@@ -190,18 +184,33 @@ def declared_sources(
     :raises DeclarationError: with every mistake, its file and its line
     """
     from airflow_provider_rfr.builtins import Kind
-    from airflow_provider_rfr.builtins.desired import is_gone
 
     spec = BuiltinsHook(objects, project=project, version=declared_version).spec
-    found = [each for each in spec.objects if each.kind is Kind.SOURCE and not is_gone(each, spec.version)]
+    found = [each for each in spec.objects if each.kind is Kind.SOURCE]
     for each in found:
         if each.per_instance is not None:
             _log.info("%s: a source of each %s has no DAG made for it", each.name, each.per_instance)
     return [_DeclaredSource(each, project, lake_conn_id) for each in found if each.per_instance is None]
 
 
-def _plain(value: Any) -> Any:
+def cron_timetable(cron: Any, place: str, otherwise: str) -> CronTriggerTimetable:
+    """The times of a declared ``refresh.schedule``, in UTC.
+
+    :param otherwise: what happens without one
+    :raises ConfigurationError: it is not a cron expression
+    """
+    try:
+        # There has to be a next time; otherwise the scheduler would be the first to fail.
+        croniter(cron, datetime.now(timezone.utc)).get_next()
+    except (CroniterError, AttributeError, TypeError) as error:
+        remedy = f"write one like '0 4 * * *', or leave it out to {otherwise}"
+        problem = f"{cron!r} is not a cron expression"
+        raise ConfigurationError("refresh.schedule", problem, remedy, place) from error
+    return CronTriggerTimetable(cron, timezone="UTC")
+
+
+def plain(value: Any) -> Any:
     """Frozen values of a declaration as the dicts and lists that Airflow's templates and JSON take."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value

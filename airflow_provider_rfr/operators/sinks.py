@@ -15,7 +15,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.webhooks import http_settings
+from airflow_provider_rfr.hooks.webhooks import configured_hosts, http_settings
 from airflow_provider_rfr.operators.connection_use import running_with
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class SinkOperator(BaseOperator):
 
     What a killed run had sent without moving its cursor, at most one batch, is sent again with the same id. A sink that
     fails does not stop the others. Connections of HTTP sinks are of type ``http``; a login, with its password, is sent
-    as basic authentication, a password alone as a bearer token. Returns batches, rows and cursor by sink.
+    as basic authentication, a password alone as a bearer token. Private hosts have to be allowed, as for webhooks, by
+    ``[rfr] webhook_allowed_hosts``. Returns batches, rows and cursor by sink.
 
     :param sinks: names; empty, the default, for every declared sink (templated)
     :param objects: YAML files or folders of declarations, next to the DAG's file if relative (templated)
@@ -81,13 +82,13 @@ class SinkOperator(BaseOperator):
             self._stopping.set()
 
     def _run_all(self) -> dict[str, dict[str, Any]]:
-        self._stopping = threading.Event()
+        stopping = self._stopping = threading.Event()
         hook, done, errors = BuiltinsHook.of_task(self), dict[str, dict[str, Any]](), list[RfrError]()
         chosen = self._chosen(hook)
-        tables = {each.key: each.physical for each in hook.recorded().objects}
+        tables = {each.key: each.name for each in hook.recorded().objects}
         for obj in chosen:
             try:
-                done[obj.name] = self._run(hook, obj, tables)
+                done[obj.name] = self._run(hook, obj, tables, stopping)
             except RfrError as error:
                 self.log.error("%s", error)
                 errors.append(error)
@@ -98,9 +99,12 @@ class SinkOperator(BaseOperator):
             raise AirflowFailException(problems)
         raise RfrError(problems)
 
-    def _run(self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str]) -> dict[str, Any]:
-        from airflow_provider_rfr.builtins.sinks import HttpTarget, Limits, run_sink
+    def _run(
+        self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str], stopping: threading.Event
+    ) -> dict[str, Any]:
         from airflow_provider_rfr.exceptions import SinkError
+        from airflow_provider_rfr.sinks.run import run_sink
+        from airflow_provider_rfr.sinks.targets import HttpTarget
 
         assert obj.sink is not None
         target = None
@@ -113,22 +117,25 @@ class SinkOperator(BaseOperator):
             # The connection's own headers win over those that its login makes.
             headers.update(found.headers)
             mask_secrets((found.password, *headers.values()))
-            target = HttpTarget(found.base_url, headers, verify=found.verify)
-        source = tables.get(obj.sink.source.casefold())
-        limits = Limits(stop=self._stopping)
-        done = run_sink(obj, catalog=hook.catalog, store=hook.store, target=target, limits=limits, source_table=source)
+            allowed = tuple(configured_hosts())
+            target = HttpTarget(found.base_url, headers, verify=found.verify, allowed_hosts=allowed)
+        done = run_sink(
+            obj.id,
+            obj.name,
+            obj.sink,
+            catalog=hook.catalog,
+            store=hook.store,
+            target=target,
+            source_table=tables.get(obj.sink.source.casefold()),
+            stop=lambda sent: stopping.is_set(),
+        )
         self.log.info("%s: sent %s rows in %s batches", obj.name, done.rows, done.batches)
         if not done.done:
             raise SinkError(obj.name, "it was asked to stop", "the next run continues after what was sent")
         return asdict(done)
 
     def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:
-        from airflow_provider_rfr.builtins.desired import is_gone
-
-        version = hook.spec.version
-        declared = {
-            each.key: each for each in hook.spec.objects if each.sink is not None and not is_gone(each, version)
-        }
+        declared = {each.key: each for each in hook.spec.objects if each.sink is not None}
         names = [self.sinks] if isinstance(self.sinks, str) else list(self.sinks)
         names = [name for name in names if name.strip()]
         if unknown := [name for name in names if name.casefold() not in declared]:

@@ -33,13 +33,12 @@ from airflow_provider_rfr.refresh.process import is_alive, process_started
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_rfr.builtins import Plan
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
 
 _PACKAGE = Path(airflow_provider_rfr.__file__).parent
 _DOMAIN = ("__init__.py", "documents.py", "exceptions.py", "lazy.py", "http", "streams", "lake", "refresh")
-_MIGRATION_PARTS = ("store", "builtins")
+_MIGRATION_PARTS = ("store", "sinks", "builtins")
 """What the executors of a migration need besides."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
@@ -174,26 +173,21 @@ def load_application(
         hook.default_conf("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
 
 
-def load_migration(folder: Path, builtins: BuiltinsHook, plan: Plan, actor: str, hook: RefreshSparkHook) -> None:
-    """Give the hook the files and settings of a deploy; the declarations travel as a value in its document.
+def load_migration(folder: Path, builtins: BuiltinsHook, work: Mapping[str, Any], hook: RefreshSparkHook) -> None:
+    """Give the hook the files and settings of a deploy, or of a refresh of materialized views.
 
+    :param plan: an approved one, or policies, with which the driver makes its own
     :param folder: private, and kept until spark-submit has ended
+    :param work: what its document says besides the lake and the store
     :raises ConfigurationError: Spark would refuse the driver, or has no settings for such a catalog
     """
-    from airflow_provider_rfr.builtins.state import encode
     from airflow_provider_rfr.lake.catalog import spark_sql_settings
 
     lake = builtins.lake
     settings = spark_sql_settings(lake.settings())
     hook.default_packages(settings["spark.jars.packages"], settings["spark.sql.extensions"])
-    document = {
-        "lake": {"name": lake.name, "properties": lake.properties},
-        "store": builtins.store_url,
-        "spec": encode(builtins.spec),
-        "plan": plan.to_json(),
-        "actor": actor,
-    }
-    load_application(hook, folder, document, _MIGRATION_PARTS)
+    place = {"lake": {"name": lake.name, "properties": lake.properties}, "store": builtins.store_url}
+    load_application(hook, folder, {**work, **place}, _MIGRATION_PARTS)
 
 
 def _write_config(folder: Path, document: Mapping[str, Any]) -> Path:

@@ -10,18 +10,17 @@ in every worker.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_rfr.exceptions import SparkJobError
+from airflow_provider_rfr.lake.spark import LOCAL, application_settings, spark_problem
 from airflow_provider_rfr.refresh.errors import may_pass, task_error
 from airflow_provider_rfr.refresh.jvm import driver_java_options
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-_LIKELY_CAUSE = "killed, often for memory: see spark.driver.memory and the machine's limits"
 
 
 class _NoPandas:
@@ -164,8 +162,6 @@ class Cluster:
             if "PYSPARK_GATEWAY_PORT" in os.environ:
                 # Started by spark-submit: its settings are in the JVM, and SparkConf sees them only when connected.
                 SparkContext._ensure_initialized()
-            # Workers of a driver that was started by plain python have to run that very python.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf = SparkConf()
             for key, value in self._defaults(conf).items():
                 conf.setIfMissing(key, value)
@@ -180,21 +176,10 @@ class Cluster:
             self.ready.set()
 
     def _defaults(self, conf: Any) -> dict[str, str]:
-        defaults = {
-            "spark.app.name": self._app_name,
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            **self._settings,
-        }
-        # In the local mode a failed task is repeated only if the master says so: here up to four attempts.
-        master = conf.get("spark.master") or self._settings.get("spark.master") or "local[*,4]"
-        defaults["spark.master"] = master
+        master = conf.get("spark.master") or self._settings.get("spark.master") or LOCAL
+        defaults = {**application_settings(self._app_name, master), **self._settings}
         if master.startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            defaults.setdefault("spark.driver.host", "127.0.0.1")
-            defaults.setdefault("spark.driver.bindAddress", "127.0.0.1")
             defaults.setdefault("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
-            defaults.setdefault("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[2]))
             if self._preload:
                 defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
         return defaults
@@ -219,23 +204,10 @@ def _readable_errors() -> Iterator[None]:
 
 def _spark_error(error: BaseException) -> BaseException:
     """What went wrong in a call of the JVM, in one sentence; other errors are unchanged."""
-    kind = type(error)
-    # A call without an answer is a plain Py4JError, whose text may say that the method does not exist. What the JVM
-    # itself answers has a trace.
-    has_answer = kind.__name__ == "Py4JJavaError" or "Trace:" in str(error)
-    is_unanswered = kind.__module__.startswith("py4j") and not has_answer
-    if isinstance(error, (ConnectionError, EOFError)) or is_unanswered:
-        return SparkJobError(f"Spark's JVM died ({_LIKELY_CAUSE}); what was read is kept, the next attempt continues")
-    if kind.__module__.split(".")[0] not in ("py4j", "pyspark"):
+    problem = spark_problem(error)
+    if problem is None:
         return error
-    text = str(error)
-    if "JAVA_GATEWAY_EXITED" in text:
-        return SparkJobError(f"Spark's JVM died while it started ({_LIKELY_CAUSE}); its output is in the log above")
-    causes = re.findall(r"^(?:[\w.]+(?:Error|Exception)): (?!org\.apache|Traceback)(.+)$", text, re.MULTILINE)
-    if causes:
-        return SparkJobError(f"Spark: {causes[0]}")
-    reason = re.search(r"Job aborted due to stage failure: (.{1,300})", text)
-    return SparkJobError("Spark: " + (reason.group(1) if reason else text.partition("\n")[0]))
+    return SparkJobError(f"Spark: {problem}; what was read is kept, the next attempt continues")
 
 
 def _import_task_modules(item: int) -> None:

@@ -32,6 +32,7 @@ ENDPOINTS: Final = Table(
     Column("trigger", String(255), nullable=False),
     Column("block", String(255), nullable=False, default=""),
     Column("address", String(16)),
+    Column("conn_id", String(250)),
     Column("places", Text),
     Column("table_uuid", String(36)),
     Column("since", BigInteger),
@@ -262,7 +263,6 @@ SINKS: Final = Table(
     Column("sequence", BigInteger),
     Column("pins", Text, nullable=False),
     Column("on_replace", String(20)),
-    Column("start", String(8)),
     Column("since", BigInteger),
     Column("deploy_id", String(64)),
     Column("decided_by", String(128)),
@@ -274,6 +274,5 @@ SINKS: Final = Table(
     Column("batches", BigInteger, nullable=False, default=0),
     Column("rows", BigInteger, nullable=False, default=0),
     Column("last_batch", String(64)),
-    Column("sent_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
 )

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 
 from airflow_provider_rfr.store._tables import ALTERATIONS, IDENTITIES, LEASES, MOVES, SECRETS, SETTINGS
 from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.leases import LeaseKind
 
 _A: Final = ALTERATIONS.c
+_NOTES: Final = (SECRETS, IDENTITIES, MOVES)
 
 
 class AlterationState(str, Enum):
@@ -76,10 +77,18 @@ def note_alteration(connection: Connection, now: int, number: int, state: Altera
     connection.execute(update(ALTERATIONS).where(_A.id == number).values(state=state.value, ended_at=ended, **values))
 
 
-def interrupted_alterations(connection: Connection, conn_id: str, number: int) -> list[AlterationRecord]:
-    """Alterations of the connection before this one whose process died; to be asked while its lease is held."""
-    query = select(ALTERATIONS).where(_A.conn_id == conn_id, _A.state == AlterationState.OPEN.value, _A.id < number)
+def open_alterations(connection: Connection, conn_id: str) -> list[AlterationRecord]:
+    """The connection's open alterations, the oldest first; of all but that of the lease's holder the process died."""
+    query = select(ALTERATIONS).where(_A.conn_id == conn_id, _A.state == AlterationState.OPEN.value)
     return [_record(row) for row in connection.execute(query.order_by(_A.id))]
+
+
+def last_change(connection: Connection, conn_id: str, option: str, since: int, until: int) -> int | None:
+    """When an alteration last stored another value of the option, in milliseconds; None if not between these times."""
+    ended, stored = func.coalesce(_A.ended_at, _A.started_at), (AlterationState.STORED, AlterationState.APPLIED)
+    query = select(_A.options, ended.label("ended")).where(_A.conn_id == conn_id, ended.between(since, until))
+    rows = connection.execute(query.where(_A.state.in_([each.value for each in stored])))
+    return max((row.ended for row in rows if option in json.loads(row.options)), default=None)
 
 
 def concurrent_alterations(connection: Connection, now: int, conn_id: str) -> list[AlterationRecord]:
@@ -152,10 +161,15 @@ class ConnectionNotes:
         """Forget those that were noted for other contents."""
         self._replace(MOVES, [], MOVES.c.content_hash != content)
 
+    def forget(self) -> None:
+        """Forget everything: another connection of this name begins anew."""
+        for notes in _NOTES:
+            self._replace(notes, [])
+
     def rename(self, new: str) -> None:
         """Move everything to a new name, replacing the notes of a former connection of that name."""
-        for notes in (SECRETS, IDENTITIES, MOVES):
-            self._connection.execute(delete(notes).where(notes.c.conn_id == new))
+        ConnectionNotes(self._connection, new).forget()
+        for notes in _NOTES:
             self._connection.execute(update(notes).where(notes.c.conn_id == self._conn_id).values(conn_id=new))
 
     def _replace(self, notes: Table, rows: Sequence[Mapping[str, Any]], *where: ColumnElement[bool]) -> None:

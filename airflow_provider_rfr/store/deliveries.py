@@ -80,6 +80,7 @@ class EndpointRow:
     """An endpoint's row.
 
     :ivar address: digest of the address in its block; None before the first dispatcher
+    :ivar conn_id: the connection that it is called with; None where its block has the whole address
     :ivar places: where the block was found, as JSON, the newest last
     :ivar table_uuid: of the table that ``since`` and ``enqueued_until`` refer to; a recreated table has another one
     :ivar since: commits from this sequence number on are delivered
@@ -92,6 +93,7 @@ class EndpointRow:
     id: int
     key: EndpointKey
     address: str | None
+    conn_id: str | None
     places: str | None
     table_uuid: str | None
     since: int | None
@@ -140,6 +142,12 @@ def endpoints_of_table(connection: Connection, lake: str, table: str | None = No
     if table is not None:
         query = query.where(ENDPOINTS.c.target == table)
     return [_row(each) for each in connection.execute(query).mappings()]
+
+
+def endpoints_called_with(connection: Connection, conn_id: str) -> list[EndpointKey]:
+    """Endpoints that are called with the connection, as far as deliveries to them were made."""
+    query = select(ENDPOINTS).where(ENDPOINTS.c.conn_id == conn_id).order_by(*(ENDPOINTS.c[name] for name in _KEY))
+    return [_row(each).key for each in connection.execute(query).mappings()]
 
 
 def change_endpoints(connection: Connection, ids: Iterable[int], **values: Any) -> int:

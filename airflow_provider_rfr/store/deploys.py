@@ -6,7 +6,9 @@ follows from the lake. A table is queued for deletion before it is retired, and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
@@ -258,16 +260,36 @@ def read_registry(connection: Connection, project: str) -> RegistryState:
     return RegistryState(head.revision, head.version, head.deploy_id, tuple(Entry(*row) for row in rows))
 
 
+def objects_with(connection: Connection, conn_id: str) -> list[str]:
+    """Deployed sources and sinks whose definitions name a connection, of all projects, as people write them."""
+    kinds = _O.kind.in_(("source", "sink"))
+    rows = connection.execute(select(_O.name, _O.kind, _O.body).where(kinds).order_by(_O.kind, _O.name))
+    return [f"{row.kind} {row.name}" for row in rows if _names(json.loads(row.body), conn_id)]
+
+
+def _names(value: Any, conn_id: str) -> bool:
+    """Whether a field for the id of a connection has this value; definitions are texts of JSON within JSON."""
+    if isinstance(value, str) and value.startswith("{"):
+        with suppress(ValueError):
+            return _names(json.loads(value), conn_id)
+    if isinstance(value, dict):
+        return any(
+            (each == conn_id and (name == "connection" or name.endswith("conn_id"))) or _names(each, conn_id)
+            for name, each in value.items()
+        )
+    return isinstance(value, list) and any(_names(each, conn_id) for each in value)
+
+
 def write_registry(
     connection: Connection,
     project: str,
-    *,
     base_revision: int,
     version: str | None,
     deploy_id: str,
-    entries: Iterable[Entry],
-    forgotten: Iterable[str],
     now: int,
+    *,
+    entries: Iterable[Entry] = (),
+    forgotten: Iterable[str] = (),
 ) -> int:
     """Replace these entries and delete others; returns the new revision.
 

@@ -7,6 +7,7 @@ write that depends on a lease compares it in its own transaction.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -28,6 +29,9 @@ _T = TypeVar("_T")
 _L: Final = LEASES.c
 SECONDS: Final = 60.0
 """Duration of a deploy's lease after each renewal."""
+PATIENCE: Final = 90.0
+"""Seconds to wait for another deploy: longer than one that died keeps its lease."""
+_log = logging.getLogger(__name__)
 
 
 class LeaseKind(str, Enum):
@@ -174,7 +178,7 @@ def acquire(
     :param patience: seconds to wait while another process holds it
     :raises DeployBusyError: another process holds it
     """
-    deadline = time.monotonic() + patience
+    deadline, told = time.monotonic() + patience, False
 
     def take(connection: Connection) -> Grant | _LeaseState:
         now, of = store.now(connection), (LeaseKind.DEPLOY, project)
@@ -187,6 +191,10 @@ def acquire(
             return Lease(store, found, lambda token, newer: LeaseLostError(project, token, newer))
         if time.monotonic() >= deadline:
             raise DeployBusyError(project, found.holder or "", found.token)
+        if not told:
+            told = True
+            limits = f"{patience:.0f} s at most; a process that died blocks it for {seconds:.0f} s"
+            _log.warning("project %s is being deployed by %s: waiting for it, %s", project, found.holder, limits)
         time.sleep(min(0.2, seconds / 4))
 
 

@@ -1,6 +1,6 @@
 """Rows of sinks: registered by deploys, moved by the run that holds the sink's lease.
 
-Each write of a run checks and renews its lease in the same transaction, so a run that lost it moves nothing.
+Each write of a run is made under its lease, so a run that lost it moves nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, delete, select, update
 
-from airflow_provider_rfr.exceptions import SinkBusyError, SinkLeaseLostError
+from airflow_provider_rfr.exceptions import SinkBusyError
 from airflow_provider_rfr.store._tables import SINKS
 from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.leases import Grant, LeaseKind, lease_state, revoke_lease, take_lease
@@ -26,9 +26,9 @@ class SinkRow:
     :ivar physical: uuid of the table that the cursor is a snapshot of
     :ivar cursor: snapshot up to which everything was sent; None: the first window sends what the table holds
     :ivar sequence: the cursor's sequence number, where it is known
-    :ivar pins: the sent columns, as :class:`~airflow_provider_rfr.builtins.sinks._windows.Pins` writes them
-    :ivar start: ``new``: to be put behind what was there when it was decided, before anything is sent
-    :ivar since: when that was decided, in milliseconds since 1970
+    :ivar pins: the sent columns, as :class:`~airflow_provider_rfr.sinks._columns.Pins` writes them
+    :ivar since: when it was decided, in milliseconds since 1970, that what was there then is not to be sent; None once
+        the cursor is behind that
     :ivar deploy_id: of the deploy that emptied the source
     :ivar decided_by: what was decided last, and about what: ``<deploy, or new source>/<decision>``
     :ivar held_at: since when it waits for a decision; None: it does not
@@ -46,7 +46,6 @@ class SinkRow:
     sequence: int | None
     pins: str
     on_replace: str | None
-    start: str | None
     since: int | None
     deploy_id: str | None
     decided_by: str | None
@@ -58,17 +57,7 @@ class SinkRow:
     batches: int
     rows: int
     last_batch: str | None
-    sent_at: int | None
     created_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class SinkLease:
-    """The right to move one sink."""
-
-    uuid: UUID
-    name: str
-    grant: Grant
 
 
 def insert_sink(
@@ -91,9 +80,18 @@ def all_sinks(connection: Connection) -> tuple[SinkRow, ...]:
     return tuple(_row(each) for each in rows)
 
 
+def move_sink(connection: Connection, identity: UUID, **values: Any) -> None:
+    """Write columns of a sink, for the run that holds its lease.
+
+    The run has locked its lease by then, where a deploy locks the row first: of two that meet so, PostgreSQL ends one,
+    and the store runs it again.
+    """
+    connection.execute(update(SINKS).where(SINKS.c.uuid == str(identity)).values(**values))
+
+
 def change_sink(connection: Connection, identity: UUID, **values: Any) -> None:
     """Update a sink unconditionally, and revoke its lease; a deploy overrides a running export."""
-    connection.execute(update(SINKS).where(SINKS.c.uuid == str(identity)).values(**values))
+    move_sink(connection, identity, **values)
     revoke_lease(connection, LeaseKind.SINK, str(identity))
 
 
@@ -103,9 +101,7 @@ def delete_sink(connection: Connection, identity: UUID) -> None:
     revoke_lease(connection, LeaseKind.SINK, str(identity))
 
 
-def take_sink_lease(
-    connection: Connection, now: int, identity: UUID, owner: str, milliseconds: int
-) -> SinkLease | None:
+def take_sink_lease(connection: Connection, now: int, identity: UUID, owner: str, milliseconds: int) -> Grant | None:
     """The lease of a sink; None where there is no such sink.
 
     :raises SinkBusyError: another run holds it
@@ -118,21 +114,7 @@ def take_sink_lease(
     if grant is None:
         held = lease_state(connection, *of)
         raise SinkBusyError(row.name, held.holder or "", (held.until or now) - now)
-    return SinkLease(identity, row.name, grant)
-
-
-def move_sink(connection: Connection, now: int, lease: SinkLease, **values: Any) -> None:
-    """Write columns of the sink, and renew the lease.
-
-    :raises SinkLeaseLostError: another run or a deploy took the sink over; nothing was written
-    """
-    is_it = SINKS.c.uuid == str(lease.uuid)
-    # The sink's row is locked before its lease, as by a deploy: two orders could deadlock.
-    connection.execute(select(SINKS.c.uuid).where(is_it).with_for_update())
-    if not lease.grant.renew(connection, now):
-        raise SinkLeaseLostError(lease.name)
-    if values:
-        connection.execute(update(SINKS).where(is_it).values(**values))
+    return grant
 
 
 def _row(found: Mapping[Any, Any]) -> SinkRow:

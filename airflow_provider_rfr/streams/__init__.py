@@ -64,4 +64,4 @@ __all__ = [
 ]
 
 # Importing this package must not load requests: DAGs are parsed with it.
-__getattr__ = lazy_exports(__name__, {"RestStream": "rest"})
+__getattr__ = lazy_exports(__name__, {"rest": ("RestStream",)})

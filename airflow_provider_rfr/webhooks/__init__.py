@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["TemplateError", "render"]
 
-__getattr__ = lazy_exports(__name__, {"render": "handlebars.template"})
+__getattr__ = lazy_exports(__name__, {"handlebars.template": ("render",)})

@@ -122,11 +122,13 @@ def pause(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
 def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
     """Send again to endpoints that were paused, fail, or were disabled by 410; returns how many there were.
 
-    Forgets where their blocks are declared, so that a block may move; the next delivery notes it again.
+    Forgets where their blocks are declared and with which connection they are called, so that a block may move and a
+    connection be dropped; the next delivery notes both again.
     """
     with store.read() as connection:
         ids = _ids(connection, keys)
-    store.run(lambda connection: rows.change_endpoints(connection, ids, address=None, places=None))
+    forgotten = dict.fromkeys(("address", "conn_id", "places"))
+    store.run(lambda connection: rows.change_endpoints(connection, ids, **forgotten))
     return enable(store, ids)
 
 

@@ -79,7 +79,7 @@ def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endp
         store.run(work)
 
 
-def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str]:
+def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str | None]:
     """What to write to the row; nothing where it is there already."""
     places: list[str] = json.loads(row.places or "[]")
     address = endpoint.address_digest
@@ -95,7 +95,7 @@ def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str,
             f" airflow rfr triggers resume {row.key.table} {row.key.name}",
         )
     newest_last = [*(each for each in places if each != place), place]
-    return {"address": address, "places": json.dumps(newest_last[-_MOST_PLACES:])}
+    return {"address": address, "conn_id": endpoint.connection, "places": json.dumps(newest_last[-_MOST_PLACES:])}
 
 
 def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:

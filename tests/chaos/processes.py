@@ -18,6 +18,7 @@ from tests.chaos.plan import Victim
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "spark_apps" / "full_refresh.py"
+MIGRATION = ROOT / "spark_apps" / "builtin_migration.py"
 SUPERVISOR = ROOT / "tests" / "chaos" / "supervisor.py"
 WORKERS = ("worker_daemon", "pyspark.daemon", "pyspark/daemon.py")
 
@@ -36,18 +37,19 @@ class Member:
             return Victim.JVM
         if str(SUPERVISOR) in self.command:
             return Victim.SUPERVISOR
-        if str(APP) in self.command:
+        if any(str(app) in self.command for app in (APP, MIGRATION)):
             return Victim.DRIVER
         return Victim.WORKER if any(name in self.command for name in WORKERS) else None
 
 
 class Attempt:
-    """A refresh in a session of its own, which outlives the process that was started where that one is killed."""
+    """A run of an application in a session of its own, which outlives the process that was started where that one is
+    killed."""
 
-    def __init__(self, config: Path, output: Path, *, supervised: bool) -> None:
+    def __init__(self, config: Path, output: Path, *, supervised: bool, app: Path = APP) -> None:
         self.output_file = output
         self.supervised = supervised
-        command = [sys.executable, str(APP)]
+        command = [sys.executable, str(app)]
         command = [sys.executable, str(SUPERVISOR), str(config), *command] if supervised else command
         command += [] if supervised else ["--config", str(config)]
         master = {"PYSPARK_SUBMIT_ARGS": "--master local[2,4] pyspark-shell"}

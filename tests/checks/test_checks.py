@@ -14,38 +14,30 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.sinks import run_sink
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Strategy
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Was
 from airflow_provider_rfr.builtins.testing import SCENARIOS, Check, Scenario, World, run_scenario
 from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
-from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table, view
+from airflow_provider_rfr.sinks.run import run_sink
+from tests.unit.builtins.catalogs import column, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import DuckEngine
 
 SEED = int(os.environ.get("RFR_CHECKS_SEED") or random.randrange(2**32))
-V1, V2 = ("id string!", "rows int"), ("id string!", "rows bigint")
-V3 = ("id string!", "documents bigint < rows")
-V4, V5 = ("id string!", "documents string"), ("id string!", "documents string", "attempts int")
+TEXT = Was("documents", "bigint", "CAST(documents AS string)")
+OLDER = Was("rows", using="CAST(rows AS string)")
 
 
 def versions(folder: Path) -> list[CatalogSpec]:
-    """The oldest first; instructions lead from each to the newest, also where versions are skipped."""
-    ways = (
-        migration(contract(*V1), contract(*V2), Strategy.EVOLVE),
-        migration(contract(*V2), contract("id string!", "documents bigint"), Strategy.EVOLVE, documents="rows"),
-        migration(
-            contract("id string!", "documents bigint"),
-            contract(*V4),
-            Strategy.REWRITE,
-            documents="CAST(documents AS string)",
-        ),
-        migration(contract(*V4), contract(*V5), Strategy.EVOLVE),
-    )
+    """The oldest first; what the columns were leads from each to the newest, also where versions are skipped."""
+    v1, v2 = ("id string!", "rows int"), ("id string!", "rows bigint")
+    v3 = ("id string!", "documents bigint < rows")
+    v4: tuple[str | Column, ...] = ("id string!", column("documents string", TEXT, OLDER))
+    v5 = (*v4, "attempts int")
     out = {"settings": {"path": str(folder / "out"), "format": "jsonl"}, "follow_schema": True}
 
-    def version(number: int, columns: tuple[str, ...], query: str, *more: BuiltinObject) -> CatalogSpec:
+    def version(number: int, columns: tuple[str | Column, ...], query: str, *more: BuiltinObject) -> CatalogSpec:
         return spec(
             f"{number}.0",
-            table("ops.runs", *columns, migrations=ways[: number - 1], exportable=True),
+            table("ops.runs", *columns, exportable=True),
             view("ops.seen", query),
             mview("ops.total", "SELECT count(id) AS n FROM ops.runs", "n bigint"),
             sink("ops.out", "ops.runs", **out),
@@ -53,11 +45,11 @@ def versions(folder: Path) -> list[CatalogSpec]:
         )
 
     return [
-        version(1, V1, "SELECT id, rows FROM ops.runs"),
-        version(2, V2, "SELECT id, rows FROM ops.runs"),
-        version(3, V3, "SELECT id, documents AS rows FROM ops.runs"),
-        version(4, V4, "SELECT id, documents AS rows FROM ops.runs"),
-        version(5, V5, "SELECT id, documents AS rows FROM ops.runs", table("ops.more", "id string!")),
+        version(1, v1, "SELECT id, rows FROM ops.runs"),
+        version(2, v2, "SELECT id, rows FROM ops.runs"),
+        version(3, v3, "SELECT id, documents AS rows FROM ops.runs"),
+        version(4, v4, "SELECT id, documents AS rows FROM ops.runs"),
+        version(5, v5, "SELECT id, documents AS rows FROM ops.runs", table("ops.more", "id string!")),
     ]
 
 
@@ -99,7 +91,8 @@ class SinksSendOnce(Check):
         self._folder = folder
 
     def manipulate(self, world: World, number: int) -> None:
-        run_sink(self._sink, catalog=world.catalog, store=world.store)
+        assert self._sink.sink is not None
+        run_sink(self._sink.id, self._sink.name, self._sink.sink, catalog=world.catalog, store=world.store)
 
     def validate(self, world: World) -> None:
         files = sorted((self._folder / "out").glob("**/*.jsonl"))
@@ -128,8 +121,8 @@ def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -
     lake = LakeSettings(
         "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
     )
-    engine = DuckEngine(open_catalog(lake), tmp_path / "views.json")
-    world = World(lake, f"sqlite:///{tmp_path}/control.db", engine, engine.views)
+    engine = DuckEngine(open_catalog(lake), tmp_path / "views")
+    world = World(lake, f"sqlite:///{tmp_path}/control.db", engine)
     every = versions(tmp_path)
     sinks = next(each for each in every[0].objects if each.sink is not None)
     checks = [RowsAreKept(), SinksSendOnce(sinks, tmp_path), IdentitiesStay()]
@@ -147,7 +140,7 @@ def test_a_check_that_does_not_hold_fails_its_scenario_with_the_seed(tmp_path: P
         "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
     )
     world = World(lake, f"sqlite:///{tmp_path}/control.db")
-    only = [spec("1.0", table("ops.runs", *V1))]
+    only = [spec("1.0", table("ops.runs", "id string!"))]
     with pytest.raises(AssertionError, match="it is not so") as told:
         run_scenario(SCENARIOS[0], [Wrong()], only, world, seed=7)
     assert "scenario no restart, seed 7" in told.value.__notes__

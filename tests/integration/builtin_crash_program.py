@@ -16,25 +16,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.builtins.spec import Strategy
 from airflow_provider_rfr.lake import migrated_table
-from tests.unit.builtins.catalogs import contract, migration, mview, table
+from tests.unit.builtins.catalogs import made, mview, table
 from tests.unit.builtins.execution import test_two_deploys as small
 from tests.unit.builtins.execution.places import Place
 
 _OLD, _NEW = ("id int", "n int"), ("id int", "n string")
-
-
-def _way(how: Strategy, **expressions: str) -> Any:
-    return migration(contract(*_OLD), contract(*_NEW), how, **expressions)
-
-
 BEFORE = replace(
     small.BEFORE,
     objects=(
         *small.BEFORE.objects,
         table("ops.built", *_OLD),
-        table("ops.emptied", *_OLD),
+        table("ops.emptied", *_OLD, keep=False),
+        table("ops.dropped", *_OLD),
         mview("ops.summed", "SELECT id FROM ops.built", "id int"),
     ),
 )
@@ -42,13 +36,14 @@ AFTER = replace(
     small.AFTER,
     objects=(
         *small.AFTER.objects,
-        table("ops.built", *_NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n AS string)"),)),
-        table("ops.emptied", *_NEW, migrations=(_way(Strategy.REPLACE_EMPTY),)),
+        table("ops.built", "id int", made("n string", "CAST(n AS string)", type="int")),
+        table("ops.emptied", *_NEW, keep=False),
+        table("ops.dropped", "id int"),
         mview("ops.filled", "SELECT id FROM ops.built", "id int"),
         mview("ops.summed", "SELECT id + 1 AS id FROM ops.built", "id int"),
     ),
 )
-POLICIES: dict[str, Any] = {"accept_data_loss": frozenset({"ops.emptied"})}
+POLICIES: dict[str, Any] = {"accept_data_loss": frozenset({"ops.dropped.n"})}
 MOST = 40
 """Deaths after which something never ends."""
 
@@ -57,7 +52,7 @@ def prepare(place: Place) -> None:
     place.deploy(BEFORE)
     for number, name in enumerate(("ops.wide", "ops.text", "ops.named", "ops.gone")):
         place.append(name, {"id": number})
-    for name in ("ops.built", "ops.emptied"):
+    for name in ("ops.built", "ops.emptied", "ops.dropped"):
         place.append(name, {"id": 1, "n": 10}, {"id": 2, "n": 20})
 
 

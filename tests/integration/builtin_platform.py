@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.builtins import Applied, apply, load_objects, observe, plan
-from airflow_provider_rfr.builtins.fingerprint import contract_of
-from airflow_provider_rfr.builtins.spark import SparkSqlEngine
-from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_sql_deploy import Deploy
 from tests.integration.conftest import ROOT, figures_of
@@ -23,9 +21,10 @@ APP = ROOT / "spark_apps" / "builtin_migration.py"
 RUNS = """
 kind: table
 name: ops.runs
-columns: [{{name: id, type: bigint}}, {{name: rows, type: {type}}}]
-migrations: {migrations}
+columns: [{{name: id, type: bigint}}, {{name: rows, type: {type}, was: {was}}}]
 """
+TO_NUMBERS = "{type: string, using: CAST(rows AS BIGINT)}"
+"""What ``rows`` was, so that its texts become numbers."""
 VIEWS = {
     1: {"ops.a": "SELECT id, rows FROM ops.runs", "ops.b": "SELECT id, rows FROM ops.a WHERE id > 0"},
     2: {"ops.b": "SELECT id, rows FROM ops.runs WHERE id > 0", "ops.a": "SELECT id, rows FROM ops.b"},
@@ -47,8 +46,8 @@ class Platform:
         self.objects.mkdir()
         self.store = f"sqlite:///{folder}/store.db"
 
-    def declare(self, number: int, type: str, migrations: str = "[]") -> None:
-        (self.objects / "runs.yaml").write_text(RUNS.format(type=type, migrations=migrations))
+    def declare(self, number: int, type: str, was: str = "[]") -> None:
+        (self.objects / "runs.yaml").write_text(RUNS.format(type=type, was=was))
         (self.objects / "sums.yaml").write_text(SUMS)
         for name, query in VIEWS[number].items():
             columns = f"[{{name: id, type: bigint}}, {{name: rows, type: {type}}}]"
@@ -80,13 +79,3 @@ class Platform:
         store = open_store(self.store)
         recorded, live = observe(deploy.catalog, store, project="rfr")
         return apply(plan(spec, recorded, live), catalog=deploy.catalog, store=store, spec=spec, sql=engine)
-
-
-def to_numbers(how: str) -> str:
-    """The instruction by which the texts of ``rows`` become numbers."""
-    leads = f'from: "{contract("string")}", to: "{contract("bigint")}"'
-    return f"[{{{leads}, how: {how}, expressions: {{rows: CAST(rows AS BIGINT)}}}}]"
-
-
-def contract(type: str) -> str:
-    return contract_of([Column("id", "bigint"), Column("rows", type)]).digest

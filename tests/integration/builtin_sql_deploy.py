@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine, open_session
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
@@ -37,13 +38,6 @@ AS_NUMBER = TableChange(
 )
 REWRITE = "SELECT id, state, CAST(rows AS BIGINT) AS rows, region FROM ops.runs"
 HELD = "SELECT id, state, CAST(hold(rows) AS BIGINT) AS rows, region FROM ops.runs"
-
-
-def noting(path: str, value: str) -> str:
-    """The value, of which a line is left in a file."""
-    with open(path, "a") as file:
-        file.write(f"{value}\n")
-    return value
 
 
 def holding(value: str) -> str:
@@ -106,7 +100,7 @@ class Deploy:
         """Compute the rewrite over the table as it is now."""
         table = MigratedTable.load(self.catalog, "ops.runs")
         target = table.coming(change, family)
-        wanted = {"query": REWRITE, "row_wise": "ops.runs", "read": {"ops.runs": table.snapshot_id}, **options}
+        wanted = {"query": REWRITE, "snapshot": table.snapshot_id, **options}
         return table, target, self.engine.compute(table="ops.runs", target=target, **wanted)
 
     def rewrite(self) -> Any:

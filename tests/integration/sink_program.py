@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.builtins.sinks import targets
-from airflow_provider_rfr.builtins.sinks.run import _HeldSink, run_sink
-from airflow_provider_rfr.builtins.sinks.targets import HttpTarget
-from airflow_provider_rfr.builtins.spec import SinkSpec
+from airflow_provider_rfr.sinks import targets
+from airflow_provider_rfr.sinks.run import Run, run_sink
+from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks.targets import HttpTarget
 from airflow_provider_rfr.store.engine import open_store
-from tests.unit.builtins.sinks.exporting import SOURCE, declared, open_lake
+from tests.unit.sinks.exporting import LOOPBACK, SOURCE, declared, open_lake
 
 PLACES = (
     "before the window",
@@ -60,15 +60,15 @@ class Killer:
         sender.send = wrapped
 
     def around_moving(self) -> None:
-        move = _HeldSink.move
+        move = Run.move
 
-        def wrapped(this: _HeldSink, **values: Any) -> None:
+        def wrapped(this: Run, **values: Any) -> None:
             what = "cursor" if "last_batch" in values else "window" if "window" in values else ""
             self.reached(f"before the {what}")
             move(this, **values)
             self.reached(f"after the {what}")
 
-        _HeldSink.move = wrapped  # type: ignore[assignment,method-assign]
+        Run.move = wrapped  # type: ignore[assignment,method-assign]
 
 
 def main(task: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ def main(task: dict[str, Any]) -> None:
     sink = declared(str(folder / "out"), batch_size=2)
     target = None
     if task.get("url"):
-        sink = replace(sink, sink=SinkSpec(SOURCE, "http", {"connection": "c", "path": "in", "batch_size": 2}))
-        target = HttpTarget(task["url"], timeout=30, patience=0)
-    run_sink(sink, catalog=open_lake(folder), store=store, target=target)
+        sink = replace(sink, spec=SinkSpec(SOURCE, "http", {"connection": "c", "path": "in", "batch_size": 2}))
+        target = HttpTarget(task["url"], timeout=30, patience=0, allowed_hosts=LOOPBACK)
+    run_sink(sink.id, sink.name, sink.spec, catalog=open_lake(folder), store=store, target=target)
     store.close()

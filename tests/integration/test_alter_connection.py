@@ -53,7 +53,7 @@ def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: Sampl
     validator().test(good)
     with pytest.raises(ConnectionValidationError, match="401"):
         validator().test(replace(good, password="wrong-canary"))
-    with pytest.raises(ConnectionValidationError, match="did not answer"):
+    with pytest.raises(ConnectionValidationError, match=r"did not answer at http://127\.0\.0\.1:9 \(ConnectionError"):
         validator().test(replace(good, host="http://127.0.0.1:9"))
 
 
@@ -206,9 +206,7 @@ def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finis
     bench.shelf.states["load/run/refresh/-1"] = "running"
     bench.obey("load")
     # The dead one's lock ends with its lease, which nobody here has the time to wait for.
-    from airflow_provider_rfr.store._tables import LEASES
-
-    bench.store.run(lambda connection: connection.execute(LEASES.update().values(until=1)))
+    bench.lose_leases()
     outcome = bench.alter("ALTER CONNECTION api SET (host = 'http://two')")
     assert bench.shelf.connections["api"].host == "http://two"
     assert json.dumps(outcome.to_json()).count('"restarted"') == 2
@@ -216,3 +214,84 @@ def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finis
     from tests.unit.connections.test_alteration import places
 
     assert places(bench) == ["http://one"]
+
+
+ROTATION = """
+import fcntl, json, os, signal, sys, time
+from pathlib import Path
+from airflow_provider_rfr.connections.types import Definition
+from airflow_provider_rfr.exceptions import ConnectionConflictError
+from tests.unit.connections.worlds import Bench
+
+folder, dies = Path(sys.argv[1]), sys.argv[2] == "dies"
+bench, file = Bench(folder), folder / "bastion.json"
+
+def find(name):
+    return Definition("bastion", "ssh", host="b", extra=json.loads(file.read_text()))
+
+def commit(expected, hashes, candidate):
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if hashes.of(find("bastion")) != expected:
+            raise ConnectionConflictError("bastion", "was changed meanwhile")
+        time.sleep(0.2)
+        file.write_text(json.dumps(dict(candidate.extra)))
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+bench.shelf.read = bench.shelf.find = find
+bench.shelf.commit = commit
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print(bench.alter("ALTER CONNECTION bastion ROTATE KEYS").notice)
+except ConnectionConflictError as error:
+    print("retryable" if error.retryable else "final", error)
+"""
+
+
+def started(folder: Path, how: str = "lives") -> subprocess.Popen[str]:
+    """A process that has everything it needs to rotate the keys."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ROTATION, str(folder), how],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def rotated(*processes: subprocess.Popen[str]) -> list[str]:
+    """The last lines of these processes, which rotate at once; sorted."""
+    for each in processes:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    return sorted((each.communicate()[0].splitlines() or [""])[-1] for each in processes)
+
+
+@pytest.mark.test
+def test_of_two_processes_that_rotate_keys_at_once_one_gets_a_conflict_and_no_key_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "bastion.json").write_text('{"private_key": "first"}')
+    installs, refused = rotated(started(tmp_path), started(tmp_path))
+    stored = json.loads((tmp_path / "bastion.json").read_text())
+    assert stored["private_key"] == "first"
+    assert installs.startswith("install this public key") and installs.endswith(stored["public_keys"])
+    assert refused.startswith("retryable connection bastion: ")
+
+
+@pytest.mark.test
+def test_a_rotation_that_is_killed_holds_the_next_one_up_for_its_lease_and_is_finished_by_it(tmp_path: Path) -> None:
+    (tmp_path / "bastion.json").write_text('{"private_key": "first"}')
+    # Started before, since the lease of the dead one does not wait for a slow machine.
+    killed, blocked, after = started(tmp_path, "dies"), started(tmp_path), started(tmp_path)
+    assert rotated(killed) == [""] and killed.returncode == -signal.SIGKILL
+    stored = (tmp_path / "bastion.json").read_text()
+    assert "another process is altering it" in rotated(blocked)[0]
+    Bench(tmp_path).lose_leases()
+    (finished,) = rotated(after)
+    assert finished.startswith("a rotation whose process died was stored")
+    assert finished.endswith(json.loads(stored)["public_keys"])
+    assert (tmp_path / "bastion.json").read_text() == stored

@@ -156,7 +156,10 @@ def test_the_command_line_does_the_same(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ALTER CONNECTION shop_db SET (host = 'http://127.0.0.1:9')", "did not answer"),
+        (
+            "ALTER CONNECTION shop_db SET (host = 'http://127.0.0.1:9')",
+            "refused, nothing was changed: the API did not answer at",
+        ),
         ("ALTER CONNECTION shop_db SET (password = 'canary-plain')", "line 1, column 31: password: is secret"),
         ("ALTER CONNECTION shop_db", "line 1, column 25"),
         ("ALTER CONNECTION from_env SET (host = 'http://x')", "AIRFLOW_CONN_FROM_ENV"),
@@ -241,3 +244,27 @@ def test_a_connection_is_renamed_in_the_database(shop: str) -> None:
     connection.alter(command(statement=f"ALTER CONNECTION {shop} RENAME TO shop_new"))
     connection.alter(command(statement=f"ALTER CONNECTION shop_new RENAME TO {shop}"))
     assert stored()[1] == KEY
+
+
+def test_a_connection_is_commented_on_and_dropped(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    connection.alter(command(statement=f"COMMENT ON CONNECTION {shop} IS 'the shop'"))
+    with create_session() as session:
+        row = session.query(Connection).filter(Connection.conn_id == shop).one()
+        assert row.description == "the shop"
+        session.add(Connection(conn_id="behind_shop", conn_type="generic", extra=json.dumps({"ssh_conn_id": shop})))
+    try:
+        with pytest.raises(SystemExit):
+            connection.alter(command(statement=f"DROP CONNECTION {shop}"))
+        assert "can't be dropped: connection behind_shop refers to it" in capsys.readouterr().err
+        assert stored()[1] == KEY
+    finally:
+        with create_session() as session:
+            session.query(Connection).filter(Connection.conn_id == "behind_shop").delete()
+    connection.alter(command(statement=f"DROP CONNECTION {shop}"))
+    with create_session() as session:
+        assert session.query(Connection).filter(Connection.conn_id == shop).count() == 0
+    connection.alter(command(statement=f"DROP CONNECTION IF EXISTS {shop}"))
+    connection.history(command(connection=shop))
+    said = capsys.readouterr().out
+    assert f"connection {shop}: dropped" in said and f"connection {shop}: missing" in said
+    assert "applied, by" in said and f"DROP CONNECTION {shop}" in said

@@ -47,7 +47,7 @@ def check(place: Place) -> None:
     ]
     assert place.rows("ops.built") == [{"id": 1, "n": "10"}, {"id": 2, "n": "20"}]
     assert place.rows("ops.emptied") == [] and place.rows("ops.summed") == [{"id": 2}, {"id": 3}]
-    assert place.rows("ops.filled") == [{"id": 1}, {"id": 2}]
+    assert place.rows("ops.filled") == place.rows("ops.dropped") == [{"id": 1}, {"id": 2}]
     for name, snapshots in {"ops.text": 2, "ops.emptied": 2, "ops.summed": 1, "ops.wide": 1, "ops.filled": 1}.items():
         assert len(place.catalog.load_table(name).metadata.snapshots) == snapshots, name
     aside = [name.partition("__")[0] for name in place.tables() if "__" in name]

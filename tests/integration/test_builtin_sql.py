@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -14,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.builtins.spark import RegisteredView, SparkSqlEngine, register_views
-from airflow_provider_rfr.builtins.spark._session import _has_runtime
+from airflow_provider_rfr.builtins.spark.session import _has_runtime
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.lake.catalog import spark_sql_settings
@@ -23,7 +21,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.inventory import find_view, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
-from tests.integration.builtin_sql_deploy import AS_NUMBER, HELD, REWRITE, Deploy, noting
+from tests.integration.builtin_sql_deploy import AS_NUMBER, REWRITE, Deploy
 from tests.integration.conftest import ROOT, figures_of, kill_group
 from tests.soon import PATIENCE, wait_until
 
@@ -150,19 +148,6 @@ def test_a_users_view_made_elsewhere_keeps_its_meaning_and_its_columns_when_it_i
     assert deploy.sql("SELECT number, word FROM rfr.mine.v WHERE number > 1") == [(2, "done")]
 
 
-def test_registered_views_read_each_other_without_a_place_in_the_catalog(deploy: Deploy) -> None:
-    deploy.runs(range(4))
-    views = [
-        RegisteredView("ops.many", "SELECT many.n + 1 AS n FROM (SELECT n FROM few) AS many", ("m",)),
-        RegisteredView("ops.few", "WITH runs AS (SELECT id FROM ops.runs WHERE runs.id > 1) SELECT id AS n FROM runs"),
-    ]
-    before = deploy.sql("SELECT current_catalog(), current_schema()")
-    assert register_views(deploy.session, "rfr", views) == ("`ops.few`", "`ops.many`")
-    assert deploy.sql("SELECT m FROM `ops.many` ORDER BY m") == [(3,), (4,)]
-    assert deploy.sql("SELECT current_catalog(), current_schema()") == before
-    assert list_views(deploy.catalog) == ()
-
-
 def test_a_string_becomes_a_number_in_every_row_and_the_old_snapshot_still_reads(deploy: Deploy) -> None:
     deploy.runs(range(5), range(5, 9))
     old = deploy.catalog.load_table("ops.runs").current_snapshot()
@@ -175,17 +160,41 @@ def test_a_string_becomes_a_number_in_every_row_and_the_old_snapshot_still_reads
     assert now.summary.additional_properties["rfr.migration"] == "d/1"
 
 
-def test_what_was_finished_is_not_computed_again_also_when_rows_came_meanwhile(deploy: Deploy) -> None:
+def test_only_rows_that_came_are_computed_after_a_commit_that_was_refused(deploy: Deploy) -> None:
     deploy.runs(range(5), range(5, 9))
     table, target, computed = deploy.start()
-    deploy.append(range(9, 11))
-    with pytest.raises(CommitConflictError):
-        table.replace_rows(AS_NUMBER, computed, target, {})
+    for ids in (range(9, 11), range(11, 12)):
+        deploy.append(ids)
+        with pytest.raises(CommitConflictError):
+            table.replace_rows(AS_NUMBER, computed, target, {})
+        before = {each.location for each in computed}
+        table, target, computed = deploy.start()
+        assert before < {each.location for each in computed}
+        assert sum(each.rows for each in computed if each.location not in before) == len(ids)
+    table.replace_rows(AS_NUMBER, computed, target, {})
+    assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(12)]
+
+
+def test_a_rewrite_starts_again_after_rows_were_deleted(deploy: Deploy) -> None:
+    deploy.runs(range(5))
+    _, _, computed = deploy.start()
+    deploy.sql("DELETE FROM ops.runs WHERE id = 3")
+    deploy.append(range(5, 6))
     table, target, again = deploy.start()
-    before = {each.location for each in computed}
-    assert before < {each.location for each in again}
+    assert not {each.location for each in computed} & {each.location for each in again}
     table.replace_rows(AS_NUMBER, again, target, {})
-    assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(11)]
+    assert [row["id"] for row in deploy.rows()] == [0, 1, 2, 4, 5]
+
+
+def test_a_rewrite_reads_columns_that_came_after_the_last_row(deploy: Deploy) -> None:
+    deploy.runs(range(3))
+    MigratedTable.load(deploy.catalog, "ops.runs").alter(
+        TableChange(updates=[[{"op": "add", "column": "note", "type": "string"}]])
+    )
+    query = REWRITE.replace("region FROM", "region, coalesce(note, state) AS note FROM")
+    table, target, computed = deploy.start(query=query)
+    table.replace_rows(AS_NUMBER, computed, target, {})
+    assert [(row["rows"], row["note"]) for row in deploy.rows()] == [(n * 10, "done") for n in range(3)]
 
 
 def test_another_query_or_other_columns_take_nothing_of_what_was_finished(deploy: Deploy) -> None:
@@ -240,9 +249,9 @@ def test_a_value_that_does_not_fit_fails_the_work_with_its_column(deploy: Deploy
     with pytest.raises(SchemaError, match="column rows: string does not fit"):
         deploy.start(query=REWRITE.replace("CAST(rows AS BIGINT)", "state"))
     with pytest.raises(SchemaError, match="gives more, which is not a column.* does not give id"):
-        deploy.start(query="SELECT 1 AS more FROM ops.runs", row_wise=None)
+        deploy.start(query="SELECT 1 AS more FROM ops.runs", snapshot=None)
     with pytest.raises(SparkJobError, match="PARSE_SYNTAX_ERROR"):
-        deploy.start(query="DELETE FROM ops.runs", row_wise=None)
+        deploy.start(query="DELETE FROM ops.runs", snapshot=None)
     assert [row["rows"] for row in deploy.rows()] == ["0", "10", "20"]
 
 
@@ -253,57 +262,18 @@ FROM runs GROUP BY region"""
 
 def test_a_materialized_view_is_computed_with_the_declared_types_and_equal_contents(deploy: Deploy) -> None:
     deploy.runs(range(6))
-    pin = deploy.catalog.load_table("ops.runs").current_snapshot().snapshot_id
-    deploy.append(range(6, 7))
     MigratedTable.create(deploy.catalog, "ops.sums", table_definition(SUMS))
     contents = []
     for number in range(2):
         table = MigratedTable.load(deploy.catalog, "ops.sums")
         target = table.coming(TableChange(), f"d-{number}-")
-        computed = deploy.engine.compute(query=SUMS_OF, table="ops.sums", target=target, read={"ops.runs": pin})
+        computed = deploy.engine.compute(query=SUMS_OF, table="ops.sums", target=target)
         table.replace_rows(TableChange(), computed, target, {"rfr.migration": f"d/{number}"})
         found = deploy.catalog.load_table("ops.sums").scan().to_arrow().to_pylist()
         contents.append(sorted(found, key=lambda row: row["region"]))
     assert contents[0] == contents[1]
     assert [(row["region"], row["n"], row["by"]) for row in contents[0]] == [(f"r{n}", 2, [("a", 1)]) for n in range(3)]
     assert deploy.sql("SELECT sum(n), min(at) FROM ops.sums")[0][0] == 6
-
-
-def test_a_pinned_table_whose_columns_changed_since_is_read_with_its_new_columns(deploy: Deploy) -> None:
-    deploy.runs(range(3))
-    MigratedTable.load(deploy.catalog, "ops.runs").alter(
-        TableChange(updates=[[{"op": "add", "column": "note", "type": "string"}]])
-    )
-    MigratedTable.create(
-        deploy.catalog, "ops.notes", table_definition([Column("id", "bigint"), Column("note", "string")])
-    )
-    table = MigratedTable.load(deploy.catalog, "ops.notes")
-    pin = deploy.catalog.load_table("ops.runs").current_snapshot().snapshot_id
-    computed = deploy.engine.compute(
-        query="SELECT id, note FROM ops.runs",
-        table="ops.notes",
-        target=table.coming(TableChange(), "d-1-"),
-        read={"ops.runs": pin},
-    )
-    assert count(computed) == 3
-
-
-def test_where_the_catalog_holds_no_views_they_live_in_the_session_and_queries_read_them(deploy: Deploy) -> None:
-    deploy.runs(range(4))
-    engine = SparkSqlEngine(deploy.lake, session=deploy.session)
-    engine.__dict__["_persistent"] = False
-    options: dict[str, Any] = {"properties": {}, "comment": None, "replace": True}
-    engine.create_view("ops.few", "SELECT id AS n FROM runs WHERE id > 1", columns=[Column("id", "bigint")], **options)
-    engine.create_view("ops.fewer", "SELECT id FROM ops.few WHERE id > 2", columns=[], **options)
-    engine.rename_view("ops.fewer", "ops.fewest")
-    MigratedTable.create(deploy.catalog, "ops.copy", table_definition([Column("id", "bigint")]))
-    target = MigratedTable.load(deploy.catalog, "ops.copy").coming(TableChange(), "d-1-")
-    computed = engine.compute(query="SELECT id FROM fewest", table="ops.copy", target=target)
-    assert count(computed) == 1
-    engine.drop_view("ops.fewest")
-    with pytest.raises(SparkJobError, match="ops.copy: .*fewest.* cannot be found"):
-        engine.compute(query="SELECT id FROM fewest", table="ops.copy", target=target)
-    assert list_views(deploy.catalog) == ()
 
 
 def test_two_lakes_of_one_name_in_one_process_are_not_mistaken_for_each_other(deploy: Deploy, tmp_path: Path) -> None:
@@ -325,8 +295,11 @@ RUNTIME = ROOT / "tests" / "integration" / "builtin_sql_runtime.py"
 PROGRAM = ROOT / "tests" / "integration" / "builtin_sql_program.py"
 
 
-def test_after_a_sigkill_in_the_middle_only_the_rest_is_computed(deploy: Deploy, tmp_path: Path) -> None:
+def test_what_a_sigkill_leaves_is_deleted_once_somebody_commits(deploy: Deploy, tmp_path: Path) -> None:
     deploy.runs(range(5), range(5, 10), range(10, 15), range(15, 20))
+    # A task for each file.
+    splits = {"read.split.target-size": "1", "read.split.adaptive-size.enabled": "false"}
+    MigratedTable.load(deploy.catalog, "ops.runs").alter(TableChange(properties=splits))
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), str(tmp_path)],
         cwd=ROOT,
@@ -336,21 +309,19 @@ def test_after_a_sigkill_in_the_middle_only_the_rest_is_computed(deploy: Deploy,
         start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
     )
-    folder = tmp_path / "warehouse" / "ops" / "runs" / "data" / "d-1"
-    wait_until(lambda: len(list(folder.glob("*.done.json"))) >= 3 or process.poll() is not None, 400)
+    folder = tmp_path / "warehouse" / "ops" / "runs" / "data"
+    wait_until(lambda: len(list(folder.glob("d-1-*.parquet"))) >= 2 or process.poll() is not None, 400)
     alive = process.poll() is None
     kill_group(process)
     assert alive, "the program ended before it could be killed"
-    called = tmp_path / "called"
-    deploy.session.udf.register("hold", functools.partial(noting, str(called)), "string")
-    table, target, computed = deploy.start(query=HELD)
-    assert sorted(set(called.read_text().split())) == [str(n * 10) for n in range(15, 20)]
+    left = set(folder.glob("d-1-*.parquet"))
+    table, target, computed = deploy.start()
+    ours = {Path(each.location.removeprefix("file://")) for each in computed}
+    assert left and not left & ours
     table.replace_rows(AS_NUMBER, computed, target, {})
-    assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(20)]
     target.collect(computed)
-    assert sorted(each.name for each in folder.iterdir()) == sorted(
-        each.location.rpartition("/")[2] for each in computed
-    )
+    assert set(folder.glob("d-1-*.parquet")) == ours
+    assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(20)]
 
 
 def test_plain_spark_sql_reads_a_view_of_ours(deploy: Deploy, tmp_path: Path) -> None:

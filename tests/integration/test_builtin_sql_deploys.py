@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+from airflow_provider_rfr.builtins import refresh
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 from airflow_provider_rfr.lake.inventory import list_views
-from tests.integration.builtin_platform import Platform, to_numbers
+from airflow_provider_rfr.store.engine import open_store
+from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK, Deploy
 
 
@@ -46,7 +50,7 @@ def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_
 
     add(0, 1, 2)
     add(3)
-    platform.declare(2, "bigint", to_numbers("rewrite"))
+    platform.declare(2, "bigint", TO_NUMBERS)
     engine = AppendingEngine(deploy.lake, session=deploy.session)
     engine.late = lambda: add(4)
     done = platform.deploy(deploy, engine, "2.0")
@@ -71,10 +75,65 @@ def test_a_session_that_read_a_table_before_a_deploy_rewrote_it_reads_it_as_it_i
     table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in (1, 2)], table.schema().as_arrow()))
     queries = [f"SELECT * FROM ops.{name} ORDER BY id" for name in ("runs", "a", "b")]
     assert [deploy.sql(each) for each in queries] == [[(1, "10"), (2, "20")]] * 3
-    platform.declare(1, "bigint", to_numbers("rewrite"))
+    platform.declare(1, "bigint", TO_NUMBERS)
     done = platform.deploy(deploy, engine, "2.0")
     assert {each.name: each.how for each in done.steps}["ops.runs"] == "rewrite"
     assert [deploy.sql(each) for each in queries] == [[(1, 10), (2, 20)]] * 3
+
+
+THROUGH = """
+kind: materialized_view
+name: ops.through
+columns: [{name: id, type: bigint}, {name: rows, type: string}]
+keys: [id]
+query: SELECT b.id, b.rows FROM ops.b b JOIN bob.mine m ON b.id = m.id
+"""
+
+
+def test_materialized_views_are_refreshed_by_the_application_once_for_whatever_came(tmp_path: Path) -> None:
+    """One over our views and a user's; one over the table itself, to which somebody appends meanwhile."""
+    platform = Platform(tmp_path)
+    platform.declare(1, "string")
+    deploy = Deploy(tmp_path)
+    engine = AppendingEngine(deploy.lake, session=deploy.session)
+    platform.deploy(deploy, engine, "1.0")
+    deploy.sql("CREATE NAMESPACE rfr.bob")
+    deploy.sql("CREATE VIEW rfr.bob.mine AS SELECT id FROM rfr.ops.a")
+    (platform.objects / "through.yaml").write_text(THROUGH)
+    platform.deploy(deploy, engine, "1.1")
+
+    def add(*ids: int) -> None:
+        table = deploy.catalog.load_table("ops.runs")
+        table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in ids], table.schema().as_arrow()))
+
+    def newest(name: str) -> Any:
+        return deploy.catalog.load_table(name).current_snapshot()
+
+    add(1, 2)
+    lake = {"name": deploy.lake.name, "properties": dict(deploy.lake.properties)}
+    asked: dict[str, Any] = {"refresh": {"names": ["ops.through"]}, "version": None, "objects": None}
+    code, figures, output = platform.run_app(lake, spark=dict(SPARK.settings), **asked)
+    assert code == 0, output[-4000:]
+    assert [(each["state"], each["rows"]) for each in figures["views"].values()] == [("refreshed", 2)]
+    assert deploy.sql("SELECT * FROM ops.through ORDER BY id") == [(1, "10"), (2, "20")]
+    said = newest("ops.through").summary.additional_properties
+    assert json.loads(said["rfr.inputs"]) == {"ops.runs": newest("ops.runs").snapshot_id}
+    assert "rfr.migration" not in said
+    with closing(open_store(platform.store)) as store:
+
+        def again() -> list[tuple[str, str]]:
+            done = refresh(project="rfr", catalog=deploy.catalog, store=store, sql=engine)
+            return [(each.name, each.state) for each in done]
+
+        engine.late = lambda: add(3)
+        assert again() == [("ops.sums", "refreshed"), ("ops.through", "refreshed")]
+        assert deploy.sql("SELECT n FROM ops.sums") == [(2,)]
+        assert again() == [("ops.sums", "refreshed"), ("ops.through", "unchanged")]
+        assert deploy.sql("SELECT n FROM ops.sums") == [(3,)]
+        before = {name: newest(name) for name in ("ops.sums", "ops.through")}
+        assert again() == [("ops.sums", "unchanged"), ("ops.through", "unchanged")]
+        assert {name: newest(name) for name in before} == before
+    assert platform.deploy(deploy, engine, "1.1").state == "nothing"
 
 
 @pytest.mark.test

@@ -16,9 +16,18 @@ from tests.integration.conftest import ROOT
 
 TEXT = (ROOT / "docs" / "builtins.md").read_text()
 EXAMPLE = TEXT.partition("## From a plan to the second deploy")[2].partition("\n## ")[0]
-FIRST, SECOND = re.findall(r"```yaml\n# objects/ingest.yaml\n(.*?)```", EXAMPLE, re.DOTALL)
+[FIRST] = re.findall(r"```yaml\n(# objects/ingest.yaml\n.*?)```", EXAMPLE, re.DOTALL)
+[DIFF] = re.findall(r"```diff\n(.*?)```", EXAMPLE, re.DOTALL)
 CONSOLE = re.findall(r"```console\n(.*?)```", EXAMPLE, re.DOTALL)
 HASHES = re.compile(r"\b[0-9a-f]{12,32}\b")
+
+
+def changed(text: str, diff: str) -> str:
+    """The text after a diff that has no context."""
+    lines = diff.splitlines(keepends=True)
+    old, new = ("".join(each[1:] for each in lines if each.startswith(sign)) for sign in "-+")
+    assert text.count(old) == 1
+    return text.replace(old, new)
 
 
 def commands(block: str) -> list[tuple[str, list[str]]]:
@@ -79,12 +88,17 @@ def test_the_worked_example_prints_what_it_says(tmp_path: Path) -> None:
     terminal.declare(FIRST)
     terminal.follow(first)
     table = open_catalog(terminal.lake).load_table("ops.ingest_runs")
-    rows = [{"run_id": "a", "finished_at": None, "rows": "12"}, {"run_id": "b", "finished_at": None, "rows": None}]
+    rows = [{"run_id": each, "finished_at": None, "records": said} for each, said in (("a", "12"), ("b", None))]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
-    terminal.declare(SECOND)
+    wanted = changed(FIRST, DIFF)
+    terminal.declare(wanted)
     terminal.follow(blocked)
-    (entry,) = re.findall(r"add:  (- \{.*?\}\})", blocked)
-    terminal.declare(SECOND.replace("---", f"migrations:\n  {entry}\n---", 1))
+    (entry,) = re.findall(r"write:  (- \{.*\}\})", blocked)
+    (column,) = re.findall(r"- \{name: records, .*\}", wanted)
+    terminal.declare(wanted.replace(column, entry))
     terminal.follow(second)
     now = open_catalog(terminal.lake).load_table("ops.ingest_runs").scan().to_arrow().to_pylist()
-    assert sorted((row["run_id"], row["rows"], row["attempts"]) for row in now) == [("a", 12, None), ("b", None, None)]
+    assert sorted((row["run_id"], row["records"], row["attempts"]) for row in now) == [
+        ("a", 12, None),
+        ("b", None, None),
+    ]

@@ -50,10 +50,10 @@ def test_a_jvm_that_is_killed_is_told_as_that_and_nobody_waits_for_its_driver(
     outcome = ended(process)
     error = outcome.figures["error"]
     assert (outcome.code, error["type"]) == (FAILED, "SparkJobError"), outcome.output[-3000:]
-    assert error["message"].startswith("Spark's JVM died (killed, often for memory")
+    assert error["message"].startswith("Spark: the JVM died (killed, often for memory")
     status = read_status(lake.settings, "raw.items")
     assert status is not None and status.ended_at is not None
-    assert (status.error or "").startswith("SparkJobError: Spark's JVM died")
+    assert (status.error or "").startswith("SparkJobError: Spark: the JVM died")
 
 
 def test_a_stop_that_takes_spark_along_ends_as_stopped(lake: Lake, runner: Runner, api: SampleApi) -> None:

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_rfr.lake.catalog import open_catalog, spark_sql_settings
 from airflow_provider_rfr.lake.inventory import list_views
 from demo.sample_api.client import SampleApi
-from tests.integration.builtin_platform import Platform, to_numbers
+from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK
 from tests.integration.conftest import ROOT, Lake, Runner, kill_group
 from tests.integration.postgres import PostgresServer
@@ -84,7 +84,7 @@ def test_a_deploy_makes_tables_and_views_and_a_later_one_rewrites_them(lake: Lak
     table = lake.table("ops.runs")
     rows = [{"id": number, "rows": str(number * 10)} for number in range(4)]
     table.append(pa.Table.from_pylist(rows, table.schema().as_arrow()))
-    platform.declare(2, "bigint", to_numbers("rewrite"))
+    platform.declare(2, "bigint", TO_NUMBERS)
     code, figures, output = platform.run_app(said, spark=dict(SPARK.settings), version="2.0")
     assert (code, figures.get("state")) == (0, "done"), output[-4000:]
     in_a, in_sums = read_as_a_user(lake, "SELECT * FROM ops.a ORDER BY id", "SELECT * FROM ops.sums")

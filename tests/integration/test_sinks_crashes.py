@@ -14,7 +14,7 @@ from sqlalchemy import update
 from airflow_provider_rfr.store._tables import LEASES
 from tests import forked
 from tests.integration import sink_program
-from tests.unit.builtins.sinks.exporting import Scene, numbers
+from tests.unit.sinks.exporting import Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
 

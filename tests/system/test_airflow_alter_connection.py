@@ -232,6 +232,10 @@ def test_the_operator_keeps_what_it_is_not_told_to_change(story: Story) -> None:
     assert alter(story, "kept3", "ALTER CONNECTION kept RENAME TO renamed")["result"] == "renamed"
     renamed = story.airflow.call("GET", "/connections/renamed")
     assert (renamed["login"], json.loads(renamed["extra"]).keys()) == ("me", {*extra, "more"})
+    assert alter(story, "kept4", "COMMENT ON CONNECTION renamed IS 'ours'")["result"] == "applied"
+    assert story.airflow.call("GET", "/connections/renamed")["description"] == "ours"
+    assert alter(story, "kept5", "DROP CONNECTION renamed")["result"] == "dropped"
+    assert alter(story, "kept6", "DROP CONNECTION IF EXISTS renamed")["result"] == "missing"
     assert kept_in(story, CANARY) == []
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.declaration import _document as document
-from airflow_provider_rfr.builtins.declaration._document import Node
+from airflow_provider_rfr.builtins.declaration._document import Node, documents
 from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config
@@ -52,7 +51,7 @@ VALUE = {
 
 
 def of_builtins(text: str) -> Any:
-    ((node, flaws),) = document.documents(text)
+    ((node, flaws),) = documents(text)
     assert not flaws
     return plain(node)
 

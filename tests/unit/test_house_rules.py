@@ -155,7 +155,8 @@ def test_one_module_touches_the_spark_providers_hook() -> None:
 
 
 def test_the_domain_imports_where_neither_airflow_nor_spark_nor_pandas_is_installed() -> None:
-    import_all("streams", "lake", "refresh", "store", "webhooks", "builtins", blocked={"airflow", "pyspark", "pandas"})
+    rooms = ("streams", "lake", "refresh", "store", "webhooks", "sinks", "builtins")
+    import_all(*rooms, blocked={"airflow", "pyspark", "pandas"})
 
 
 def test_the_rooms_of_airflow_import_without_spark() -> None:

@@ -1,413 +1,269 @@
-"""Declarations in YAML: documents with the line of everything in them, their fields, and the objects they make.
+"""From YAML to declarations: pydantic reads the value types, and each mistake gets its line.
 
 Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`. Aliases are refused: an object says
-everything itself, and a few lines can't expand without bounds. Nothing here recurses while it parses."""
+everything itself, and a few lines can't expand without bounds."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from types import MappingProxyType
-from typing import Any, TypeVar
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from itertools import takewhile
+from typing import Any, Final
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
-from airflow_provider_rfr.builtins.spec import (
-    BuiltinObject,
-    Column,
-    Contents,
-    Kind,
-    Migration,
-    Place,
-    Removal,
-    SinkSpec,
-    Stability,
-    Strategy,
-    nearest,
-    stable_id,
-)
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Place, Removed, Was, nearest, stable_id
+from airflow_provider_rfr.builtins.sql.parse import Flaw
 from airflow_provider_rfr.documents import plain_value
 from airflow_provider_rfr.exceptions import Problem
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
-_DEEPEST = 32
+_DEEPEST: Final = 32
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PREFIX = "tag:yaml.org,2002:"
+_TEXT: Final = "tag:yaml.org,2002:str"
+_TAGS: Final = (None, "!", _TEXT, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_WRITE_OUT: Final = "write it out; an object says everything itself"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Node:
     """A value and its place.
 
-    :ivar line: from 1
+    :ivar line: from 1, as is ``column``
     :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
     :ivar text: a plain value as it was written
+    :ivar raw: what the file has for a value without parts, with its quotes or its ``|``
     """
 
     line: int
     value: Any
     text: str | None = None
+    column: int = 1
+    raw: str = ""
+
+    def place_in(self, line: int, column: int) -> tuple[int, int | None]:
+        """Line and column in the file of a place in a text; no column where the file writes the text otherwise."""
+        raw, lines = self.raw, str(self.value).split("\n")
+        is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
+        # Of what is not escaped, YAML changes nothing but white space.
+        places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
+        ink = [each for each in places if not raw[each].isspace()]
+        number = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
+        if "".join(raw[each] for each in ink) != "".join("".join(lines).split()) or number >= len(ink):
+            return self.line, None
+        above, before = raw.count("\n", 0, ink[number]), raw.rfind("\n", 0, ink[number])
+        return self.line + above, ink[number] - before if above else self.column + ink[number]
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """Something wrong in a text."""
-
-    line: int
-    problem: str
-    remedy: str = ""
-
-
-class YamlProblem(Exception):
-    """The rest of a text can't be read."""
-
-    def __init__(self, line: int, problem: str, remedy: str = "") -> None:
-        super().__init__(problem)
-        self.flaw = Flaw(line, problem, remedy)
-
-
-@dataclass(slots=True)
-class _Open:
-    """A list or a mapping whose end has not come yet."""
-
-    node: Node
-    key: str | None = None
-    lines: dict[str, int] = field(default_factory=dict)
-
-
-def documents(text: str) -> Iterator[tuple[Node, Sequence[Flaw]]]:
+def documents(text: str) -> Iterator[tuple[Node, list[Flaw]]]:
     """The documents of a text with what is wrong in them, empty ones left out.
 
-    :raises YamlProblem: after the documents before it
+    A mistake of syntax ends the text: it comes with a node without a value, after the documents before it.
     """
-    composer = _Composer()
+    reader = _Reader(text)
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            done = composer.take(event)
-            if done is not None:
-                flaws, composer.flaws = composer.flaws, []
-                if done.value is not None or flaws:
-                    yield done, flaws
+        for event in reader.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                reader.flaws = []
+                node = reader.node(next(reader.events))
+                if node.value is not None or reader.flaws:
+                    yield node, reader.flaws
+        return
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
         near = "".join(text.splitlines()[max(line - 2, 0) : line])
         remedy = "indent with spaces: YAML takes no tabs" if "\t" in near else ""
-        raise YamlProblem(line, str(error.problem or error.context), remedy) from None
+        flaw = Flaw(line, str(error.problem or error.context), remedy)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise YamlProblem(line, f"the character {chr(error.character)!r} is not allowed") from None
-    except yaml.YAMLError:
-        raise YamlProblem(1, "the file is not YAML") from None
+        flaw = Flaw(line, f"the character {chr(error.character)!r} is not allowed")
+    yield Node(flaw.line, None), [flaw]
 
 
-class _Composer:
-    def __init__(self) -> None:
+class _Reader:
+    """Makes nodes of events; ``flaws`` are those of the present document."""
+
+    def __init__(self, text: str) -> None:
+        self.events = iter(yaml.parse(text, Loader=_LOADER))
         self.flaws: list[Flaw] = []
-        self._open: list[_Open] = []
+        self._text = text
 
-    def take(self, event: Any) -> Node | None:
-        """The document, when this event ends it."""
-        kind = type(event)
-        if kind is yaml.ScalarEvent:
-            line = event.start_mark.line + 1
-            self._check_tag(event, line, "str")
-            is_text = not event.implicit[0] or event.tag == _PREFIX + "str"
-            return self._put(Node(line, event.value if is_text else plain_value(event.value), event.value))
-        if kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
-            return self._put(self._open.pop().node)
-        if kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):
-            line = event.start_mark.line + 1
-            self._check_tag(event, line, "map", "seq")
-            if len(self._open) == _DEEPEST:
-                raise YamlProblem(line, f"it is nested more than {_DEEPEST} deep")
-            self._open.append(_Open(Node(line, {} if kind is yaml.MappingStartEvent else [])))
-        elif kind is yaml.AliasEvent:
-            line = event.start_mark.line + 1
-            self._flaw(line, f"*{event.anchor} is an alias", "write it out; an object says everything itself")
-            return self._put(Node(line, None))
-        return None
+    def node(self, event: Any, depth: int = 0) -> Node:
+        """The node that begins with an event; it takes all events of the node."""
+        start, end, line = event.start_mark, event.end_mark, event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            self._flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT)
+            return Node(line, None)
+        if event.tag not in _TAGS:
+            self._flaw(line, f"the tag {event.tag} is not known")
+        if isinstance(event, yaml.ScalarEvent):
+            is_text = not event.implicit[0] or event.tag == _TEXT
+            value = event.value if is_text else plain_value(event.value)
+            return Node(line, value, event.value, start.column + 1, self._text[start.index : end.index])
+        if depth == _DEEPEST:
+            raise yaml.MarkedYAMLError(problem=f"it is nested more than {_DEEPEST} deep", problem_mark=start)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return Node(line, [self.node(each, depth + 1) for each in self._until(yaml.SequenceEndEvent)])
+        return Node(line, self._mapping(depth + 1))
+
+    def _mapping(self, depth: int) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        for event in self._until(yaml.MappingEndEvent):
+            key, value = self.node(event, depth), self.node(next(self.events), depth)
+            if not isinstance(key.value, str):
+                self._flaw(key.line, f"the key {key.text or 'here'} is not text", "put it in quotes")
+                continue
+            if key.value == "<<":
+                self._flaw(key.line, "<< merges mappings", _WRITE_OUT)
+            elif key.value in found:
+                self._flaw(key.line, f"duplicate key {key.value!r}", f"it is in line {found[key.value].line} too")
+            found.setdefault(key.value, value)
+        return found
+
+    def _until(self, end: type) -> Iterator[Any]:
+        return takewhile(lambda event: not isinstance(event, end), self.events)
 
     def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
         self.flaws.append(Flaw(line, problem, remedy))
 
-    def _check_tag(self, event: Any, line: int, *known: str) -> None:
-        if event.tag is not None and event.tag not in ("!", *(_PREFIX + each for each in known)):
-            self._flaw(line, f"the tag {event.tag} is not known")
 
-    def _put(self, node: Node) -> Node | None:
-        if not self._open:
-            return node
-        holder = self._open[-1]
-        if isinstance(holder.node.value, list):
-            holder.node.value.append(node)
-        elif holder.key is not None:
-            holder.node.value.setdefault(holder.key, node)
-            holder.key = None
-        elif not isinstance(node.value, str):
-            self._flaw(node.line, f"the key {node.text or 'here'} is not text", "put it in quotes")
-            holder.key = ""
-        else:
-            holder.key = node.value
-            if holder.key == "<<":
-                self._flaw(node.line, "<< merges mappings", "write it out; an object says everything itself")
-            elif holder.key in holder.lines:
-                line = holder.lines[holder.key]
-                self._flaw(node.line, f"duplicate key {holder.key!r}", f"it is in line {line} too")
-            holder.lines.setdefault(holder.key, node.line)
-        return None
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """For which instances objects are made: names by ids."""
+
+    name: str
+    instances: Mapping[str, str]
+    place: Place
 
 
-Choice = TypeVar("Choice", bound=Enum)
-_SHOWN = 40
+Declaration = BuiltinObject | Removed | Instances
+_MODELS: Final[dict[str | None, type]] = {"instances": Instances, "removed": Removed}
+"""What a document of a kind declares; one of another kind is an object."""
+_PARTS: Final = {"columns": Column, "was": Was, "sink": SinkSpec, "properties": str, "instances": str}
+"""What is in these fields; plain values in those of texts are texts, as they were written."""
+_WANTED: Final = {
+    **dict.fromkeys(("string_type", "uuid_type", "enum"), "a text"),
+    **dict.fromkeys(("dict_type", "dataclass_type"), "a mapping"),
+    "bool_type": "true or false",
+    "keep": "true, false or a text",
+    "tuple_type": "a list",
+}
+_SHOWN: Final = 40
+_adapter = cache(TypeAdapter)
 
 
-class Fields:
-    """The fields of one mapping."""
+def read(node: Node, place: Place, project: str, flaws: list[Flaw]) -> Declaration | None:
+    """What a document declares; None if it is wrong.
 
-    def __init__(self, node: Node, flaws: list[Flaw], path: str = "") -> None:
-        self.line = node.line
-        self._flaws = flaws
-        self._path = path
-        self._nodes: dict[str, Node] = {}
+    :param flaws: takes what is wrong
+    """
+    kind = node.value.get("kind") if isinstance(node.value, dict) else None
+    model = _MODELS.get(kind.text if kind is not None else None, BuiltinObject)
+    given = _plain(node, model, flaws)
+    if isinstance(given, dict):
+        given = {"id": str(stable_id(project, str(given.get("name")))), **given, "place": asdict(place)}
+    try:
+        # Of JSON, a strict reader takes lists for tuples and texts for ids, and a number for no text.
+        found: Declaration = _adapter(model).validate_json(json.dumps(given), strict=True)
+    except ValidationError as error:
+        flaws += [_flaw(node, each) for each in error.errors(include_url=False)]
+    return None if flaws else found
+
+
+def _plain(node: Node, model: type | None, flaws: list[Flaw], path: str = "") -> Any:
+    """The value as JSON has it.
+
+    :param model: what it is; None: whatever its author wants
+    :param flaws: takes fields that are not known
+    """
+    if isinstance(node.value, list):
+        return [_plain(each, model, flaws, f"{path}{number}.") for number, each in enumerate(node.value)]
+    if not isinstance(node.value, dict):
+        return node.text if model is str and node.value is not None else node.value
+    if model is None or model is str or path.endswith("columns."):
+        # Its keys are the author's own; of columns, it is a problem of its own that they are no list.
+        return {key: _plain(each, model, flaws) for key, each in node.value.items()}
+    found, known = {}, _fields(model) if path else _fields(model) | {"kind"}
+    for key, each in node.value.items():
+        if key not in known:
+            flaws.append(Flaw(each.line, f"{path}{key} is not a field", nearest(key, known, show=12)))
+        elif each.value is not None:
+            # A field without a value is as good as left out.
+            value = _plain(each, _PARTS.get(key), flaws, f"{path}{key}.")
+            found[key] = _listed(value) if key == "was" else value
+    return found
+
+
+@cache
+def _fields(model: Any) -> frozenset[str]:
+    return frozenset(each.name for each in fields(model)) - {"place"}
+
+
+def _listed(was: Any) -> list[Any]:
+    """A name, a mapping, or a list of these."""
+    return [{"name": each} if isinstance(each, str) else each for each in (was if isinstance(was, list) else [was])]
+
+
+def _flaw(node: Node, error: ErrorDetails) -> Flaw:
+    location, kind = error["loc"], error["type"]
+    if location[:1] == ("keep",):
+        # It may be of two types, and there is an error for each.
+        location, kind = location[:1], "keep"
+    path, there = _inside(node, location)
+    if kind == "missing" or (location and there.value is None):
+        return Flaw(there.line, f"{path} is missing")
+    if kind == "enum" and there.text is not None:
+        return Flaw(there.line, f"{path} {there.text!r} is unknown", nearest(there.text, [each.value for each in Kind]))
+    if kind == "uuid_parsing":
+        return Flaw(there.line, f"{path} {there.text!r} is not a UUID", "leave it out to have one made from the name")
+    was = kind == "dataclass_type" and "was" in location
+    wanted = "a text or a mapping" if was else _WANTED.get(kind, kind.replace("_", " "))
+    quotes = "put it in quotes" if wanted == "a text" and there.text is not None else ""
+    return Flaw(there.line, f"{path or 'the document'} is {_shown(there)}, not {wanted}", quotes)
+
+
+def _inside(node: Node, location: Sequence[str | int]) -> tuple[str, Node]:
+    """The path as it is in the document, and the value there, or the nearest one around it."""
+    path: list[str] = []
+    for part in location:
+        if isinstance(part, int) and not isinstance(node.value, list):
+            # One that was taken for a list of one.
+            continue
+        path.append(str(part))
         if isinstance(node.value, dict):
-            self._nodes = node.value
-        elif node.value is not None:
-            self._refuse(node, path.rstrip(".") or "the document", "a mapping")
-
-    def only(self, known: Collection[str]) -> None:
-        for name, node in self._nodes.items():
-            if name not in known:
-                self._flaws.append(Flaw(node.line, f"{self._path}{name} is not a field", nearest(name, known, show=12)))
-
-    def wrong(self, name: str, problem: str, remedy: str = "") -> None:
-        self._flaws.append(Flaw(self._nodes[name].line, f"{self._path}{name} {problem}", remedy))
-
-    def needs(self, *names: str) -> bool:
-        """Note the fields that are missing; whether none is."""
-        missing = [name for name in names if name not in self._nodes or self._nodes[name].value is None]
-        for name in missing:
-            self._flaws.append(Flaw(self.line, f"{self._path}{name} is missing"))
-        return not missing
-
-    def text(self, name: str) -> str | None:
-        """A text; numbers and booleans are none."""
-        node = self._get(name)
-        if node is None or isinstance(node.value, str):
-            return None if node is None else node.value
-        self._refuse(node, f"{self._path}{name}", "a text", "put it in quotes" if node.text is not None else "")
-        return None
-
-    def written(self, name: str) -> str | None:
-        """A plain value as it was written, so that version 1.10 is not 1.1."""
-        node = self._get(name)
-        if node is not None and node.text is None:
-            self._refuse(node, f"{self._path}{name}", "a text")
-        return None if node is None else node.text
-
-    def flag(self, name: str) -> bool:
-        """A boolean, false where it is not given."""
-        node = self._get(name)
-        if node is not None and not isinstance(node.value, bool):
-            self._refuse(node, f"{self._path}{name}", "true or false")
-        return node is not None and node.value is True
-
-    def choice(self, name: str, kinds: type[Choice], default: Choice) -> Choice:
-        text = self.text(name)
-        if text is None:
-            return default
-        try:
-            return kinds(text)
-        except ValueError:
-            values = [str(each.value) for each in kinds]
-            self.wrong(name, f"{text!r} is unknown", nearest(text, values))
-            return default
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        found = []
-        for number, node in self._list(name):
-            if isinstance(node.value, str):
-                found.append(node.value)
-            else:
-                self._refuse(node, f"{self._path}{name}.{number}", "a text", "put it in quotes" if node.text else "")
-        return tuple(found)
-
-    def each(self, name: str) -> Iterator[Fields]:
-        for number, node in self._list(name):
-            yield Fields(node, self._flaws, f"{self._path}{name}.{number}.")
-
-    def inside(self, name: str) -> Fields | None:
-        node = self._get(name)
-        return None if node is None else Fields(node, self._flaws, f"{self._path}{name}.")
-
-    def mapping(self, name: str) -> Mapping[str, str]:
-        """Texts by key; plain values as they were written."""
-        inside = self.inside(name)
-        found = {key: inside.written(key) for key in inside._nodes} if inside is not None else {}
-        return MappingProxyType({key: value for key, value in found.items() if value is not None})
-
-    def anything(self, name: str) -> Mapping[str, Any] | None:
-        """Any values by key."""
-        inside = self.inside(name)
-        return None if inside is None else MappingProxyType({key: _plain(node) for key, node in inside._nodes.items()})
-
-    def _get(self, name: str) -> Node | None:
-        node = self._nodes.get(name)
-        return None if node is None or node.value is None else node
-
-    def _list(self, name: str) -> Iterator[tuple[int, Node]]:
-        node = self._get(name)
-        if node is not None and not isinstance(node.value, list):
-            self._refuse(node, f"{self._path}{name}", "a list")
-        elif node is not None:
-            yield from enumerate(node.value)
-
-    def _refuse(self, node: Node, path: str, wanted: str, remedy: str = "") -> None:
-        found = node.text or "nothing"
-        if isinstance(node.value, (dict, list)):
-            found = "a mapping" if isinstance(node.value, dict) else "a list"
-        shown = found if len(found) <= _SHOWN else found[:_SHOWN] + "..."
-        self._flaws.append(Flaw(node.line, f"{path} is {shown}, not {wanted}", remedy))
+            node = node.value.get(part, node)
+        elif isinstance(node.value, list) and str(part).isdigit() and int(part) < len(node.value):
+            node = node.value[int(part)]
+    return ".".join(path), node
 
 
-def _plain(node: Node) -> Any:
-    if isinstance(node.value, dict):
-        return MappingProxyType({key: _plain(each) for key, each in node.value.items()})
-    return tuple(map(_plain, node.value)) if isinstance(node.value, list) else node.value
-
-
-_FIELDS = (
-    *("kind", "name", "id", "comment", "owner", "stability", "contents", "protect", "exportable", "per_instance"),
-    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "source", "refresh"),
-    *("sink", "migrations", "removed"),
-)
-_TEXTS = ("protect", "comment", "owner", "query", "per_instance")
-_LISTS = ("keys", "partitioning", "depends_on")
-_UNKNOWN = "?"
-_COLUMN = ("name", "type", "required", "comment", "renamed_from")
+def _shown(node: Node) -> str:
+    if isinstance(node.value, (dict, list)):
+        return "a mapping" if isinstance(node.value, dict) else "a list"
+    return (node.text or "nothing")[:_SHOWN]
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An object, and where each part of it was written.
-
-    :ivar node: its document; None for what was declared in Python
-    :ivar ours: it is one of this package's own
-    """
+    """An object and its document; for what was declared in Python one without a value."""
 
     obj: BuiltinObject
-    node: Node | None = None
-    ours: bool = False
+    node: Node
 
     def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
         """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
-        place, node = self.obj.place, self.node
-        for part in path.split("."):
-            value = node.value if node is not None else None
-            found: Node | None = None
-            if isinstance(value, dict):
-                found = value.get(part)
-            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-                found = value[int(part)]
-            if found is None:
-                break
-            node = found
-        place = place if node is None else Place(place.file, node.line)
-        return Problem(self.obj.name, problem, remedy, str(place))
+        _, there = _inside(self.node, path.split("."))
+        return Problem(self.obj.name, problem, remedy, str(Place(self.obj.place.file, there.line)))
 
-
-def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bool) -> Declared | None:
-    """The object that a document declares; None if that is not known.
-
-    :param flaws: takes what is wrong
-    """
-    fields = Fields(node, flaws)
-    fields.only(_FIELDS)
-    if not isinstance(node.value, dict) or not fields.needs("kind", "name"):
-        return None
-    before = len(flaws)
-    name = fields.text("name")
-    kind = fields.choice("kind", Kind, Kind.TABLE)
-    if name is None or len(flaws) > before:
-        return None
-    obj = BuiltinObject(
-        kind=kind,
-        name=name,
-        id=_id(fields) or stable_id(project, name),
-        columns=_columns(fields),
-        stability=fields.choice("stability", Stability, Stability.STABLE),
-        contents=fields.choice("contents", Contents, Contents.HISTORY),
-        properties=fields.mapping("properties"),
-        exportable=fields.flag("exportable"),
-        source=fields.anything("source"),
-        refresh=fields.anything("refresh"),
-        sink=_sink(fields),
-        migrations=tuple(found for each in fields.each("migrations") if (found := _migration(each)) is not None),
-        removed=_removal(fields),
-        place=Place(file, node.line),
-    )
-    texts: dict[str, Any] = {each: fields.text(each) for each in _TEXTS}
-    lists: dict[str, Any] = {each: fields.texts(each) for each in _LISTS}
-    return Declared(replace(obj, **texts, **lists), node, ours)
-
-
-def _id(fields: Fields) -> uuid.UUID | None:
-    text = fields.text("id")
-    try:
-        return None if text is None else uuid.UUID(text)
-    except ValueError:
-        fields.wrong("id", f"{text!r} is not a UUID", "leave it out to have one made from the name")
-        return None
-
-
-def _columns(fields: Fields) -> tuple[Column, ...]:
-    found = []
-    for each in fields.each("columns"):
-        each.only(_COLUMN)
-        each.needs("name", "type")
-        name, kind = each.text("name"), each.text("type")
-        if name is not None and kind is not None:
-            comment, before = each.text("comment"), each.text("renamed_from")
-            found.append(Column(name, kind, each.flag("required"), comment, before))
-    return tuple(found)
-
-
-def _sink(fields: Fields) -> SinkSpec | None:
-    inside = fields.inside("sink")
-    if inside is None:
-        return None
-    inside.only(("source", "to", "settings", "columns", "follow_schema", "on_replace"))
-    inside.needs("source", "to")
-    return SinkSpec(
-        inside.text("source") or "",
-        inside.text("to") or "",
-        inside.anything("settings") or {},
-        inside.texts("columns"),
-        inside.flag("follow_schema"),
-        inside.text("on_replace") or "hold",
-    )
-
-
-def _migration(each: Fields) -> Migration | None:
-    each.only(("from", "to", "how", "expressions", "note"))
-    complete = each.needs("from", "to", "how")
-    before, after = each.written("from"), each.written("to")
-    how = each.choice("how", Strategy, Strategy.EVOLVE)
-    if not complete or before is None or after is None:
-        return None
-    return Migration(before, after, how, each.mapping("expressions"), each.text("note"))
-
-
-def _removal(fields: Fields) -> Removal | None:
-    inside = fields.inside("removed")
-    if inside is None:
-        return None
-    inside.only(("deprecated_since", "removed_in"))
-    inside.needs("deprecated_since", "removed_in")
-    return Removal(inside.written("deprecated_since") or _UNKNOWN, inside.written("removed_in") or _UNKNOWN)
-
-
-def problems_in(flaws: Sequence[Flaw], file: str, name: str) -> list[Problem]:
-    """What is wrong in a document, with its place."""
-    return [Problem(name, each.problem, each.remedy, str(Place(file, each.line))) for each in flaws]
+    def flaw(self, path: str, flaw: Flaw) -> Problem:
+        """Something wrong in the text at a path."""
+        _, there = _inside(self.node, [path])
+        line, column = there.place_in(flaw.line, flaw.column) if there.raw else (there.line, None)
+        if column is None:
+            return self.problem(path, f"line {flaw.line}, column {flaw.column}: {flaw.problem}", flaw.remedy)
+        return Problem(self.obj.name, flaw.problem, flaw.remedy, f"{Place(self.obj.place.file, line)}:{column}")

@@ -1,142 +1,95 @@
-"""Validation of declarations: each object by itself, its query, and all objects together."""
+"""What has to hold of declarations: of each object by itself, and among all of them."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any
-from uuid import UUID
+from typing import Any, Final, TypeVar
 
-from airflow_provider_rfr.builtins.declaration._document import Declared
-from airflow_provider_rfr.builtins.desired import CycleError, Graph, is_gone, release
-from airflow_provider_rfr.builtins.fingerprint import (
-    canonical_transform,
-    column_findings,
-    contract_of,
-    name_findings,
-    partition_findings,
-)
-from airflow_provider_rfr.builtins.planning import instructions
+from airflow_provider_rfr.builtins.declaration._document import Declared, Instances
+from airflow_provider_rfr.builtins.desired import CycleError, in_order
 from airflow_provider_rfr.builtins.spec import (
     QUERIED,
     STORED,
     BuiltinObject,
-    Contents,
+    Column,
     Dependency,
     Kind,
-    Migration,
-    SinkSpec,
-    Stability,
-    Strategy,
+    Removed,
+    Was,
     name_problem,
     namespace_of,
     nearest,
+    present_names,
 )
-from airflow_provider_rfr.builtins.sql.facts import (
-    declared_columns,
-    expand_stars,
-    object_reads,
-    output_columns,
-    unknown_columns,
-    unqualified,
-)
+from airflow_provider_rfr.builtins.sql import facts
 from airflow_provider_rfr.builtins.sql.parse import check_expression
-from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
-from airflow_provider_rfr.lake.types import is_plain, parse_type
+from airflow_provider_rfr.lake.types import is_plain, parse_transform, parse_type
+from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks.spec import findings as sink_findings
 
-_QUERY = ("query", "depends_on")
-_SOURCE = ("source", "refresh")
-_STORAGE = ("partitioning", "keys", "migrations", "exportable", "protect")
-_STRANGE: dict[Kind, Sequence[str]] = {
-    Kind.TABLE: (*_QUERY, *_SOURCE, "sink"),
-    Kind.LOG: (*_QUERY, *_SOURCE, "sink"),
-    Kind.SOURCE: (*_QUERY, "sink"),
-    Kind.MATERIALIZED_VIEW: (*_SOURCE, "sink"),
-    Kind.VIEW: (*_STORAGE, *_SOURCE, "sink"),
-    Kind.SINK: (*_QUERY, *_STORAGE, *_SOURCE, "columns", "properties"),
+_MAY: Final[Mapping[str, Set[Kind]]] = {
+    **dict.fromkeys(("columns", "properties"), STORED | QUERIED),
+    **dict.fromkeys(("partitioning", "keys", "exportable"), STORED),
+    **dict.fromkeys(("query", "depends_on"), QUERIED),
+    "source": {Kind.SOURCE},
+    "refresh": {Kind.SOURCE, Kind.MATERIALIZED_VIEW},
+    "sink": {Kind.SINK},
 }
-_NEEDED: dict[Kind, Sequence[str]] = {
-    Kind.TABLE: ("columns",),
-    Kind.LOG: ("columns",),
-    Kind.SOURCE: ("source",),
-    Kind.MATERIALIZED_VIEW: ("columns", "query"),
-    Kind.VIEW: ("query",),
-    Kind.SINK: ("sink",),
-}
-_INSTRUCTIONS = (Strategy.EVOLVE, Strategy.REWRITE, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY)
-"""Mechanisms that can lead from one contract to another."""
-_ON_REPLACE = ("hold", "resume_from_new", "resend")
-_TARGETS = {"files": ("path",), "http": ("connection",)}
-_EMITS = ("rows", "diff")
-_FORMATS = ("jsonl", "parquet")
-_DIGEST = re.compile(r"c1:[0-9a-f]{8,64}[.…]*")
+"""The kinds that may have a field."""
+_MUST: Final = {"columns": STORED - {Kind.SOURCE}, "query": QUERIED, "source": {Kind.SOURCE}, "sink": {Kind.SINK}}
+_LONGEST_NAME: Final = 255
+_BAD_NAME: Final = (
+    f"a column's name is empty or longer than {_LONGEST_NAME} characters, or has spaces around it, "
+    "or has a dot, a backtick, a backslash or something invisible in it"
+)
+T = TypeVar("T")
 
 
-def canonical(obj: BuiltinObject) -> BuiltinObject:
-    """The object with its types and transforms written in the one way, and nothing in it that could be changed."""
-    columns, partitioning = [], []
-    # What names no type or no transform is left as it is, and is a finding.
-    for column in obj.columns:
-        try:
-            columns.append(replace(column, type=str(parse_type(column.type))))
-        except ConfigurationError:
-            columns.append(column)
-    for text in obj.partitioning:
-        try:
-            partitioning.append(canonical_transform(text, columns))
-        except ConfigurationError:
-            partitioning.append(text)
-    return replace(
-        obj,
-        columns=tuple(columns),
-        partitioning=tuple(partitioning),
-        keys=tuple(obj.keys),
-        depends_on=tuple(obj.depends_on),
-        migrations=tuple(obj.migrations),
-        properties=MappingProxyType(dict(obj.properties)),
-        source=_frozen(obj.source),
-        refresh=_frozen(obj.refresh),
-    )
+def checked(obj: BuiltinObject) -> tuple[BuiltinObject, Sequence[Problem]]:
+    """The object in its canonical form, with nothing in it that can be changed; and what is wrong with it, by field.
 
-
-def _frozen(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return None if given is None else MappingProxyType(dict(given))
-
-
-def findings(obj: BuiltinObject, version: str) -> Iterator[Problem]:
-    """What is wrong with one object.
-
-    :param version: of the project; a removed object needs nothing but its name
+    What names no type or no transform is left as it is.
     """
+    found = [*_field_problems(obj), *_keep_problems(obj)]
+    columns = tuple(_columns(obj.columns, found))
+    partitioning = tuple(obj.partitioning)
+    if columns and obj.kind in STORED:
+        found += name_findings(obj.keys, (each.name for each in columns), "keys")
+        transform = partial(canonical_transform, columns=columns)
+        numbered = enumerate(partitioning)
+        partitioning = tuple(_canonical(each, transform, found, f"partitioning.{number}") for number, each in numbered)
+        found += _listed_twice(partitioning, "partitioning")
+    if obj.sink is not None and obj.kind is Kind.SINK:
+        found += sink_findings(obj.sink)
+    given = ("keys", "depends_on", "properties", "source", "refresh", "sink")
+    frozen = {name: _frozen(getattr(obj, name)) for name in given}
+    # What a query says can always be computed again.
+    keep = False if obj.kind is Kind.MATERIALIZED_VIEW and obj.keep is True else obj.keep
+    return replace(obj, columns=columns, partitioning=partitioning, keep=keep, **frozen), found
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, SinkSpec):
+        return replace(value, settings=_frozen(value.settings))
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _frozen(each) for key, each in value.items()})
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
+    kind = obj.kind.value
     if problem := name_problem(obj.name):
         yield Problem("name", problem, "write namespace.name")
-    if obj.removed is not None:
-        if not obj.removed.deprecated_since.strip() or not obj.removed.removed_in.strip():
-            yield Problem("removed", "a removal says deprecated_since and removed_in, two versions")
-        elif release(obj.removed.deprecated_since) > release(obj.removed.removed_in):
-            yield Problem(
-                "removed", f"it is removed in {obj.removed.removed_in}, before {obj.removed.deprecated_since}"
-            )
-    if not is_gone(obj, version):
-        yield from _shape(obj)
-        yield from column_findings(obj.columns)
-        yield from _storage(obj) if obj.kind in STORED else ()
-        yield from _sink(obj.sink) if obj.kind is Kind.SINK and obj.sink is not None else ()
-
-
-def _shape(obj: BuiltinObject) -> Iterator[Problem]:
-    for name in _STRANGE[obj.kind]:
-        if getattr(obj, name):
-            yield Problem(name, f"a {obj.kind.value} has no {name}")
-    for name in _NEEDED[obj.kind]:
-        if not getattr(obj, name):
-            yield Problem(name, f"a {obj.kind.value} has {name}", "none is given")
+    for name, kinds in _MAY.items():
+        if getattr(obj, name) and obj.kind not in kinds:
+            yield Problem(name, f"a {kind} has no {name}")
+        elif not getattr(obj, name) and obj.kind in _MUST.get(name, ()):
+            yield Problem(name, f"a {kind} has {name}", "none is given")
     for name in obj.properties:
         if name.casefold().startswith("rfr."):
             yield Problem(f"properties.{name}", f"{name} is one of the marks that a deploy writes", "take another name")
@@ -144,259 +97,240 @@ def _shape(obj: BuiltinObject) -> Iterator[Problem]:
         yield Problem("per_instance", f"{obj.per_instance!r} is not a name")
 
 
-def _storage(obj: BuiltinObject) -> Iterator[Problem]:
-    if obj.protect is not None and not obj.protect.strip():
-        yield Problem("protect", "protect says why, and nothing is said")
-    if obj.columns:
-        yield from name_findings(obj.keys, (c.name for c in obj.columns), "keys")
-        yield from partition_findings(obj.partitioning, obj.columns)
-    seen = dict[tuple[str, str], int]()
-    for number, each in enumerate(obj.migrations):
-        for found in _migration(each, obj):
-            yield Problem(f"migrations.{number}.{found.field}", found.problem, found.remedy)
-        if seen.setdefault((each.before, each.after), number) != number:
-            yield Problem(f"migrations.{number}", f"two instructions lead from {each.before} to {each.after}")
+def _keep_problems(obj: BuiltinObject) -> Iterator[Problem]:
+    kind = obj.kind.value
+    if isinstance(obj.keep, str) and not obj.keep.strip():
+        yield Problem("keep", "keep says why no rows may be lost, and nothing is said", "give a reason, or true")
+    if obj.kind not in STORED - QUERIED:
+        if isinstance(obj.keep, str):
+            yield Problem("keep", f"a {kind} has no rows of its own to keep", "leave it out, or write false")
+        for column in obj.columns:
+            if column.was:
+                yield Problem("columns", f"{column.name}: a {kind} has no was", "its query says what it is")
 
 
-def _migration(each: Migration, obj: BuiltinObject) -> Iterator[Problem]:
-    for path, digest in (("from", each.before), ("to", each.after)):
-        if not _DIGEST.fullmatch(digest):
-            yield Problem(path, f"{digest!r} is not a contract fingerprint", "write c1: and at least 8 of its digits")
-    if each.before == each.after:
-        yield Problem("to", f"it leads from {each.before} to itself")
-    if each.how not in _INSTRUCTIONS:
-        allowed = ", ".join(how.value for how in _INSTRUCTIONS)
-        yield Problem("how", f"{each.how.value} changes no columns", f"allowed: {allowed}")
-    if each.how is Strategy.REPLACE_EMPTY and obj.protect is not None:
-        yield Problem("how", f"replace_empty would lose its rows, and it is protected: {obj.protect}", "write rewrite")
-    if each.how is Strategy.RECOMPUTE and obj.kind not in QUERIED and obj.contents is not Contents.DERIVABLE:
-        yield Problem("how", "recompute needs a query, or contents: derivable", "write rewrite")
-    yield from _expressions(each, obj)
+def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column]:
+    """The columns with canonical types."""
+    before = dict[str, int]()
+    for number, column in enumerate(columns):
+        path, name = f"columns.{number}", column.name
+        fine = name.strip() == name and name.isprintable() and not set(name) & set(".`\\")
+        if not (fine and 0 < len(name) <= _LONGEST_NAME):
+            found.append(Problem(f"{path}.name", f"{_BAD_NAME}: {name[:40]!r}"))
+        for at, each in enumerate(column.was):
+            if each.name is not None and before.setdefault(each.name.casefold(), number) != number:
+                found.append(Problem(f"{path}.was.{at}", f"two columns were called {each.name}"))
+        kind = _canonical(column.type, parse_type, found, f"{path}.type", f"{name}: ")
+        was = (_was(each, found, f"{path}.was.{at}", name) for at, each in enumerate(column.was))
+        yield replace(column, type=kind, was=tuple(was))
+    for (number, column), _ in _repeated(enumerate(columns), lambda each: each[1].name.casefold()):
+        problem = f"two columns are called {column.name}"
+        found.append(Problem(f"columns.{number}.name", problem, "names are compared without case"))
 
 
-def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Problem]:
-    if each.expressions and each.how is not Strategy.REWRITE:
-        yield Problem("expressions", f"{each.how.value} computes nothing", "write rewrite")
-    names = {column.name.casefold() for column in obj.columns}
-    last = False
-    if _DIGEST.fullmatch(each.after):
-        # Columns with a mistake have no contract; the mistake is a finding of its own.
-        with suppress(ConfigurationError):
-            last = instructions.names(each.after, contract_of(obj.columns).digest)
-    for name, expression in each.expressions.items():
-        if last and name.casefold() not in names:
-            known = nearest(name, (column.name for column in obj.columns))
-            yield Problem(f"expressions.{name}", f"there is no column {name}", known)
-        try:
-            check_expression(expression)
-        except QueryError as error:
-            yield Problem(f"expressions.{name}", f"{name}: {error.problem}", error.remedy)
+def _was(was: Was, found: list[Problem], path: str, name: str) -> Was:
+    if was == Was():
+        found.append(Problem(path, f"{name}: was says nothing", "give name, type or using"))
+    if was.using is not None:
+        _canonical(was.using, check_expression, found, path, f"{name}: using: ")
+    return was if was.type is None else replace(was, type=_canonical(was.type, parse_type, found, path, f"{name}: "))
 
 
-def _sink(sink: SinkSpec) -> Iterator[Problem]:
-    if sink.on_replace not in _ON_REPLACE:
-        yield Problem("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, _ON_REPLACE))
-    if sink.to not in _TARGETS:
-        yield Problem("sink.to", f"{sink.to!r} is not a target", nearest(sink.to, _TARGETS))
-    for name in _TARGETS.get(sink.to, ()):
-        if not isinstance(sink.settings.get(name), str) or not sink.settings[name]:
-            yield Problem("sink.settings", f"a sink to {sink.to} has settings.{name}, a text")
-    form = sink.settings.get("format", "jsonl")
-    if sink.to == "files" and form not in _FORMATS:
-        yield Problem("sink.settings.format", f"{form!r} is not a format", nearest(str(form), _FORMATS))
-    emit = sink.settings.get("emit", "rows")
-    if emit not in _EMITS:
-        yield Problem("sink.settings.emit", f"{emit!r} is unknown", nearest(str(emit), _EMITS))
-    keys = sink.settings.get("keys", [])
-    if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
-        yield Problem("sink.settings.keys", f"{keys!r} is not a list of columns")
-    size = sink.settings.get("batch_size", 1)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        yield Problem("sink.settings.batch_size", f"{size!r} is not a number of rows")
+def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], path: str, what: str = "") -> str:
+    """The canonical text; the text as it is, with a problem that begins with ``what``, if it can't be parsed."""
+    try:
+        return str(parse(text))
+    except ConfigurationError as error:
+        found.append(Problem(path, f"{what}{error.problem}", error.remedy))
+        return text
 
 
-@dataclass(frozen=True)
-class _Known:
-    """Everything that is declared.
+def canonical_transform(text: str, columns: Sequence[Column]) -> str:
+    """The canonical text of a partition transform.
 
-    :ivar alive: by name, as it is compared; tombstones are left out
-    :ivar all: tombstones too
-    :ivar whole: a name that is not there is not declared
+    :raises ConfigurationError: it is not a transform, or no column has the name, or one of a type that can't be used
+    """
+    transform = parse_transform(text)
+    column = next((each for each in columns if each.name.casefold() == transform.column.casefold()), None)
+    if column is None:
+        problem = f"{text!r}: there is no column {transform.column}"
+        raise ConfigurationError("partitioning", problem, nearest(transform.column, (each.name for each in columns)))
+    try:
+        kind = parse_type(column.type)
+    except ConfigurationError:
+        return text  # the column's own finding says so
+    if not transform.takes(kind):
+        raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
+    return str(replace(transform, column=column.name))
+
+
+def _repeated(values: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[tuple[T, T]]:
+    """Each value whose key one before it has, with that one."""
+    known: dict[Hashable, T] = {}
+    for each in values:
+        if (first := known.setdefault(key(each), each)) is not each:
+            yield each, first
+
+
+def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
+    """Unknown or duplicate names of columns."""
+    known = {name.casefold(): name for name in valid}
+    for number, name in enumerate(names):
+        if name.casefold() not in known:
+            yield Problem(f"{path}.{number}", f"there is no column {name}", nearest(name, known.values()))
+    yield from _listed_twice(names, path)
+
+
+def _listed_twice(texts: Iterable[str], path: str) -> Iterator[Problem]:
+    for (number, text), _ in _repeated(enumerate(texts), lambda each: each[1].casefold()):
+        yield Problem(f"{path}.{number}", f"{text} is listed twice")
+
+
+class Catalog:
+    """All declared objects.
+
+    :param flawed: names, as they are compared, of objects that are not what their author meant
+    :param whole: whether every document became an object; otherwise a name that is missing may be in one that did not
     """
 
-    alive: Mapping[str, Declared]
-    all: Mapping[str, Declared]
-    whole: bool
+    def __init__(self, declared: Sequence[Declared], *, flawed: Collection[str], whole: bool) -> None:
+        self._declared = declared
+        self._known = {each.obj.key: each for each in declared}
+        self._names = defaultdict[str, list[str]](list)
+        for key in self._known:
+            self._names[namespace_of(key)].append(key.rpartition(".")[2])
+        self._columns_of = facts.declared_columns(each.obj for each in self._known.values())
+        self._flawed = flawed
+        self._whole = whole
 
-    @cached_property
-    def namespaces(self) -> frozenset[str]:
-        return frozenset(map(namespace_of, self.all))
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong among the objects."""
+        for each, first in _repeated(self._declared, lambda each: each.obj.key):
+            yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
+        for each, first in _repeated(self._declared, lambda each: each.obj.id):
+            problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
+            yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
+        reads: dict[str, Sequence[Dependency]] = {}
+        for key, each in self._known.items():
+            try:
+                reads[key] = facts.object_reads(each.obj, known=self._known)
+                yield from self._read_problems(each, reads[key])
+            except QueryError as error:
+                remedy = error.remedy
+                if isinstance(error, UnreadableQueryError):
+                    remedy = "correct it; if Spark understands it, list what it reads in depends_on"
+                yield each.problem("query", error.problem, remedy)
+        order, circles = _order({key: [read.name for read in found] for key, found in reads.items()})
+        for circle in circles:
+            names = " -> ".join(self._known[key].obj.name for key in [*circle, circle[0]])
+            yield self._known[circle[0]].problem("query", f"it reads itself: {names}")
+        # What a broken object promises is not held against its readers.
+        hidden = {*self._flawed, *(self._known.keys() - reads.keys()), *(key for circle in circles for key in circle)}
+        for key in order:
+            each = self._known[key]
+            if each.obj.kind in QUERIED and key not in hidden and hidden.isdisjoint(read.name for read in reads[key]):
+                yield from self._query_problems(each)
 
+    def _read_problems(self, reader: Declared, reads: Sequence[Dependency]) -> Iterator[Problem]:
+        """What is wrong with the names that an object reads."""
+        obj, path = reader.obj, "query" if reader.obj.sink is None else "sink.source"
+        for name in facts.unqualified(obj.query) if obj.query and reads else ():
+            remedy = f"write {namespace_of(obj.name)}.{name}"
+            yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
+        for each in reads:
+            found = self._known.get(each.name)
+            problem = self._missing(obj, each.name) if found is None else _refused(obj, found.obj)
+            if problem is not None:
+                yield reader.problem(path, *problem)
+            # A source's columns may come with its refreshes.
+            if obj.sink is not None and found is not None and (columns := found.obj.columns):
+                sent = present_names(obj.sink.columns, columns)
+                for finding in name_findings(sent, (column.name for column in columns), "sink.columns"):
+                    yield reader.problem(finding.field, finding.problem, finding.remedy)
 
-def _read_problems(reader: Declared, reads: Sequence[Dependency], known: _Known) -> Iterator[Problem]:
-    """What is wrong with the names that an object reads."""
-    obj = reader.obj
-    path = "query" if obj.sink is None else "sink.source"
-    for name in unqualified(obj.query) if obj.query is not None else ():
-        remedy = f"write {namespace_of(obj.name)}.{name}"
-        yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
-    for each in reads:
-        found = known.alive.get(each.name)
-        problem = _missing(reader, each.name, known) if found is None else _refused(obj, found.obj)
-        if problem is not None:
-            yield reader.problem(path, *problem)
-    if obj.sink is not None and obj.sink.source.casefold() in known.alive:
-        source = known.alive[obj.sink.source.casefold()].obj
-        for finding in name_findings(obj.sink.columns, (c.name for c in source.columns), "sink.columns"):
-            yield reader.problem(finding.field, finding.problem, finding.remedy)
+    def _missing(self, reader: BuiltinObject, name: str) -> tuple[str, str] | None:
+        """The problem with a name that is not declared; None, if somebody else may own it."""
+        if name in map(str.casefold, reader.depends_on):
+            return None
+        inside = name.partition(".")[2]
+        if inside in self._known:
+            problem = f"it reads {name} with a catalog's name before it"
+            return problem, f"write {inside}: each lake has a catalog of its own"
+        namespace, _, last = name.rpartition(".")
+        if not self._whole or (namespace not in self._names and reader.sink is None):
+            return None
+        close = nearest(last, self._names.get(namespace, ()), show=0)
+        hint = "declare it, or name it in depends_on if it is not a built-in object"
+        if reader.sink is not None:
+            hint = "declare it, e.g. as a source"
+        return f"it reads {name}, which is not declared", f"{close} {hint}".strip()
 
-
-def _missing(reader: Declared, name: str, known: _Known) -> tuple[str, str] | None:
-    if name in known.all:
-        removed = known.all[name].obj.removed
-        return f"it reads {name}, which is removed in {removed.removed_in if removed else '?'}", "read something else"
-    if name in (each.casefold() for each in reader.obj.depends_on):
-        return None
-    _, _, inside = name.partition(".")
-    if inside in known.alive:
-        return f"it reads {name} with a catalog's name before it", f"write {inside}: each lake has a catalog of its own"
-    if not known.whole or not (namespace_of(name) in known.namespaces or reader.obj.sink is not None):
-        return None
-    siblings = [each.rpartition(".")[2] for each in known.alive if namespace_of(each) == namespace_of(name)]
-    close = nearest(name.rpartition(".")[2], siblings, show=0)
-    hint = "declare it, or name it in depends_on if it is not a built-in object"
-    if reader.obj.sink is not None:
-        hint = "declare it, e.g. as a source"
-    return f"it reads {name}, which is not declared", " ".join(part for part in (close, hint) if part)
+    def _query_problems(self, each: Declared) -> Iterator[Problem]:
+        """What is wrong with the query of an object; the names that it reads were checked before."""
+        query, namespace, columns_of = each.obj.query or "", namespace_of(each.obj.name), self._columns_of
+        try:
+            for flaw in facts.query_flaws(query, columns_of, namespace):
+                yield each.flaw("query", flaw)
+            starred = facts.expand_stars(query, columns_of, namespace) != query
+            names = facts.output_columns(query, columns_of, namespace)
+        except UnreadableQueryError:
+            return
+        except QueryError as error:
+            yield each.problem("query", error.problem, error.remedy)
+            return
+        given = [name.casefold() for name in names]
+        for (_, name), _ in _repeated(enumerate(given), lambda one: one[1]):
+            yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
+        columns, rest = [column.name for column in each.obj.columns], iter(given)
+        wanted = [name.casefold() for name in columns]
+        # A star stands for those of its columns that are declared.
+        fits = all(name in rest for name in wanted) if starred else wanted == given
+        if columns and not fits:
+            problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
+            yield each.problem("columns", problem, "write them alike, in the same order")
 
 
 def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | None:
-    """Why the one may not read the other. Who shares a namespace may build on what is unstable."""
-    stranger = namespace_of(reader.key) != namespace_of(found.key)
+    """Why the one may not read the other."""
     if found.kind is Kind.SINK:
         return f"it reads {found.name}, which is a sink", "read what that one reads"
     if found.per_instance is not None:
         return f"it reads {found.name}, which is one object for each {found.per_instance}", "read a single object"
-    if stranger and found.stability is Stability.UNSTABLE:
-        return f"it reads {found.name}, which is unstable: it may change or go at any time", "read something stable"
     if reader.kind is not Kind.SINK:
         return None
     if found.kind not in STORED:
         return f"{found.name} is a {found.kind.value}, which has no history to send", "make it a materialized_view"
-    if stranger and not found.exportable:
+    if namespace_of(reader.key) != namespace_of(found.key) and not found.exportable:
         remedy = "send a materialized_view over it, or have it declare exportable: true"
         return f"{found.name} is not exportable", remedy
     return None
 
 
-def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Problem]:
-    """What is wrong with the query of an object; what it reads was looked at before."""
-    obj = each.obj
-    if not obj.query:
-        return
-    namespace = namespace_of(obj.name)
-    try:
-        for problem, remedy in unknown_columns(obj.query, columns_of, namespace):
-            yield each.problem("query", problem, remedy)
-        starred = expand_stars(obj.query, columns_of, namespace) != obj.query
-        names = output_columns(obj.query, columns_of, namespace)
-    except UnreadableQueryError:
-        return
-    except QueryError as error:
-        yield each.problem("query", error.problem, error.remedy)
-        return
-    found = [name.casefold() for name in names]
-    for name, count in Counter(found).items():
-        if count > 1:
-            yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
-    columns = [column.name for column in each.obj.columns]
-    declared, rest = [name.casefold() for name in columns], iter(found)
-    if starred and all(name in rest for name in declared):
-        return
-    if columns and declared != found:
-        problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
-        yield each.problem("columns", problem, "write them alike, in the same order")
-
-
-_OURS = "rfr_system"
-"""The namespace of this package's own objects."""
-_MOST_CIRCLES = 20
-
-
-def catalog_problems(
-    declared: Sequence[Declared], version: str, *, flawed: frozenset[str], whole: bool
-) -> Iterator[Problem]:
-    """All that is wrong among objects.
-
-    :param flawed: names, as they are compared, of objects that are not what their author meant
-    :param whole: whether every document became an object; otherwise a name that is missing may be in one that did not
-    """
-    yield from _name_problems(declared)
-    alive = {each.obj.key: each for each in declared if not is_gone(each.obj, version)}
-    known = _Known(alive, {each.obj.key: each for each in declared}, whole)
-    reads: dict[str, Sequence[Dependency]] = {}
-    for key, each in alive.items():
-        try:
-            reads[key] = object_reads(each.obj, known=alive.keys()) if _reads(each.obj) else ()
-        except QueryError as error:
-            remedy = error.remedy
-            if isinstance(error, UnreadableQueryError):
-                remedy = "correct it; if Spark understands it, list what it reads in depends_on"
-            yield each.problem("query", error.problem, remedy)
-            continue
-        yield from _read_problems(each, reads[key], known) if _reads(each.obj) else ()
-    order, circles = _order({key: [read.name for read in found if read.name in alive] for key, found in reads.items()})
-    for circle in circles:
-        yield alive[circle[0]].problem(
-            "query", f"it reads itself: {' -> '.join(alive[key].obj.name for key in circle)}"
-        )
-    columns_of = declared_columns(each.obj for each in alive.values())
-    hidden = flawed | {key for circle in circles for key in circle} | (alive.keys() - reads.keys())
-    for key in order:
-        each = alive[key]
-        if each.obj.kind in QUERIED and key not in hidden and not any(read.name in hidden for read in reads[key]):
-            yield from _query_problems(each, columns_of)
-
-
-def _reads(obj: BuiltinObject) -> bool:
-    """Whether it has what its kind reads by; what is missing or strange was problem before."""
-    return obj.sink is not None if obj.kind is Kind.SINK else obj.kind in QUERIED and bool(obj.query)
-
-
-def _name_problems(declared: Sequence[Declared]) -> Iterator[Problem]:
-    """Names and ids that are taken, and names in a namespace that can't have any."""
-    by_key = {each.obj.key: each for each in declared}
-    closed = any(each.ours for each in declared)
-    names: dict[str, Declared] = {}
-    ids: dict[UUID, Declared] = {}
-    for each in declared:
-        first = names.setdefault(each.obj.key, each)
-        if first is not each:
-            yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
-        first = ids.setdefault(each.obj.id, each)
-        if first is not each:
-            problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
-            yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
-        parts = each.obj.key.split(".")
-        inside = next((found for end in range(2, len(parts)) if (found := ".".join(parts[:end])) in by_key), None)
-        if inside is not None:
-            problem = f"its namespace {inside} is an object: {by_key[inside].obj.place}"
-            yield each.problem("name", problem, "names below a table are those of its metadata")
-        if closed and not each.ours and parts[0] == _OURS:
-            yield each.problem("name", f"the namespace {_OURS} is this package's own", "take another namespace")
-
-
-def _order(reads: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
     """What is read before its readers, and the circles that were left out."""
-    left, circles = dict(reads), list[list[str]]()
+    circles: list[tuple[str, ...]] = []
     while True:
         try:
-            return list(Graph(left).order(str)), circles
+            return in_order(reads, str), circles
         except CycleError as error:
-            circle = [*error.cycle, error.cycle[0]]
-            circles.append(circle)
-            left = {
-                key: [name for name in found if name not in circle] for key, found in left.items() if key not in circle
-            }
-            if len(circles) == _MOST_CIRCLES:
-                return [], circles
+            circles.append(error.cycle)
+            # The graph leaves out edges to names that have no entry.
+            reads = {key: found for key, found in reads.items() if key not in error.cycle}
+
+
+def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> Iterator[Problem]:
+    """What is wrong with the documents which say that something goes, and with lists of instances."""
+    for each in removed:
+        if problem := name_problem(each.name):
+            yield Problem(each.name, problem, "write namespace.name, or namespace.table.column", str(each.place))
+    for each, first in _repeated(removed, lambda each: each.key):
+        yield Problem(each.name, f"it is removed already: {first.place}", "keep one of the two", str(each.place))
+    for one in listed:
+        if not is_plain(one.name):
+            problem = f"{one.name!r} is not a name"
+            yield Problem(one.name, problem, "write what per_instance says, e.g. lake", str(one.place))
+        if not all(text.strip() for pair in one.instances.items() for text in pair):
+            yield Problem(one.name, "an instance has an empty id or name", "write ID: NAME", str(one.place))
+    for one, other in _repeated(listed, lambda one: one.name):
+        problem = f"there is a list of each {one.name} already: {other.place}"
+        yield Problem(one.name, problem, "keep one of the two", str(one.place))

@@ -2,182 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.resources import files
+from itertools import starmap
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.builtins.declaration._document import (
-    Declared,
-    Fields,
-    Flaw,
-    Node,
-    YamlProblem,
-    declared,
-    documents,
-    problems_in,
-)
-from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place
+from airflow_provider_rfr.builtins.declaration._document import Declaration, Declared, Instances, Node, documents, read
+from airflow_provider_rfr.builtins.declaration._rules import Catalog, checked, other_problems
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, Removed
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
-from airflow_provider_rfr.lake.types import is_plain
-
-_KIND = "instances"
-"""Of the documents that hold a list."""
-
-
-def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | None:
-    """What a document lists: the name that ``per_instance`` gives them, and theirs by their ids."""
-    fields = Fields(node, flaws)
-    fields.only(("kind", "name", _KIND))
-    name, inside = fields.text("name"), fields.inside(_KIND)
-    if not fields.needs("name", _KIND) or name is None or inside is None:
-        return None
-    node = node.value[_KIND]
-    inside.needs(*(node.value if isinstance(node.value, dict) else ()))
-    return name, fields.mapping(_KIND)
-
 
 GROUP = "airflow_provider_rfr.builtins"
 """Entry points of packages that declare objects: a package whose folder holds YAML files, objects, or a function that
 returns either."""
-_SUFFIXES = (".yaml", ".yml")
-_DEEPEST = 4
-"""Lists inside lists of sources."""
+_SUFFIXES: Final = (".yaml", ".yml")
+_OWN_PROJECT: Final = "rfr"
+Source = Path | str | BuiltinObject | Removed | Iterable["Source"]
 
 
-class Collected:
-    """What was found.
-
-    :ivar flawed: names, as they are compared, of objects that are not what their author meant
-    :ivar whole: every document became an object
-    """
+class _Collector:
+    """Reads sources; each problem is a document, or a part of one, that became no declaration."""
 
     def __init__(self, project: str) -> None:
         self.declared: list[Declared] = []
-        self.instances: dict[str, tuple[Instance, ...]] = {}
+        self.removed: list[Removed] = []
+        self.instances: list[Instances] = []
         self.problems: list[Problem] = []
-        self.flawed: set[str] = set()
-        self.whole = True
         self._project = project
-        self._read: set[Path] = set()
-        self._listed: dict[str, Place] = {}
+        self._files: set[Path] = set()
 
-    def add(self, source: Any, depth: int = 0) -> None:
-        if isinstance(source, BuiltinObject):
-            self.declared.append(Declared(source))
-        elif isinstance(source, (str, Path)):
-            path = Path(source)
-            found = [path]
-            if path.is_dir():
-                found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
-                found = [
-                    each for each in found if not any(part.startswith(".") for part in each.relative_to(path).parts)
-                ]
-            for each in found:
-                self._file(each)
-            if not found:
-                self._miss("the folder has no YAML files", place=str(path))
+    def add(self, source: Any) -> None:
+        if isinstance(source, (str, Path)):
+            self._path(Path(source))
         elif isinstance(source, ModuleType):
-            self.add([Path(each) for each in getattr(source, "__path__", ())], depth + 1)
-        elif isinstance(source, Iterable) and not isinstance(source, (bytes, dict)) and depth < _DEEPEST:
+            self.add(map(Path, getattr(source, "__path__", ())))
+        elif isinstance(source, Declaration):
+            self._take(source)
+        elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
             for each in source:
-                self.add(each, depth + 1)
+                self.add(each)
         else:
-            self._miss(f"a source is {type(source).__name__}", "give a folder, a YAML file or a BuiltinObject")
-
-    def add_instances(self, name: str, instances: Mapping[Any, Any], place: Place) -> None:
-        """Add a list of instances, from YAML or from Python: their names by their ids."""
-        found: list[tuple[str, str]] = []
-        if not is_plain(name):
-            found.append((f"{name!r} is not a name", "write what per_instance says, e.g. lake"))
-        for key, called in instances.items():
-            if not isinstance(key, str) or not key.strip():
-                found.append((f"the id {key!r} of an instance is not text", "write ID: NAME"))
-            elif not isinstance(called, str) or not called.strip():
-                found.append((f"the name {called!r} of {key} is not text", "write ID: NAME"))
-        if name in self._listed:
-            found.append((f"there is a list of each {name} already: {self._listed[name]}", "keep one of the two"))
-        self.problems += [Problem(name, *each, place=str(place)) for each in found]
-        if not found:
-            self._listed[name] = place
-            self.instances[name] = tuple(Instance(*each) for each in sorted(instances.items()))
+            self._miss(str(Place()), f"a source is {type(source).__name__}", "give a folder, a YAML file or an object")
 
     def add_ours(self) -> None:
+        """Add what this package declares, which may be inside of an archive."""
         folder = files("airflow_provider_rfr.builtins").joinpath("own")
         for each in sorted(folder.iterdir(), key=lambda file: file.name):
             if each.name.endswith(_SUFFIXES):
-                self._text(each.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{each.name}", ours=True)
+                self._text(each.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{each.name}")
 
     def add_entry_points(self) -> None:
         for each in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
-            place = f"entry point {each.name} ({each.value})"
-            found = self._called(each.load, place)
-            self.add(self._called(found, place) if callable(found) else found if found is not None else ())
+            try:
+                found = each.load()
+                self.add(found() if callable(found) else found)
+            except Exception as error:  # noqa: BLE001
+                place = f"entry point {each.name} ({each.value})"
+                self._miss(place, f"it can't be loaded: {type(error).__name__}: {error}")
 
-    def _called(self, function: Callable[[], Any], place: str) -> Any:
-        """The result of a function of another package; an exception becomes a problem."""
-        try:
-            return function()
-        except Exception as error:  # noqa: BLE001
-            self._miss(f"it can't be loaded: {type(error).__name__}: {error}", place=place)
-            return ()
+    def _path(self, path: Path) -> None:
+        found = [path]
+        if path.is_dir():
+            found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+            # A hidden folder may be the source itself.
+            found = [each for each in found if not re.search(r"(^|/)\.", each.relative_to(path).as_posix())]
+        if not found:
+            self._miss(str(path), "the folder has no YAML files")
+        for each in found:
+            try:
+                if (real := each.resolve()) not in self._files:
+                    self._files.add(real)
+                    self._text(each.read_text("utf-8-sig"), str(each))
+            except OSError as error:
+                self._miss(str(each), f"it can't be read: {error.strerror}")
+            except UnicodeDecodeError:
+                self._miss(str(each), "it is not text in UTF-8")
 
-    def _file(self, path: Path) -> None:
-        try:
-            real = path.resolve()
-            if real in self._read:
-                return
-            self._read.add(real)
-            text = path.read_text("utf-8-sig")
-        except OSError as error:
-            self._miss(f"it can't be read: {error.strerror}", place=str(path))
-        except UnicodeDecodeError:
-            self._miss("it is not text in UTF-8", place=str(path))
+    def _text(self, text: str, file: str) -> None:
+        for node, flaws in documents(text):
+            found = None if flaws else read(node, Place(file, node.line), self._project, flaws)
+            name = node.value.get("name") if isinstance(node.value, dict) else None
+            whose = name.value if name is not None and isinstance(name.value, str) else ""
+            for each in flaws:
+                self._miss(str(Place(file, each.line)), each.problem, each.remedy, whose)
+            if found is not None:
+                self._take(found, node)
+
+    def _take(self, found: Declaration, node: Node | None = None) -> None:
+        if isinstance(found, BuiltinObject):
+            self.declared.append(Declared(found, node or Node(found.place.line or 1, None)))
+        elif isinstance(found, Removed):
+            self.removed.append(found)
         else:
-            self._text(text, str(path), ours=False)
+            self.instances.append(found)
 
-    def _text(self, text: str, file: str, *, ours: bool) -> None:
-        try:
-            for node, given in documents(text):
-                kind, flaws = node.value.get("kind") if isinstance(node.value, dict) else None, [*given]
-                if kind is None or kind.value != _KIND:
-                    self._object(node, flaws, file, ours=ours)
-                    continue
-                found = _listed(node, flaws) if not flaws else None
-                self.problems += problems_in(flaws, file, _name(node.value))
-                if found is not None and not flaws:
-                    self.add_instances(*found, Place(file, node.line))
-        except YamlProblem as problem:
-            self.whole = False
-            self.problems += problems_in([problem.flaw], file, "")
-
-    def _object(self, node: Node, flaws: list[Flaw], file: str, *, ours: bool) -> None:
-        obj = declared(node, flaws, file=file, project=self._project, ours=ours) if not flaws else None
-        name = obj.obj.name if obj is not None else _name(node.value)
-        self.problems += problems_in(flaws, file, name)
-        if obj is not None:
-            self.declared.append(obj)
-            self.flawed.update([obj.obj.key] if flaws else ())
-        else:
-            self.whole = False
-
-    def _miss(self, problem: str, remedy: str = "", *, place: str = "") -> None:
-        self.whole = False
-        self.problems.append(Problem("", problem, remedy, place or str(Place())))
-
-
-def _name(value: Any) -> str:
-    name = value.get("name") if isinstance(value, dict) else None
-    return name.value if name is not None and isinstance(name.value, str) else ""
-
-
-_OWN_PROJECT: Final = "rfr"
-Source = Path | str | BuiltinObject | Iterable["Source"]
+    def _miss(self, place: str, problem: str, remedy: str = "", name: str = "") -> None:
+        self.problems.append(Problem(name, problem, remedy, place))
 
 
 def load_objects(
@@ -185,7 +111,6 @@ def load_objects(
     project: str = _OWN_PROJECT,
     version: str | None = None,
     entry_points: bool | None = None,
-    instances: Mapping[str, Mapping[str, str]] | None = None,
 ) -> CatalogSpec:
     """Read declarations; nothing has to be registered besides.
 
@@ -194,32 +119,31 @@ def load_objects(
     :param version: of the code that declares them; this package's, where it is not given
     :param entry_points: take in what this package and other installed ones declare; by default in the project ``rfr``
         alone, since what they declare is there once in a lake
-    :param instances: for the objects that are generated: by what ``per_instance`` names, the instances' names by their
-        ids, e.g. ``{"lake": {"eu": "Europe West"}}``. A YAML document of kind ``instances`` says the same
     :raises DeclarationError: with all problems
     """
-    version = __version__ if version is None else version
-    collected = Collected(project)
+    collected = _Collector(project)
     if entry_points or (entry_points is None and project == _OWN_PROJECT):
         collected.add_ours()
         collected.add_entry_points()
-    for source in sources:
-        collected.add(source)
-    for name, each in (instances or {}).items():
-        collected.add_instances(name, each, Place())
-    declared = [replace(each, obj=canonical(each.obj)) for each in collected.declared]
-    problems, flawed = [*collected.problems], set(collected.flawed)
-    for one in declared:
-        own = [one.problem(found.field, found.problem, found.remedy) for found in findings(one.obj, version)]
-        problems += own
-        flawed.update([one.obj.key] if own else ())
-    problems += catalog_problems(declared, version, flawed=frozenset(flawed), whole=collected.whole)
+    collected.add(sources)
+    declared, problems, flawed = list[Declared](), [*collected.problems], set[str]()
+    for each in collected.declared:
+        obj, found = checked(each.obj)
+        declared.append(replace(each, obj=obj))
+        problems += [each.problem(one.field, one.problem, one.remedy) for one in found]
+        flawed.update([obj.key] if found else ())
+    problems += Catalog(declared, flawed=flawed, whole=not collected.problems).problems()
+    problems += other_problems(collected.removed, collected.instances)
     if problems:
         raise DeclarationError.of(sorted(dict.fromkeys(problems), key=_by_place))
-    objects = tuple(sorted((each.obj for each in declared), key=lambda each: each.key))
-    return CatalogSpec(project, version, objects, MappingProxyType(collected.instances))
+    listed = {one.name: tuple(starmap(Instance, sorted(one.instances.items()))) for one in collected.instances}
+    objects = sorted((each.obj for each in declared), key=lambda each: each.key)
+    removed = sorted(collected.removed, key=lambda each: each.key)
+    version = __version__ if version is None else version
+    return CatalogSpec(project, version, tuple(objects), MappingProxyType(listed), tuple(removed))
 
 
-def _by_place(problem: Problem) -> tuple[str, int, str]:
-    file, _, line = problem.place.rpartition(":")
-    return (file, int(line), problem.field) if line.isdigit() else (problem.place, 0, problem.field)
+def _by_place(problem: Problem) -> tuple[list[str | int], str]:
+    """Sorts the numbers in a place as numbers: line 9 comes before line 10."""
+    parts = re.split(r"(\d+)", problem.place)
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)], problem.field

@@ -1,4 +1,4 @@
-"""Steps on tables: create, alter, rewrite, recompute, empty, rename, retire (rename out of the way, to be collected).
+"""Steps on tables: create, alter, replace rows, rename, retire (rename out of the way, to be collected).
 
 Columns, rows and marks change in one Iceberg commit. If another writer commits while rows are computed, the commit
 fails and what that writer added is computed as well. So no row is lost, and no reader ever sees columns without their
@@ -6,7 +6,6 @@ rows."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -14,272 +13,239 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.execution.work import TOKEN, Work, change_of, rewriting_query
-from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, STEP
-from airflow_provider_rfr.exceptions import LeaseLostError, StepError
+from airflow_provider_rfr.builtins.execution.refresh import files_family, inputs_summary
+from airflow_provider_rfr.builtins.execution.work import TOKEN, Mechanism, Work
+from airflow_provider_rfr.builtins.planning.plan import Action
+from airflow_provider_rfr.builtins.spec import Kind
+from airflow_provider_rfr.builtins.state import MARKER, STEP, encode
+from airflow_provider_rfr.exceptions import LeaseLostError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
+from airflow_provider_rfr.lake.types import quoted
 from airflow_provider_rfr.store import deploys
 
 log = logging.getLogger(__name__)
 
 
-def existing(work: Work, step: Step) -> MigratedTable:
-    """The step's table.
+class TableStep(Mechanism):
+    """A change of the step's table."""
 
-    :raises StepError: there is none
-    """
-    table = work.table(step.name)
-    if table is None:
-        raise StepError(step.name, step.how.value, "it is gone from the catalog", "plan again")
-    return table
+    def table(self) -> MigratedTable:
+        """The table.
+
+        :raises StepError: there is none
+        """
+        found = self.work.table(self.name)
+        if found is None:
+            raise self.refused("it is gone from the catalog")
+        return found
+
+    def probe(self) -> bool:
+        return self.is_done(self.table().properties)
+
+    def evidence(self) -> dict[str, Any]:
+        table = self.work.table(self.name)
+        if table is None:
+            return {}
+        found = {"rows": table.entry.rows, "snapshot_after": table.tagged_snapshot(MIGRATION_TAG, self.work_id)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def change(self) -> TableChange:
+        """What becomes of the table besides its rows; with the marks, which are a part of the same commit."""
+        details, record = self.step.details, self.record
+        updates = tuple(tuple(batch) for batch in details.get("updates", ()))
+        tighten = tuple(details.get("tighten", ()))
+        # After these, the keys have to be set again, if a key column is concerned.
+        moved = bool(tighten) or any(each["op"] in ("drop", "relax", "rename") for batch in updates for each in batch)
+        keys = record.keys if moved or "keys" in details else None
+        return TableChange(updates, tighten, details.get("partitioning"), keys, self.properties(), self.unset())
+
+    def refuse_nulls(self, columns: Sequence[str]) -> None:
+        """Refuse to make columns required that hold NULLs.
+
+        :raises StepError: there are such columns
+        """
+        if columns:
+            problem = f"{', '.join(columns)} can't be required: there are rows without a value"
+            raise self.refused(problem, "fill them in, declare it as optional, or rewrite it with an expression")
+
+    def computed(self, target: FileTarget) -> tuple[Sequence[StoredFile], dict[str, str]]:
+        """The result of the object's query, or the list of the declared objects, in files; and the commit's summary."""
+        summary = {MIGRATION_TAG: self.work_id}
+        sql = self.step.details.get("sql")
+        if sql is None:
+            schema = pa.schema([field.remove_metadata() for field in target.rows])
+            listed = pa.Table.from_pylist(_listed_objects(self.work), schema=schema)
+            return [file for file, _ in target.write(listed)], summary
+        if self.step.kind is Kind.MATERIALIZED_VIEW:
+            objects = {each.key: each for each in self.work.objects.values()}
+            summary |= inputs_summary(self.record, objects, self.work.catalog)
+        return self.engine.compute(query=str(sql), table=self.name, target=target), summary
 
 
-def probe(work: Work, step: Step) -> bool:
-    """Whether the step is done. The marks are in the same commit as the change.
+class CreateTable(TableStep):
+    """Make the table with its marks and its rows, all in one commit: one with a query is never empty."""
 
-    :raises StepError: the table is gone, or is not the object's
-    """
-    if step.how is Action.CREATE and work.table(step.name) is None:
-        return False
-    table = existing(work, step)
-    if work.is_marked(table.properties, step):
-        return True
-    marker = table.properties.get(MARKER)
-    if step.how is Action.CREATE:
-        raise StepError(step.name, step.how.value, "something has that name already", "plan again")
-    if marker != str(step.uuid) and not (marker is None and step.how is Action.ADOPT):
-        raise StepError(step.name, step.how.value, "it does not carry our marker: no deploy made it", "plan again")
-    return False
+    def probe(self) -> bool:
+        table = self.work.table(self.name)
+        if table is not None and not self.is_marked(table.properties):
+            raise self.refused("something has that name already")
+        return table is not None
 
-
-def evidence(work: Work, step: Step) -> dict[str, Any]:
-    """Figures of the changed table for the journal."""
-    table = existing(work, step)
-    snapshot = table.tagged_snapshot(MIGRATION_TAG, work.work_id(step))
-    found = {"table": table.entry.uuid, "rows": table.entry.rows, "snapshot_after": snapshot}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def create(work: Work, step: Step) -> None:
-    """Make the table with its marks, if it is not there yet.
-
-    :raises StepError: another writer created one at the same moment
-    """
-    record = work.record(step)
-    found = work.table(step.name)
-    definition = table_definition(record.columns, record.partitioning, record.keys, work.properties(step))
-    table = found or MigratedTable.create(work.catalog, step.name, definition)
-    if table.properties.get(MARKER) != str(step.uuid) or table.properties.get(DEPLOY) != work.deploy_id:
+    def do(self) -> None:
+        record, work = self.record, self.work
+        definition = table_definition(record.columns, record.partitioning, record.keys, self.properties())
+        new = NewTable(work.catalog, self.name, definition)
+        files: Sequence[StoredFile] = ()
+        summary: dict[str, str] = {}
+        if self.step.kind is Kind.MATERIALIZED_VIEW or self.step.details.get("lists_objects"):
+            target = new.target(files_family(record.uuid, f"create {self.work_id}"))
+            files, summary = self.computed(target)
+            self.refuse_nulls(nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
         work.lease.ensure()
-        raise StepError(step.name, step.how.value, "something has that name already", "plan again")
-    if found is None:
-        _undo_if_late(work, table)
+        new.commit(files, summary)
+        self._undo_if_late(self.table())
+
+    def _undo_if_late(self, made: MigratedTable) -> None:
+        """Drop the new table if the lease was lost meanwhile: before there was one, nothing could fence this deploy.
+
+        :raises LeaseLostError: it came too late
+        """
+        try:
+            self.work.lease.ensure()
+        except LeaseLostError:
+            there = self.work.table(self.name)
+            ours = there is not None and there.properties.get(TOKEN) == str(self.work.lease.token)
+            if there is not None and ours and there.is_as(made):
+                purge_table(self.work.catalog, self.name)
+            raise
 
 
-def _undo_if_late(work: Work, table: MigratedTable) -> None:
-    """Drop the new table if the lease was lost meanwhile: before there was a table, nothing could fence this deploy.
-
-    :raises LeaseLostError: it came too late
-    """
-    try:
-        work.lease.ensure()
-    except LeaseLostError:
-        there = work.table(table.name)
-        if there is not None and there.is_as(table) and there.properties.get(TOKEN) == str(work.lease.token):
-            purge_table(work.catalog, table.name)
-        raise
-
-
-def alter(work: Work, step: Step) -> None:
+class AlterTable(TableStep):
     """Columns, partitioning, keys, properties: one commit, no snapshot."""
-    table, change = existing(work, step), change_of(work, step)
-    if change.tighten:
-        old = {each.name.casefold() for each in table.entry.columns}
-        names = [str(each["column"]) for each in change.tighten]
-        # The columns' present names, by those after the updates.
-        for batch in reversed(change.updates):
-            before = {each["to"]: str(each["column"]) for each in batch if each["op"] == "rename"}
-            names = [before.get(name, name) for name in names]
-        _refuse_nulls(step, table.with_nulls(name for name in names if name.casefold() in old))
-    table.alter(change)
+
+    def do(self) -> None:
+        table, change = self.table(), self.change()
+        if change.tighten:
+            origins = table.origins(change)
+            required = (str(each["column"]).casefold() for each in change.tighten)
+            self.refuse_nulls(table.with_nulls(origins[name] for name in required if name in origins))
+        table.alter(change)
 
 
-def _refuse_nulls(step: Step, columns: list[str]) -> None:
-    """Refuse to make columns required that hold NULLs.
-
-    :raises StepError: there are such columns
-    """
-    if columns:
-        raise StepError(
-            step.name,
-            step.how.value,
-            f"{', '.join(columns)} can't be required: there are rows without a value",
-            "fill them in, declare it as optional, or rewrite it with an expression",
-        )
-
-
-def _family(step: Step, since: str) -> str:
-    """The prefix of the step's file names.
-
-    It is the same for each deploy that tries, until one commits. So files of a dead deploy are used again or collected,
-    and files of a commit never are.
-
-    :param since: a value that changes with the commit
-    """
-    return f"rfr-{hashlib.sha256(f'{step.uuid}/{since}'.encode()).hexdigest()[:32]}-"
-
-
-def create_filled(work: Work, step: Step) -> None:
-    """Make a table with its rows, all in one commit: there is never an empty one."""
-    record = work.record(step)
-    definition = table_definition(record.columns, record.partitioning, record.keys, work.properties(step))
-    new = NewTable(work.catalog, step.name, definition)
-    target = new.target(_family(step, f"create {work.work_id(step)}"))
-    files = _computed(work, step, target)
-    _refuse_nulls(step, nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
-    work.lease.ensure()
-    new.commit(files, {MIGRATION_TAG: work.work_id(step)})
-    _undo_if_late(work, existing(work, step))
-
-
-def replace_rows(work: Work, step: Step) -> None:
+class ReplaceRows(TableStep):
     """Put other rows in the place of all rows, or none, in one commit; refused where a required column would have a
     NULL. Sinks skip the snapshot by its tag."""
-    table, change = existing(work, step), change_of(work, step)
-    target = table.coming(change, _family(step, table.properties.get(STEP, "")))
-    files: Sequence[StoredFile] = ()
-    if step.how is Action.RECOMPUTE:
-        files = _computed(work, step, target)
-    elif step.how is Action.REWRITE and table.snapshot_id is not None:
-        files = _rewritten(work, step, table, target)
-    _refuse_nulls(step, nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
-    work.lease.ensure()
-    table.replace_rows(change, files, target, {MIGRATION_TAG: work.work_id(step)})
-    try:
-        target.collect(files)
-    except OSError as error:
-        log.warning("files of earlier runs could not be collected: %s", error)
+
+    def do(self) -> None:
+        table, change = self.table(), self.change()
+        # The mark changes with each commit of a deploy: until then, the files of each try are found by the next one.
+        target = table.coming(change, files_family(self.record.uuid, table.properties.get(STEP, "")))
+        files: Sequence[StoredFile] = ()
+        summary = {MIGRATION_TAG: self.work_id}
+        if self.step.how is Action.RECOMPUTE:
+            files, summary = self.computed(target)
+        elif self.step.how is Action.REWRITE and table.snapshot_id is not None:
+            files = self._rewritten(table, target)
+        self.refuse_nulls(nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
+        self.work.lease.ensure()
+        # Of a materialized view there is a snapshot in any case, so that a refresh at the same time can't commit too.
+        table.replace_rows(change, files, target, summary, always=self.step.kind is Kind.MATERIALIZED_VIEW)
+        try:
+            target.collect(files)
+        except OSError as error:
+            log.warning("files of earlier runs could not be collected: %s", error)
+
+    def query(self, table: MigratedTable) -> str:
+        """The table's rows with its coming columns: by an expression, by the column they came from, or NULL."""
+        expressions = {name.casefold(): text for name, text in self.step.details.get("expressions", {}).items()}
+        origins = table.origins(self.change())
+        parts = []
+        for column in self.record.columns:
+            origin = origins.pop(column.name.casefold(), None)
+            text = expressions.get(column.name.casefold()) or ("NULL" if origin is None else quoted(origin))
+            parts.append(f"CAST(({text}) AS {column.type}) AS {quoted(column.name)}")
+        # A column that others added, and that nobody declares, keeps its values.
+        parts += map(quoted, origins.values())
+        return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, self.name.split('.')))}"
+
+    def _rewritten(self, table: MigratedTable, target: FileTarget) -> Sequence[StoredFile]:
+        """The table's rows with their coming columns, in files.
+
+        :raises StepError: there are not as many as before
+        """
+        files = self.engine.compute(query=self.query(table), table=self.name, target=target, snapshot=table.snapshot_id)
+        before, after = table.rows(), sum(each.rows for each in files)
+        if after != before:
+            raise self.refused(f"{before} rows became {after}; nothing was changed", "")
+        return files
 
 
-def _computed(work: Work, step: Step, target: FileTarget) -> Sequence[StoredFile]:
-    """The result of the object's query, or the list of the declared objects, in files."""
-    sql = step.details.get("sql")
-    if sql is None:
-        schema = pa.schema([field.remove_metadata() for field in target.rows])
-        return [file for file, _ in target.write(pa.Table.from_pylist(_listed_objects(work), schema=schema))]
-    return work.engine(step).compute(query=str(sql), table=step.name, target=target)
+class RenameTable(TableStep):
+    """Mark the table, then rename it: a rename is not a commit, so it can't carry the mark."""
+
+    def probe(self) -> bool:
+        there = self.work.table(self._to)
+        if there is not None and self.is_marked(there.properties):
+            return True
+        self.is_done(self.table().properties)
+        return False
+
+    @property
+    def _to(self) -> str:
+        return str(self.step.details["to"])
+
+    def do(self) -> None:
+        table = self.table()
+        if not self.is_marked(table.properties):
+            table.alter(TableChange(properties=self.marks()))
+            self.work.lease.ensure()
+            table = self.table()
+        table.rename(self._to)
+
+    def settle(self, connection: Connection, now: int) -> None:
+        """A table that was retired and has a name again is not to be deleted."""
+        deploys.retract(connection, self.work.plan.project, self.name)
 
 
-def _rewritten(work: Work, step: Step, table: MigratedTable, target: FileTarget) -> Sequence[StoredFile]:
-    """The table's rows with their coming columns, in files.
+class RetireTable(TableStep):
+    """Rename the table out of the way; its properties stay."""
 
-    :raises StepError: there are not as many as before
-    """
-    assert table.snapshot_id is not None
-    names = [each.name for each in table.entry.columns]
-    files = work.engine(step).compute(
-        query=rewriting_query(step.name, names, work.record(step).columns, step.details),
-        table=step.name,
-        target=target,
-        read={step.name.casefold(): table.snapshot_id},
-        row_wise=step.name.casefold(),
-    )
-    before, after = table.rows(), sum(each.rows for each in files)
-    if after != before:
-        raise StepError(step.name, step.how.value, f"{before} rows became {after}; nothing was changed")
-    return files
+    def probe(self) -> bool:
+        """Whether the table has its retired name, or is deleted."""
+        retired = self.work.table(self._to)
+        if retired is not None and retired.properties.get(MARKER) == str(self.step.uuid):
+            return True
+        table = self.work.table(self.name)
+        return table is None or self.is_done(table.properties)
 
+    @property
+    def _to(self) -> str:
+        return self.work.retired_name(self.name)
 
-_SAME = ("name", "physical", "protect", "comment", "owner", "instance", "revision")
-_DIGESTS = ("contract", "constraints", "logic", "meta")
-_OF_COLUMN = ("name", "type", "required", "comment")
+    def do(self) -> None:
+        self.table().rename(self._to)
 
 
 def _listed_objects(work: Work) -> list[dict[str, Any]]:
     """What the registry is going to hold, in the order of names."""
-    held = {each.uuid: each for each in work.recorded.objects if each.uuid not in work.plan.forgotten}
-    held |= work.records
     stepped = {each.uuid for each in work.plan.steps}
-    declared = {each.id: each for each in work.spec.objects}
     rows = []
-    for obj in sorted(held.values(), key=lambda one: one.key):
-        said = declared.get(obj.uuid)
+    for obj in sorted(work.objects.values(), key=lambda one: one.key):
+        said = encode(obj)
         rows.append(
             {
-                **{name: getattr(obj, name) for name in _SAME},
-                **{name: getattr(obj, name).value for name in ("kind", "stability", "contents")},
-                **{name: getattr(obj.fingerprints, name).digest for name in _DIGESTS},
-                "id": str(obj.uuid),
+                **said,
+                "id": said["uuid"],
+                "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
                 "project": work.plan.project,
-                "exportable": said.exportable if said is not None else None,
-                "columns": [{name: getattr(each, name) for name in _OF_COLUMN} for each in obj.columns],
-                "keys": list(obj.keys),
-                "partitioning": list(obj.partitioning),
                 "reads": [each.name for each in obj.deps],
                 "query": obj.raw_sql,
                 "executed_query": obj.sql,
                 "version": work.spec.version,
                 "deploy_id": work.deploy_id if obj.uuid in stepped else obj.deploy_id,
-                "deprecated_since": said.removed.deprecated_since if said is not None and said.removed else None,
             }
         )
     return rows
-
-
-def probe_rename(work: Work, step: Step) -> bool:
-    """Whether the table has its new name, or one that a later step gave it, and carries the step's mark.
-
-    :raises StepError: what has the old name is not the object
-    """
-    named = map(work.table, work.new_names(step))
-    if any(table is not None and work.is_marked(table.properties, step) for table in named):
-        return True
-    table = work.table(step.name)
-    if table is None or table.properties.get(MARKER) != str(step.uuid):
-        raise StepError(step.name, step.how.value, "what has the name is not the object", "plan again")
-    return False
-
-
-def rename(work: Work, step: Step) -> None:
-    """Mark the table, then rename it: a rename is not a commit, so it can't carry the mark."""
-    table = existing(work, step)
-    if not work.is_marked(table.properties, step):
-        table.alter(TableChange(properties=work.marks(step)))
-        work.lease.ensure()
-        table = existing(work, step)
-    table.rename(str(step.details["to"]))
-
-
-def take_from_garbage(connection: Connection, now: int, work: Work, step: Step) -> None:
-    """A table that was retired and has a name again is not to be deleted."""
-    deploys.retract(connection, work.plan.project, step.name)
-
-
-def probe_retire(work: Work, step: Step) -> bool:
-    """Whether the table has its retired name, is deleted, or exists again already.
-
-    :raises StepError: no deploy made it
-    """
-    retired = work.table(work.retired_name(step.name))
-    if retired is not None and retired.properties.get(MARKER) == str(step.uuid):
-        return True
-    table = work.table(step.name)
-    if table is None or work.is_marked(table.properties, step):
-        return True
-    if table.properties.get(MARKER) != str(step.uuid):
-        raise StepError(step.name, step.how.value, "it does not carry our marker: no deploy made it", "plan again")
-    return False
-
-
-def retire(work: Work, step: Step) -> None:
-    """Rename the table out of the way; its properties stay."""
-    existing(work, step).rename(work.retired_name(step.name))
-
-
-def retired(work: Work, step: Step) -> dict[str, Any]:
-    table = work.table(work.retired_name(step.name))
-    return {"aside": table.name, "table": table.entry.uuid} if table is not None else {}

@@ -1,105 +1,117 @@
-"""Steps on views: create, replace, rebind, rename, drop, each with its marks in the same statement.
+"""Steps on views: define, describe, bridge, rename, drop, each with its marks in the same statement.
 
-Where the catalog can't hold views there is nothing to probe, and each deploy creates them again in its session."""
+Users' views get no mark: their steps are done again each time, and never make them ours."""
 
 from __future__ import annotations
 
-from airflow_provider_rfr.builtins.execution.work import Work
-from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.state import MARKER
-from airflow_provider_rfr.exceptions import StepError
+from collections.abc import Mapping, Sequence
+
+from airflow_provider_rfr.builtins.execution.work import Mechanism
+from airflow_provider_rfr.builtins.planning.plan import Action
+from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, MARKER, broken_mark
 from airflow_provider_rfr.lake.inventory import COMMENT
+from airflow_provider_rfr.lake.types import quoted
 
 
-def probe_view(work: Work, step: Step) -> bool | None:
-    """Whether the view carries the step's mark; None for a user's view, which carries none.
+class ViewStep(Mechanism):
+    """A change of the step's view."""
 
-    :raises StepError: a view that is not ours has the name
-    """
-    view = None if step.user else work.view(step.name)
-    if view is None:
-        return None if step.user or work.views() is None else False
-    if work.is_marked(view.properties, step):
-        return True
-    marker = view.properties.get(MARKER)
-    if marker != str(step.uuid) and not (marker is None and step.how is Action.ADOPT):
-        raise StepError(step.name, step.how.value, "a view that is not ours has the name", "plan again")
-    return False
+    def probe(self) -> bool | None:
+        if self.step.user:
+            return None
+        view = self.work.view(self.name)
+        return view is not None and self.is_done(view.properties)
+
+    def define(
+        self, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = (), *, replace: bool = True
+    ) -> None:
+        """Give the view this text, these properties, and the comment among them."""
+        said = {name: value for name, value in properties.items() if name != COMMENT}
+        comment = properties.get(COMMENT)
+        self.engine.create_view(self.name, sql, properties=said, comment=comment, columns=columns, replace=replace)
 
 
-def define(work: Work, step: Step) -> None:
+class DefineView(ViewStep):
     """Create or replace the view with its text, properties and comments."""
-    record = work.record(step)
-    properties = {name: value for name, value in work.properties(step).items() if name != COMMENT}
-    work.engine(step).create_view(
-        step.name,
-        str(step.details["sql"]),
-        properties=properties,
-        comment=record.comment,
-        columns=record.columns,
-        replace=step.how is not Action.CREATE or work.view(step.name) is not None,
-    )
+
+    def do(self) -> None:
+        replace = self.step.how is not Action.CREATE or self.work.view(self.name) is not None
+        self.define(str(self.step.details["sql"]), self.properties(), self.record.columns, replace=replace)
 
 
-def describe(work: Work, step: Step) -> None:
+class DescribeView(DefineView):
     """Write properties and comment; a view with declared columns is defined again, for their comments."""
-    record = work.record(step)
-    if record.columns and step.how is not Action.ADOPT:
-        define(work, step)
-        return
-    properties = {name: value for name, value in work.properties(step).items() if name != COMMENT}
-    gone = dict.fromkeys(name for name in work.unset(step) if name != COMMENT)
-    work.engine(step).set_view_properties(step.name, {**properties, **gone}, record.comment)
+
+    def do(self) -> None:
+        if self.record.columns and self.step.how is not Action.ADOPT:
+            super().do()
+            return
+        said = {**self.properties(), **dict.fromkeys(self.unset())}
+        said.pop(COMMENT, None)
+        self.engine.set_view_properties(self.name, said, self.record.comment)
 
 
-def rebind_users(work: Work, step: Step) -> None:
+class BridgeView(ViewStep):
+    """Give the view the types that its columns are going to have: its text is the same but for casts of its outputs,
+    and can be read before and after the change. A user's own text is kept in a property."""
+
+    def do(self) -> None:
+        view, outputs = self.work.view(self.name), self.work.bridged.get(self.name.casefold())
+        if view is None:
+            return
+        if outputs is None:
+            # Its present text can't be run over what it is going to read, so nothing would hold before and after.
+            if not self.step.user:
+                self.engine.set_view_properties(self.name, self.marks(), view.comment)
+            return
+        text = str(self.step.details["sql"])
+        casts = ", ".join(f"CAST({quoted(name)} AS {type}) AS {quoted(name)}" for name, type in outputs)
+        marks = {BRIDGED: text} if self.step.user else self.marks()
+        self.define(f"SELECT {casts} FROM (\n{text}\n)", {**view.properties, **marks})
+
+
+class RebindUsersView(ViewStep):
     """Define a user's view again with its own text, properties and comment; it does not become ours."""
-    view = work.view(step.name)
-    if view is not None and view.properties.get(MARKER) is not None:
-        raise StepError(step.name, step.how.value, "it is not a user's view any more", "plan again")
-    said = dict(view.properties) if view is not None else {}
-    work.engine(step).create_view(
-        step.name,
-        str(step.details["sql"]),
-        properties={name: value for name, value in said.items() if name != COMMENT},
-        comment=said.get(COMMENT),
-        columns=(),
-        replace=True,
-    )
+
+    def do(self) -> None:
+        view = self.work.view(self.name)
+        said = {} if view is None else dict(view.properties)
+        if MARKER in said:
+            raise self.refused("it is not a user's view any more")
+        self.define(str(self.step.details["sql"]), {key: said[key] for key in said if key not in (BRIDGED, BROKEN)})
 
 
-def probe_rename(work: Work, step: Step) -> bool | None:
-    """Whether the view has its new name, or one that a later step gave it, and the step's mark."""
-    if work.views() is None:
-        return None
-    named = map(work.view, work.new_names(step))
-    return any(view is not None and work.is_marked(view.properties, step) for view in named)
+class MarkBrokenView(ViewStep):
+    """Write into a user's view why it is broken; nothing else of it is touched."""
+
+    def do(self) -> None:
+        view = self.work.view(self.name)
+        if view is not None:
+            mark = broken_mark(view.query, str(self.step.details["broken"]))
+            self.engine.set_view_properties(self.name, {BROKEN: mark}, view.comment)
 
 
-def rename(work: Work, step: Step) -> None:
+class RenameView(ViewStep):
     """Rename it, then mark it."""
-    engine, name = work.engine(step), str(step.details["to"])
-    there = work.view(name)
-    if there is None or there.properties.get(MARKER) != str(step.uuid):
-        engine.rename_view(step.name, name)
-    view = work.view(name)
-    engine.set_view_properties(name, work.marks(step), view.comment if view is not None else None)
+
+    def probe(self) -> bool:
+        view = self.work.view(str(self.step.details["to"]))
+        return view is not None and self.is_marked(view.properties)
+
+    def do(self) -> None:
+        to = str(self.step.details["to"])
+        view = self.work.view(to)
+        if view is None or view.properties.get(MARKER) != str(self.step.uuid):
+            self.engine.rename_view(self.name, to)
+            view = self.work.view(to)
+        self.engine.set_view_properties(to, self.marks(), view.comment if view is not None else None)
 
 
-def probe_drop(work: Work, step: Step) -> bool | None:
-    """Whether the view is dropped, or exists again already.
+class DropView(ViewStep):
+    def probe(self) -> bool:
+        view = self.work.view(self.name)
+        return view is None or self.is_done(view.properties)
 
-    :raises StepError: a view that is not ours has the name
-    """
-    view = work.view(step.name)
-    if view is None:
-        return None if work.views() is None else True
-    if work.is_marked(view.properties, step):
-        return True
-    if view.properties.get(MARKER) != str(step.uuid):
-        raise StepError(step.name, step.how.value, "a view that is not ours has the name", "plan again")
-    return False
-
-
-def drop(work: Work, step: Step) -> None:
-    work.engine(step).drop_view(step.name)
+    def do(self) -> None:
+        self.engine.drop_view(self.name)

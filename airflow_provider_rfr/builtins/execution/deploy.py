@@ -1,41 +1,44 @@
 """Applying a plan: under a lease, step by step, safe against a crash anywhere and against a second deploy at once.
 
-Each step is probed, noted in the journal as begun, done, probed again, and noted as done."""
+All new texts are analysed before anything is touched. Then each step is probed, noted in the journal as begun, done,
+probed again, and noted as done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
-from uuid import uuid4
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID, uuid4
 
 import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_provider_rfr.builtins.desired import release
+from airflow_provider_rfr.builtins.desired import in_order, readers_of, release
+from airflow_provider_rfr.builtins.execution._tables import ReplaceRows
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
 from airflow_provider_rfr.builtins.execution.history import record_deploys
-from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, mechanism_of, takes_sql
-from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, entry_of, fence, observe
-from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, SqlEngine, Work
-from airflow_provider_rfr.builtins.planning.plan import Plan, Step, ensure_current
+from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of, takes_sql
+from airflow_provider_rfr.builtins.execution.observe import entry_of, fence, observe
+from airflow_provider_rfr.builtins.execution.work import Mechanism, Work
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind
+from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     ConfigurationError,
     DeployError,
+    LeaseLostError,
     RfrError,
     StalePlanError,
-    StepError,
 )
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import DeployState, Opening, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import SECONDS, Lease, acquire
+from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -46,64 +49,53 @@ _TRIES: Final = 20
 _DAY: Final = 86_400_000
 
 
-def _run_step(work: Work, step: Step) -> AppliedStep:
-    """Do the step.
+@dataclass(frozen=True, slots=True)
+class AppliedStep:
+    """A step that is done.
 
-    :raises StepError: it can't be done
-    :raises LeaseLostError: another deploy took over; nothing more is written
+    :ivar how: the verb
+    :ivar found: it was done already, by a run before this one
+    :ivar evidence: what was left, e.g. ``rows`` and ``snapshot_after``
     """
-    mechanism = mechanism_of(step)
 
-    def start(connection: Connection, now: int) -> None:
-        deploys.start_step(connection, work.deploy_id, step.seq, token=work.lease.token, now=now)
-        if "keep_days" in step.details:
-            # Garbage is queued before it exists: a crash in between must not leave a table that nothing ever collects.
-            until, name = now + int(step.details["keep_days"]) * _DAY, work.retired_name(step.name)
-            left = deploys.Garbage(name, str(step.uuid), work.deploy_id, step.reason, until)
-            deploys.queue(connection, work.plan.project, left, now=now)
+    seq: int
+    uuid: UUID | None
+    name: str
+    how: str
+    found: bool = False
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
-    def end(connection: Connection, now: int) -> None:
-        mechanism.settle(connection, now, work, step)
-        shown = orjson.dumps(evidence).decode()
-        deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=shown)
-
-    found = bool(mechanism.probe(work, step))
-    work.lease.write(start)
-    if not found:
-        _do(work, step, mechanism)
-    if mechanism.probe(work, step) is False:
-        raise StepError(step.name, step.how.value, "the catalog does not show its change", "plan again")
-    evidence = mechanism.evidence(work, step)
-    work.lease.write(end)
-    return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, evidence)
+    @classmethod
+    def of(cls, step: Step, evidence: Mapping[str, Any], *, found: bool) -> AppliedStep:
+        return cls(step.seq, step.uuid, step.name, step.how.value, found, evidence)
 
 
-def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
-    """Do the step; repeat it when another writer's commit came first, which must not be overwritten."""
-    for left in range(_TRIES, 0, -1):
-        try:
-            mechanism.do(work, step)
-            return
-        except (CommitConflictError, TargetChangedError) as error:
-            work.lease.ensure()
-            if mechanism.probe(work, step):
-                return
-            if left == 1:
-                problem = f"others committed {_TRIES} times while it was done ({error})"
-                raise StepError(step.name, step.how.value, problem, "run it when fewer write") from error
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A deploy that is finished.
+
+    :ivar state: ``done``, or ``nothing`` where there was nothing to do
+    :ivar revision: of the registry afterwards
+    """
+
+    deploy_id: str
+    plan_hash: str
+    state: str
+    steps: tuple[AppliedStep, ...] = ()
+    revision: int = 0
 
 
 def apply(
     plan: Plan,
     *,
-    catalog: LakeSettings | Catalog,
+    catalog: Catalog,
     store: ControlStore,
     spec: CatalogSpec,
     sql: SqlEngine | None = None,
     actor: str = "",
-    views: ViewsOf = catalog_views,
-    patience: float = 60.0,
+    patience: float = PATIENCE,
     lease_seconds: float = SECONDS,
+    replan: bool = False,
 ) -> Applied:
     """Do what the plan says, if the present state gives the very same plan.
 
@@ -113,6 +105,7 @@ def apply(
     :param actor: who or what deploys, for the journal
     :param patience: seconds to wait for another deploy
     :param lease_seconds: after this time without renewal, another deploy may take over
+    :param replan: nobody has approved the plan: if another deploy came first, do what is left by a plan of now
     :raises BlockedPlanError: something stops the plan; nothing was done
     :raises StalePlanError: the present state gives another plan; nothing was done
     :raises DeployBusyError: another deploy holds the lease
@@ -122,142 +115,211 @@ def apply(
     if (plan.project, plan.version) != (spec.project, spec.version):
         ours, declared = f"{plan.project} {plan.version}", f"{spec.project} {spec.version}"
         raise StalePlanError(f"the plan is for {ours}, what is declared is {declared}; plan again")
-    if not plan.applicable:
-        found = [f"{each.name}: {'; '.join(each.problems)}" for each in plan.blocked]
-        found += [f"{each.name}: {'; '.join(each.problems)} (drift)" for each in plan.drift if each.blocking]
-        raise BlockedPlanError(found)
-    opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
+    _check_applicable(plan)
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
-        applied = _Deploy(opened, store, spec, lease, sql, actor, views).run(plan)
+        recorded, live = observe(catalog, store, project=plan.project)
+        fresh = make_plan(spec, recorded, live, policies=plan.policies)
+        applied = _done_already(store, plan, fresh) if fresh.plan_hash != plan.plan_hash else None
+        if applied is None:
+            plan = fresh if replan else ensure_current(plan, fresh)
+            _check_applicable(plan)
+            work = Work(uuid4().hex, plan, spec, recorded, catalog, lease, sql)
+            applied = _apply(work, store, actor, replan=replan)
     if applied.state == DeployState.DONE.value:
-        record_deploys(opened, store, plan.project)
+        record_deploys(catalog, store, plan.project)
     return applied
 
 
-@dataclass(frozen=True)
-class _Deploy:
-    """One run under one lease."""
+def _check_applicable(plan: Plan) -> None:
+    if not plan.applicable:
+        found = [f"{each.name}: {'; '.join(map(str, each.problems))}" for each in plan.blocked]
+        drift = [each for each in plan.drift if each.blocking]
+        found += [f"{each.name}: {'; '.join(map(str, each.problems))} (drift)" for each in drift]
+        raise BlockedPlanError(found)
 
-    catalog: Catalog
-    store: ControlStore
-    spec: CatalogSpec
-    lease: Lease
-    sql: SqlEngine | None
-    actor: str
-    views: ViewsOf
 
-    def run(self, approved: Plan) -> Applied:
-        """Do the plan, if what is there now gives the very same one; nothing is touched before that is known."""
-        recorded, live = observe(self.catalog, self.store, project=approved.project, views=self.views)
-        fresh = make_plan(self.spec, recorded, live, policies=approved.policies)
-        if fresh.plan_hash != approved.plan_hash and (done := self._done_already(approved, fresh)) is not None:
-            return done
-        plan = ensure_current(approved, fresh)
-        run, views, token = uuid4().hex, lambda: self.views(self.catalog), self.lease.token
-        opening = self._opening(plan, run)
-        # That an older version found nothing to do is not recorded.
-        newer = recorded.version is None or release(plan.version) > release(recorded.version)
-        if not (plan.steps or plan.records or plan.forgotten or newer):
-            self.lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
-            return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
-        work = Work(run, plan, self.spec, recorded, self.catalog, self.lease, self.sql, views)
-        # Checked before anything is done, not half way.
-        needing = [each.name for each in plan.steps if takes_sql(each)]
-        if self.sql is None and needing:
-            more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
-            raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
-        fence(self.catalog, self.store, self.lease)
-        self.lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=token, now=now))
-        try:
-            steps = tuple(self._step(work, step) for step in plan.steps)
-            revision = self.lease.write(lambda connection, now: self._close(connection, now, work))
-        except Exception as error:
-            message = _message(error)
-            self._note_failure(
-                lambda connection, now: deploys.end_deploy(
-                    connection, work.deploy_id, DeployState.FAILED, now=now, error=message
-                )
-            )
-            raise
-        return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, steps, revision)
+def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied | None:
+    """The result of a deploy that did this very plan, if nothing is left to do: makes ``apply`` idempotent.
 
-    def _step(self, work: Work, step: Step) -> AppliedStep:
-        try:
-            return _run_step(work, step)
-        except Exception as error:
-            message = _message(error)
-            self._note_failure(
-                lambda connection, now: deploys.end_step(
-                    connection, work.deploy_id, step.seq, StepState.FAILED, now=now, error=message
-                )
-            )
-            if isinstance(error, DeployError):
-                raise
-            problem = message if isinstance(error, RfrError) else f"{message}: {str(error).partition(chr(10))[0][:300]}"
-            raise StepError(step.name, step.how.value, problem) from error
+    For the slower of two deploys, and for a task that died before it could return.
+    """
+    with store.read() as connection:
+        last = deploys.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
+        if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
+            return None
+        evidence = {
+            each.seq: orjson.loads(each.evidence or "{}") for each in deploys.steps_of(connection, last.deploy_id)
+        }
+    steps = (AppliedStep.of(each, evidence.get(each.seq, {}), found=True) for each in approved.steps)
+    return Applied(last.deploy_id, last.plan_hash, last.state.value, tuple(steps), last.revision or 0)
 
-    def _done_already(self, approved: Plan, fresh: Plan) -> Applied | None:
-        """The result of a deploy that did this very plan, if nothing is left to do: makes ``apply`` idempotent.
 
-        For the slower of two deploys, and for a task that died before it could return.
-        """
-        with self.store.read() as connection:
-            last = deploys.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
-            if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
-                return None
-            noted = deploys.steps_of(connection, last.deploy_id)
-        evidence = {each.seq: orjson.loads(each.evidence or "{}") for each in noted}
-        steps = tuple(
-            AppliedStep(each.seq, each.uuid, each.name, each.how.value, True, evidence.get(each.seq, {}))
-            for each in approved.steps
-        )
-        return Applied(last.deploy_id, last.plan_hash, last.state.value, steps, last.revision or 0)
+def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Applied:
+    """Do the plan of now. What can be checked is checked before anything is done."""
+    plan, recorded, lease = work.plan, work.recorded, work.lease
+    steps = [(each.seq, str(each.uuid) if each.uuid else None, each.name, each.how.value) for each in plan.steps]
+    said, versions = orjson.dumps(plan.to_json()).decode(), (plan.recorded_version, plan.version)
+    opening = Opening(work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, said, actor, steps)
+    # That an older version found nothing to do is not recorded.
+    newer = recorded.version is None or release(plan.version) > release(recorded.version)
+    if not (plan.steps or plan.records or plan.forgotten or newer):
+        lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
+        return Applied(work.deploy_id, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
+    if needing := [each.name for each in plan.steps if takes_sql(each)]:
+        _analyse(work, needing, replan=replan)
+    fence(work.catalog, store, lease)
+    lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=lease.token, now=now))
+    with _failure_noted(work, deploys.end_deploy, DeployState.FAILED):
+        done = tuple(_journalled(work, step) for step in plan.steps)
+        revision = lease.write(lambda connection, now: _close(connection, now, work))
+    return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, done, revision)
 
-    def _opening(self, plan: Plan, deploy_id: str) -> Opening:
-        steps = [
-            (each.seq, None if each.uuid is None else str(each.uuid), each.name, each.how.value) for each in plan.steps
-        ]
-        return Opening(
-            deploy_id,
-            plan.project,
-            plan.base_revision,
-            plan.recorded_version,
-            plan.version,
-            plan.plan_hash,
-            orjson.dumps(plan.to_json()).decode(),
-            self.actor,
-            steps,
-        )
 
-    def _close(self, connection: Connection, now: int, work: Work) -> int:
-        """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
-        plan = work.plan
-        stepped = {each.uuid for each in plan.steps}
-        # Records of objects that a step changed bear the deploy's id, as their properties do. Here an object's table
-        # always has the object's name; a rename that a deploy before this one did is not in the plan.
-        records = [
-            replace(each, physical=each.name, deploy_id=work.deploy_id if each.uuid in stepped else each.deploy_id)
-            for each in plan.records
-        ]
-        revision = write_registry(
-            connection,
-            plan.project,
-            base_revision=plan.base_revision,
-            version=plan.version,
-            deploy_id=work.deploy_id,
-            entries=list(map(entry_of, records)),
-            forgotten=map(str, plan.forgotten),
-            now=now,
-        )
-        deploys.end_deploy(connection, work.deploy_id, DeployState.DONE, now=now, revision=revision)
-        deploys.abandon_others(connection, plan.project, work.deploy_id)
-        return revision
+def _analyse(work: Work, needing: list[str], *, replan: bool) -> None:
+    """Analyse all new texts over the tables as they are going to be, before anything is touched.
 
-    def _note_failure(self, write: Callable[[Connection, int], None]) -> None:
+    :raises DeployError: a text can't be run; nothing was done
+    """
+    if work.sql is None and replan:
+        raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
+    if work.sql is None:
+        more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
+        raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
+    try:
+        work.bridged.update(_analysed(work, work.sql))
+    except LeaseLostError:
+        raise
+    except RfrError as error:
+        raise DeployError(f"{error}; nothing was done") from error
+
+
+def _analysed(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
+    """Analyse every query that the plan changes, or whose inputs it changes; returns the outputs of the present text of
+    each view that is bridged, over what it is going to read."""
+    objects = {each.uuid: each for each in work.objects.values()}
+    reads = {uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()}
+    order = [objects[uuid] for uuid in in_order(reads, lambda uuid: (objects[uuid].key, uuid))]
+    changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), (each.uuid for each in order), reads)
+    asked = {each.uuid for each in order if each.uuid in changed and each.kind in QUERIED and each.sql is not None}
+    bridges = [each for each in work.plan.steps if each.how is Action.BRIDGE]
+    # What users' views read is known by name alone, so everything is there for them.
+    needed = set(objects) if any(each.user for each in bridges) else set(asked)
+    for each in reversed(order):
+        if each.uuid in needed:
+            needed |= {read.uuid for read in each.deps if read.uuid is not None}
+    here = [each for each in order if each.uuid in needed]
+    tables = {each.name: each.columns for each in here if each.kind in STORED and each.columns}
+    queries = [_query(each) for each in here if each.kind is Kind.VIEW and each.sql is not None]
+    queries += [_query(each) for each in here if each.kind is Kind.MATERIALIZED_VIEW and each.uuid in asked]
+    texts = [AnalysedQuery(each.name, str(each.details["sql"]), optional=True) for each in bridges]
+    found = sql.analyse(tables, [*queries, *texts]) if queries or texts else []
+    for step in work.plan.steps:
+        if step.how is Action.REWRITE:
+            _analyse_rewrite(work, sql, step)
+    outputs = zip(bridges, found[len(queries) :], strict=True)
+    return {step.name.casefold(): each for step, each in outputs if each is not None}
+
+
+def _query(obj: RecordedObject) -> AnalysedQuery:
+    names = tuple(each.name for each in obj.columns)
+    return AnalysedQuery(obj.name, obj.sql or "", names, is_view=obj.kind is Kind.VIEW)
+
+
+def _analyse_rewrite(work: Work, sql: SqlEngine, step: Step) -> None:
+    """The table may get its name only in an earlier step, so what is there now is looked for by its recorded name."""
+    known = work.recorded.by_uuid.get(step.uuid) if step.uuid is not None else None
+    table = work.table(known.name if known is not None else step.name) or work.table(step.name)
+    if table is None:
+        return
+    columns = tuple(Column(each.name, each.type) for each in table.entry.columns)
+    sql.analyse({step.name: columns}, [AnalysedQuery(step.name, ReplaceRows(work, step).query(table))])
+
+
+def _journalled(work: Work, step: Step) -> AppliedStep:
+    """Do the step.
+
+    :raises StepError: it can't be done
+    :raises LeaseLostError: another deploy took over; nothing more is written
+    """
+    mechanism = mechanism_of(work, step)
+    try:
+        with _failure_noted(work, deploys.end_step, step.seq, StepState.FAILED):
+            return _run(work, step, mechanism)
+    except DeployError:
+        raise
+    except Exception as error:
+        problem = _message(error)
+        problem += "" if isinstance(error, RfrError) else f": {str(error).partition(chr(10))[0][:300]}"
+        raise mechanism.refused(problem, "") from error
+
+
+@contextmanager
+def _failure_noted(work: Work, end: Callable[..., None], *of: Any) -> Iterator[None]:
+    """If it fails, note why in the journal."""
+    try:
+        yield
+    except Exception as error:
+        message = _message(error)
         # A second error must not hide the first one.
         with suppress(DeployError, DBAPIError):
-            self.lease.write(write)
+            work.lease.write(lambda connection, now: end(connection, work.deploy_id, *of, now=now, error=message))
+        raise
 
 
 def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RfrError) else type(error).__name__
+
+
+def _run(work: Work, step: Step, mechanism: Mechanism) -> AppliedStep:
+    def start(connection: Connection, now: int) -> None:
+        deploys.start_step(connection, work.deploy_id, step.seq, token=work.lease.token, now=now)
+        if "keep_days" in step.details:
+            # Garbage is queued before it exists: a crash in between must not leave a table that nothing ever collects.
+            until, name = now + int(step.details["keep_days"]) * _DAY, work.retired_name(step.name)
+            left = deploys.Garbage(name, str(step.uuid), work.deploy_id, step.reason, until)
+            deploys.queue(connection, work.plan.project, left, now=now)
+
+    def end(connection: Connection, now: int) -> None:
+        mechanism.settle(connection, now)
+        shown = orjson.dumps(evidence).decode()
+        deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=shown)
+
+    found = bool(mechanism.probe())
+    work.lease.write(start)
+    if not found:
+        _do(work, mechanism)
+    if mechanism.probe() is False:
+        raise mechanism.refused("the catalog does not show its change")
+    evidence = mechanism.evidence()
+    work.lease.write(end)
+    return AppliedStep.of(step, evidence, found=found)
+
+
+def _do(work: Work, mechanism: Mechanism) -> None:
+    """Do the step; repeat it when another writer's commit came first, which must not be overwritten."""
+    for left in range(_TRIES, 0, -1):
+        try:
+            mechanism.do()
+            return
+        except (CommitConflictError, TargetChangedError) as error:
+            work.lease.ensure()
+            if mechanism.probe():
+                return
+            if left == 1:
+                problem = f"others committed {_TRIES} times while it was done ({error})"
+                raise mechanism.refused(problem, "run it when fewer write") from error
+
+
+def _close(connection: Connection, now: int, work: Work) -> int:
+    """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
+    plan = work.plan
+    stepped = {each.uuid for each in plan.steps}
+    # Records of objects that a step changed bear the deploy's id, as their properties do.
+    records = (
+        replace(each, deploy_id=work.deploy_id if each.uuid in stepped else each.deploy_id) for each in plan.records
+    )
+    base, forgotten = (plan.base_revision, plan.version, work.deploy_id), map(str, plan.forgotten)
+    revision = write_registry(connection, plan.project, *base, now, entries=map(entry_of, records), forgotten=forgotten)
+    deploys.end_deploy(connection, work.deploy_id, DeployState.DONE, now=now, revision=revision)
+    deploys.abandon_others(connection, plan.project, work.deploy_id)
+    return revision

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, Step
+from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.exceptions import PlanError
 from airflow_provider_rfr.lake.commits import append_once
 from airflow_provider_rfr.store import deploys
@@ -24,10 +23,11 @@ log = logging.getLogger(__name__)
 _MIGRATIONS: Final = "rfr_system.migration_history"
 _OVER: Final = {DeployState.DONE: "done", DeployState.ABANDONED: "failed"}
 _STEPS: Final = {StepState.DONE: "done", StepState.FAILED: "failed", StepState.STARTED: "failed"}
+_OF_DEPLOY: Final = ("deploy_id", "project", "from_version", "to_version", "base_revision", "plan_hash", "actor")
 
 
-def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> int:
-    """Add the project's newest finished deploys that the history lacks; returns the number of rows.
+def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
+    """Add the project's newest finished deploys that the history lacks.
 
     That includes a deploy whose process died before it could do so. A history that can't be written is only a warning:
     the deploy itself is done.
@@ -36,10 +36,9 @@ def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> int:
         with store.read() as connection:
             over = [each for each in deploys.history(connection, project) if each.state in _OVER]
             rows = [row for each in over for row in _rows(each, deploys.steps_of(connection, each.deploy_id))]
-        return append_once(catalog, _MIGRATIONS, rows, keys=("deploy_id", "seq"), scope={"project": project})
+        append_once(catalog, _MIGRATIONS, rows, keys=("deploy_id", "seq"), scope={"project": project})
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
         log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
-        return 0
 
 
 def plan_of(deploy: Deploy) -> Plan | None:
@@ -51,52 +50,29 @@ def plan_of(deploy: Deploy) -> Plan | None:
 
 
 def _rows(deploy: Deploy, steps: tuple[JournalStep, ...]) -> Iterator[dict[str, Any]]:
-    same = {
-        "deploy_id": deploy.deploy_id,
-        "project": deploy.project,
-        "from_version": deploy.from_version,
-        "to_version": deploy.to_version,
-        "base_revision": deploy.base_revision,
-        "plan_hash": deploy.plan_hash,
-        "actor": deploy.actor,
-    }
-    yield {**same, **_times(deploy), "seq": 0, "state": _OVER[deploy.state], "error": deploy.error}
+    same = {name: getattr(deploy, name) for name in _OF_DEPLOY}
+    yield {**same, **_outcome(deploy), "seq": 0, "state": _OVER[deploy.state]}
     plan = plan_of(deploy)
     planned = {} if plan is None else {each.seq: each for each in plan.steps}
     for each in steps:
-        yield {**same, **_step_row(each, planned.get(each.seq))}
+        evidence = orjson.loads(each.evidence or "{}")
+        row = {
+            **same,
+            **_outcome(each),
+            "seq": each.seq,
+            "object_id": each.uuid,
+            "object_name": each.name,
+            "how": each.action,
+            "state": _STEPS.get(each.state, "skipped"),
+            "rows_after": evidence.get("rows"),
+            "snapshot_after": evidence.get("snapshot_after"),
+        }
+        if (step := planned.get(each.seq)) is not None:
+            row |= {"kind": step.kind.value, "reason": step.reason, "changes": step.changes, "loses": step.loses}
+        yield row
 
 
-def _step_row(done: JournalStep, step: Step | None) -> dict[str, Any]:
-    """The columns of a step: from the journal, and from the plan, if it is known."""
-    evidence: Mapping[str, Any] = orjson.loads(done.evidence or "{}")
-    row = {
-        **_times(done),
-        "seq": done.seq,
-        "object_id": done.uuid,
-        "object_name": done.name,
-        "how": done.action,
-        "state": _STEPS.get(done.state, "skipped"),
-        "error": done.error,
-        "rows_after": evidence.get("rows"),
-        "snapshot_after": evidence.get("snapshot_after"),
-    }
-    if step is None:
-        return row
-    return {
-        **row,
-        "kind": step.kind.value,
-        "reason": step.reason,
-        "changes": list(step.changes),
-        "loses": list(step.loses),
-        "contract_before": step.details.get("from"),
-        "contract_after": step.details.get("contract"),
-    }
-
-
-def _times(each: Deploy | JournalStep) -> dict[str, Any]:
-    return {"started_at": _moment(each.started_at), "ended_at": _moment(each.ended_at), "attempts": each.attempts}
-
-
-def _moment(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else instant(milliseconds)
+def _outcome(each: Deploy | JournalStep) -> dict[str, Any]:
+    times = {"started_at": each.started_at, "ended_at": each.ended_at}
+    moments = {name: None if time is None else instant(time) for name, time in times.items()}
+    return {**moments, "attempts": each.attempts, "error": each.error}

@@ -5,11 +5,12 @@ Only tables are deleted that carry our marker, that nothing uses, and whose time
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_rfr.builtins.execution.engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
-from airflow_provider_rfr.builtins.execution.work import TOKEN, Collected, SqlEngine
-from airflow_provider_rfr.builtins.sinks import needed_physicals
+from airflow_provider_rfr.builtins.execution.work import TOKEN
 from airflow_provider_rfr.builtins.spec import Kind, is_retired
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
@@ -19,106 +20,94 @@ from airflow_provider_rfr.builtins.state import (
     PROJECT,
     STAMP,
     STEP,
+    WAS,
     RecordedObject,
     RegistryState,
 )
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.sinks.registry import needed_physicals
 from airflow_provider_rfr.store import deploys
-from airflow_provider_rfr.store.deploys import Garbage, read_registry, unfinished_ids, write_registry
+from airflow_provider_rfr.store.deploys import Garbage, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import SECONDS, Lease, acquire
+from airflow_provider_rfr.store.leases import Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
-def gc(
-    *,
-    project: str,
-    catalog: LakeSettings | Catalog,
-    store: ControlStore,
-    patience: float = 60.0,
-    lease_seconds: float = SECONDS,
-) -> Collected:
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection of garbage did.
+
+    :ivar deleted: names of deleted tables
+    :ivar kept: names of what has to wait, with why
+    :ivar failed: names of what could not be deleted, with why; they are tried again
+    """
+
+    deleted: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
     """Delete queued tables that may go, with their files. What can't be deleted stays in the queue for the next run.
 
-    :raises DeployBusyError: another deploy holds the lease for longer than ``patience``
+    :raises DeployBusyError: another deploy holds the lease
     """
-    opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
-    deleted: list[str] = []
-    kept: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    with acquire(store, project, seconds=lease_seconds, patience=patience) as lease:
+    outcomes: dict[str, tuple[str, str]] = {}
+    with acquire(store, project) as lease:
         with store.read() as connection:
             now = store.now(connection)
             queue = deploys.queued(connection, project)
-            current = {each.physical.casefold() for each in read_recorded(connection, project).objects}
-            unfinished = unfinished_ids(connection, project)
+            current = {each.key for each in read_recorded(connection, project).objects}
+            unfinished = deploys.unfinished_ids(connection, project)
             needed = needed_physicals(connection)
         for each in queue:
             name = each.physical
             if each.not_before > now:
-                kept[name] = "its time has not come"
+                outcomes[name] = "kept", "its time has not come"
             elif each.deploy_id in unfinished:
-                kept[name] = "its deploy did not finish, and may continue with it"
-            elif name.casefold() in current:
-                kept[name] = "it is in use"
-            elif not is_retired(name):
-                kept[name] = "its name is not that of a retired table"
+                outcomes[name] = "kept", "its deploy did not finish, and may continue with it"
+            elif name.casefold() in current or not is_retired(name):
+                outcomes[name] = "kept", "it is in use"
             else:
-                _delete(opened, lease, each, needed, deleted, kept, failed)
+                outcomes[name] = _delete(catalog, lease, each, needed)
+    deleted, kept, failed = (
+        {name: why for name, (found, why) in outcomes.items() if found == outcome}
+        for outcome in ("deleted", "kept", "failed")
+    )
     return Collected(tuple(deleted), kept, failed)
 
 
-def _delete(
-    catalog: Catalog,
-    lease: Lease,
-    row: Garbage,
-    needed: Collection[str],
-    deleted: list[str],
-    kept: dict[str, str],
-    failed: dict[str, str],
-) -> None:
+def _delete(catalog: Catalog, lease: Lease, row: Garbage, needed: Collection[str]) -> tuple[str, str]:
     """Delete a table, unless it is not ours or a sink needs it; a failure does not stop the others."""
     name = row.physical
     try:
         table = MigratedTable.load(catalog, name)
         if table is not None and table.properties.get(MARKER) != row.uuid:
-            kept[name] = "it does not carry our marker"
-        elif table is not None and table.entry.uuid in needed:
-            kept[name] = "a sink still reads from it"
-        else:
-            if table is not None:
-                lease.ensure()
-                purge_table(catalog, name)
-                deleted.append(name)
-            lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
+            return "kept", "it does not carry our marker"
+        if table is not None and table.entry.uuid in needed:
+            return "kept", "a sink still reads from it"
+        if table is not None:
+            lease.ensure()
+            purge_table(catalog, name)
+        lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
+        return ("gone" if table is None else "deleted"), ""
     except RfrError:
         raise
     except Exception as error:  # noqa: BLE001 - each store refuses in its own way; it is tried again
-        failed[name] = problem = type(error).__name__
+        problem = type(error).__name__
         lease.write(lambda connection, now: deploys.failed(connection, lease.name, name, problem))
+        return "failed", problem
 
 
-def waiting(store: ControlStore, project: str) -> Mapping[str, Garbage]:
-    with store.read() as connection:
-        return {each.physical: each for each in deploys.queued(connection, project)}
-
-
-_MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
+_MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, WAS, EMPTIED)
 
 
 def forget_objects(
-    names: Collection[str],
-    *,
-    project: str,
-    catalog: LakeSettings | Catalog,
-    store: ControlStore,
-    sql: SqlEngine | None = None,
-    patience: float = 60.0,
+    names: Collection[str], *, project: str, catalog: Catalog, store: ControlStore, sql: SqlEngine | None = None
 ) -> tuple[str, ...]:
     """Forget the objects of these names; returns the names as they were recorded. Rows and texts stay.
 
@@ -128,10 +117,9 @@ def forget_objects(
     :raises ConfigurationError: a name is not recorded, a sink exports one of them, or a view needs ``sql``
     :raises DeployBusyError: another deploy holds the lease
     """
-    opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
-    with acquire(store, project, patience=patience) as lease:
+    with acquire(store, project) as lease:
         with store.read() as connection:
-            recorded = read_recorded(connection, project)
+            recorded, deploy_id = read_recorded(connection, project), read_registry(connection, project).deploy_id
         by_key = {each.key: each for each in recorded.objects}
         if unknown := [name for name in names if name.casefold() not in by_key]:
             known = ", ".join(sorted(by_key)[:5]) or "nothing"
@@ -139,19 +127,9 @@ def forget_objects(
         leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
         _check_forgettable(recorded, leaving, sql)
         for each in leaving:
-            _unmark(opened, each, sql, lease)
-        lease.write(
-            lambda connection, now: write_registry(
-                connection,
-                lease.name,
-                base_revision=recorded.revision,
-                version=recorded.version,
-                deploy_id=read_registry(connection, lease.name).deploy_id,
-                entries=(),
-                forgotten=[str(each.uuid) for each in leaving],
-                now=now,
-            )
-        )
+            _unmark(catalog, each, sql, lease)
+        gone, base = [str(each.uuid) for each in leaving], (recorded.revision, recorded.version, deploy_id)
+        lease.write(lambda connection, now: write_registry(connection, project, *base, now, forgotten=gone))
     return tuple(each.name for each in leaving)
 
 
@@ -172,8 +150,8 @@ def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None, lease:
     lease.ensure()
     if obj.kind is Kind.VIEW:
         assert sql is not None
-        sql.set_view_properties(obj.physical, dict.fromkeys(_MARKS), obj.comment)
+        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS), obj.comment)
         return
-    table = MigratedTable.load(catalog, obj.physical)
+    table = MigratedTable.load(catalog, obj.name)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):
         table.alter(TableChange(unset=[each for each in _MARKS if each in table.properties]))

@@ -1,54 +1,95 @@
-"""Mechanisms of the actions: how a step is done, and how the catalog shows that it is. The journal is never asked."""
+"""The mechanism of each action, and that of sinks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.execution import _tables, _views
-from airflow_provider_rfr.builtins.execution.work import Work
+from airflow_provider_rfr.builtins.execution.work import Mechanism, Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.sinks import apply_sink_step, release_snapshots
-from airflow_provider_rfr.builtins.spec import Kind
-from airflow_provider_rfr.exceptions import StepError
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
+from airflow_provider_rfr.sinks.registry import decide_sink, hold_snapshots, register_sink
+from airflow_provider_rfr.store.sinks import delete_sink
 
 
-@dataclass(frozen=True)
-class Mechanism:
-    """How an action is done.
+class SinkStep(Mechanism):
+    """A sink is nothing but rows of the store, written when the step is marked as done; one that goes needs no more
+    snapshots."""
 
-    :ivar probe: whether it is done; None: the catalog can't show it, and it is done again
-    :ivar do: may be called again after it was called, in part or whole
-    :ivar evidence: figures of the finished step for the journal, as JSON
-    :ivar settle: writes to the store in the transaction in which the step is marked as done
-    """
+    def probe(self) -> None:
+        return None
 
-    probe: Callable[[Work, Step], bool | None]
-    do: Callable[[Work, Step], None]
-    evidence: Callable[[Work, Step], dict[str, Any]] = lambda work, step: {}
-    settle: Callable[[Connection, int, Work, Step], None] = lambda connection, now, work, step: None
+    def do(self) -> None:
+        recorded = self.work.recorded
+        sink = next((each for each in recorded.sinks if each.uuid == self.step.uuid), None)
+        source = recorded.by_uuid.get(sink.source) if sink is not None else None
+        if self.step.how is Action.REMOVE and sink is not None and source is not None:
+            hold_snapshots(self.work.catalog, source.name, sink.uuid)
+
+    def settle(self, connection: Connection, now: int) -> None:
+        identity, how, details = self.step.uuid, self.step.how, self.step.details
+        assert identity is not None
+        if how is Action.REMOVE:
+            delete_sink(connection, identity)
+        elif how in (Action.CREATE, Action.METADATA):
+            spec, source = self._declared().sink, UUID(details["source"])
+            assert spec is not None
+            columns, renamed = details["columns"], details.get("renamed", {})
+            register_sink(connection, identity, self.name, spec, source, columns, renamed, now)
+        else:
+            about = str(details.get("since", self.work.deploy_id))
+            decide_sink(connection, identity, how.value, self.step.reason, now, about=about)
+
+    def _declared(self) -> BuiltinObject:
+        """Its declaration, or that of the template which it was made from."""
+        instance = self.record.instance
+        return next(
+            each
+            for each in self.work.spec.objects
+            if self.step.uuid == (each.id if instance is None else instance_id(each.id, instance))
+        )
 
 
-def mechanism_of(step: Step) -> Mechanism:
-    """The mechanism of a step.
+_TABLES: Final[dict[Action, type[Mechanism]]] = {
+    Action.CREATE: _tables.CreateTable,
+    Action.ADOPT: _tables.AlterTable,
+    Action.METADATA: _tables.AlterTable,
+    Action.EVOLVE: _tables.AlterTable,
+    Action.REWRITE: _tables.ReplaceRows,
+    Action.RECOMPUTE: _tables.ReplaceRows,
+    Action.REPLACE_EMPTY: _tables.ReplaceRows,
+    Action.RENAME: _tables.RenameTable,
+    Action.DROP: _tables.RetireTable,
+    Action.REMOVE: _tables.RetireTable,
+}
+_VIEWS: Final[dict[Action, type[Mechanism]]] = {
+    Action.CREATE: _views.DefineView,
+    Action.REPLACE: _views.DefineView,
+    Action.REBIND: _views.DefineView,
+    Action.BRIDGE: _views.BridgeView,
+    Action.METADATA: _views.DescribeView,
+    Action.ADOPT: _views.DescribeView,
+    Action.RENAME: _views.RenameView,
+    Action.DROP: _views.DropView,
+    Action.REMOVE: _views.DropView,
+}
+_USERS_VIEWS: Final[dict[Action, type[Mechanism]]] = {
+    Action.REBIND: _views.RebindUsersView,
+    Action.BRIDGE: _views.BridgeView,
+    Action.MARK_BROKEN: _views.MarkBrokenView,
+}
 
-    :raises StepError: there is none
-    """
+
+def mechanism_of(work: Work, step: Step) -> Mechanism:
+    """What does the step."""
     if step.kind is Kind.SINK:
-        return _SINK
-    if step.user:
-        return replace(_VIEW, do=_views.rebind_users)
-    found = (_VIEWS if step.kind is Kind.VIEW else _TABLES).get(step.how)
-    if found is None:
-        raise StepError(step.name, step.how.value, f"a {step.kind.value} has no such step", "plan again")
-    if step.how is Action.CREATE and (step.kind is Kind.MATERIALIZED_VIEW or step.details.get("lists_objects")):
-        return replace(found, do=_tables.create_filled)
-    return found
+        return SinkStep(work, step)
+    of = _USERS_VIEWS if step.user else _VIEWS if step.kind is Kind.VIEW else _TABLES
+    return of[step.how](work, step)
 
 
 def takes_sql(step: Step) -> bool:
@@ -56,53 +97,3 @@ def takes_sql(step: Step) -> bool:
     if step.kind is Kind.VIEW or step.how is Action.REWRITE:
         return True
     return step.how in (Action.CREATE, Action.RECOMPUTE) and "sql" in step.details
-
-
-def _let_go(work: Work, step: Step) -> None:
-    """A sink is nothing but rows of the store, written when the step is marked as done; one that goes needs no more."""
-    sink = next((each for each in work.recorded.sinks if each.uuid == step.uuid), None)
-    source = work.recorded.by_uuid.get(sink.source) if sink is not None else None
-    if step.how is Action.REMOVE and sink is not None and source is not None:
-        release_snapshots(work.catalog, source.physical, sink.uuid)
-
-
-def _settle_sink(connection: Connection, now: int, work: Work, step: Step) -> None:
-    """Write the sink's row, by its declaration or by that of the template which it was made from."""
-    obj = next((each for each in work.spec.objects if each.id == step.uuid), None)
-    record = work.records.get(step.uuid) if isinstance(step.uuid, UUID) else None
-    if obj is None and record is not None and (instance := record.instance) is not None:
-        template = next((each for each in work.spec.objects if instance_id(each.id, instance) == step.uuid), None)
-        obj = None if template is None else replace(template, id=record.uuid, name=record.name)
-    apply_sink_step(connection, step, obj, now, deploy_id=work.deploy_id)
-
-
-_SINK = Mechanism(lambda work, step: None, _let_go, settle=_settle_sink)
-_ALTER = Mechanism(_tables.probe, _tables.alter, _tables.evidence)
-_REPLACE = Mechanism(_tables.probe, _tables.replace_rows, _tables.evidence)
-_RETIRE = Mechanism(_tables.probe_retire, _tables.retire, _tables.retired)
-_TABLES: dict[Action, Mechanism] = {
-    Action.CREATE: Mechanism(_tables.probe, _tables.create, _tables.evidence),
-    Action.ADOPT: _ALTER,
-    Action.METADATA: _ALTER,
-    Action.EVOLVE: _ALTER,
-    Action.REWRITE: _REPLACE,
-    Action.RECOMPUTE: _REPLACE,
-    Action.REPLACE_EMPTY: _REPLACE,
-    Action.RENAME: Mechanism(
-        _tables.probe_rename, _tables.rename, lambda work, step: {"to": step.details["to"]}, _tables.take_from_garbage
-    ),
-    Action.DROP: _RETIRE,
-    Action.REMOVE: _RETIRE,
-}
-_VIEW = Mechanism(_views.probe_view, _views.define)
-_DROP = Mechanism(_views.probe_drop, _views.drop)
-_VIEWS: dict[Action, Mechanism] = {
-    Action.CREATE: _VIEW,
-    Action.REPLACE: _VIEW,
-    Action.REBIND: _VIEW,
-    Action.METADATA: replace(_VIEW, do=_views.describe),
-    Action.ADOPT: replace(_VIEW, do=_views.describe),
-    Action.RENAME: Mechanism(_views.probe_rename, _views.rename, lambda work, step: {"to": step.details["to"]}),
-    Action.DROP: _DROP,
-    Action.REMOVE: _DROP,
-}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
-from airflow_provider_rfr.builtins.sinks import sink_states
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
-from airflow_provider_rfr.builtins.sql.facts import dependencies
+from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import (
+    BRIDGED,
+    BROKEN,
     MARKER,
     STAMP,
     ActualState,
@@ -25,15 +24,18 @@ from airflow_provider_rfr.builtins.state import (
     RecordedObject,
     RegistryState,
     UserView,
+    broken_mark,
     decode,
     dumps,
+    names_since,
 )
 from airflow_provider_rfr.exceptions import DeployError, QueryError
-from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, ViewEntry, holds_views, list_tables, list_views
+from airflow_provider_rfr.lake.commits import CommitConflictError, retry_conflicts
+from airflow_provider_rfr.lake.inventory import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
-from airflow_provider_rfr.store.deploys import Entry, begun_steps, read_registry, touched
+from airflow_provider_rfr.sinks.registry import sink_states
+from airflow_provider_rfr.store.deploys import Entry, JournalStep, begun_steps, read_registry, touched
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease
 
@@ -49,99 +51,93 @@ def read_recorded(connection: Connection, project: str) -> RegistryState:
 
 
 def entry_of(obj: RecordedObject) -> Entry:
-    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.physical, dumps(obj).decode())
+    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, dumps(obj).decode())
 
 
-ViewsOf = Callable[["Catalog"], Sequence[ViewEntry] | None]
-"""Lists a catalog's views; None: it can't hold any."""
-
-
-def catalog_views(catalog: Catalog) -> tuple[ViewEntry, ...] | None:
-    return list_views(catalog) if holds_views(catalog) else None
-
-
-def observe(
-    catalog: Catalog, store: ControlStore, *, project: str, views: ViewsOf = catalog_views
-) -> tuple[RegistryState, ActualState]:
-    """The registry, and everything that is in the catalog, of users too.
-
-    Where the catalog can't hold views, they are taken to be as recorded: each Spark session creates them again.
-    """
+def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[RegistryState, ActualState]:
+    """The registry, and everything that is in the catalog, of users too."""
     with store.read() as connection:
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
-    found = {each.key: each for each in _tables(list_tables(catalog), recorded)}
-    there = views(catalog)
-    listed = list(map(_view, there or ()))
-    if there is None:
-        listed = [
-            LiveObject(
-                each.physical,
-                LiveKind.VIEW,
-                each.uuid,
-                each.columns,
-                stamp=each.fingerprints.contract.digest,
-                query=each.sql,
-            )
-            for each in recorded.objects
-            if relation(each.kind) is LiveKind.VIEW
-        ]
-    found |= {each.key: each for each in listed if each.key not in found}
-    users = tuple(
-        UserView(each.name, each.query, _reads(each, catalog.name, found))
-        for each in there or ()
-        if _marker_of(each.properties) is None
-    )
+    tables, views = list_tables(catalog), list_views(catalog)
+    found = {each.key: each for each in (_live(entry, recorded) for entry in tables)}
+    for view in (_live(entry, recorded) for entry in views):
+        found.setdefault(view.key, view)
+    entries: tuple[TableEntry | ViewEntry, ...] = (*views, *tables)
+    # Of a source, too, a user's star shows all columns.
+    columns = {each.name.casefold(): tuple(one.name for one in each.columns) for each in entries}
+    users = tuple(_user_view(each, catalog.name, columns) for each in views if _marker_of(each.properties) is None)
     return recorded, ActualState(found, users, unfinished)
 
 
-def _tables(entries: Iterable[TableEntry], recorded: RegistryState) -> Iterator[LiveObject]:
-    for entry in entries:
-        identity = _marker_of(entry.properties)
-        known = recorded.by_uuid.get(identity) if identity is not None else None
-        columns: Sequence[LiveColumn] = entry.columns
-        if known is not None and known.kind is Kind.SOURCE:
-            # Of a source only declared columns count: the refresh adds others, and that is not drift.
-            declared = {each.name.casefold() for each in known.columns}
-            columns = [each for each in columns if each.name.casefold() in declared]
-        yield LiveObject(
-            entry.name,
-            LiveKind.TABLE,
-            identity,
-            tuple(Column(each.name, each.type, each.required, each.comment) for each in columns),
-            Constraints(entry.partitioning, entry.keys),
-            dict(entry.properties),
-            entry.snapshot_id,
-            entry.rows,
-            entry.bytes,
-            entry.properties.get(STAMP),
-        )
+def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
+    marker = _marker_of(entry.properties)
+    known = recorded.by_uuid.get(marker) if marker is not None else None
+    columns = tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns)
+    if known is not None and known.kind is Kind.SOURCE:
+        # Of a source only declared columns count: the refresh adds others, and that is not drift.
+        declared = {each.name.casefold() for each in known.columns}
+        columns = tuple(each for each in columns if each.name.casefold() in declared)
+    properties, stamp = dict(entry.properties), entry.properties.get(STAMP)
+    if isinstance(entry, ViewEntry):
+        return LiveObject(entry.name, LiveKind.VIEW, marker, columns, None, properties, stamp=stamp, query=entry.query)
+    constraints, size = Constraints(entry.partitioning, entry.keys), (entry.rows, entry.bytes)
+    names = names_since(recorded.revision, entry.properties)
+    return LiveObject(entry.name, LiveKind.TABLE, marker, columns, constraints, properties, *size, stamp, names=names)
 
 
-def _view(entry: ViewEntry) -> LiveObject:
-    return LiveObject(
-        entry.name,
-        LiveKind.VIEW,
-        _marker_of(entry.properties),
-        tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns),
-        properties=dict(entry.properties),
-        stamp=entry.properties.get(STAMP),
-        query=entry.query,
-    )
+def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:
+    """What a view reads, without the catalog's name. None: its text can't be parsed here, so it may read anything.
 
-
-def _reads(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> tuple[Dependency, ...] | None:
-    """What a view reads. None: its text can't be parsed here, so it may read anything."""
+    :param known: names of tables and views, as they are compared
+    """
     if not entry.query:
         return None
     prefix = f"{catalog.casefold()}."
-    known = {*found, *(prefix + key for key in found)}
-    namespace = entry.namespace or namespace_of(entry.name)
+    both = {name for key in known for name in (key, prefix + key)}
     try:
-        reads = dependencies(entry.query, namespace, known=known)
+        reads = dependencies(entry.query, entry.namespace or namespace_of(entry.name), known=both)
     except QueryError:
         return None
     return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
+
+
+def _user_view(entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]]) -> UserView:
+    own = entry.properties.get(BRIDGED, "")
+    bridged = own != "" and own != entry.query and own in entry.query
+    mark, _, why = entry.properties.get(BROKEN, "").partition(" ")
+    broken = why if mark and broken_mark(entry.query, why).startswith(f"{mark} ") else None
+    query, reads = own if bridged else entry.query, view_reads(entry, catalog, columns)
+    pinned = (None, False) if bridged or "*" not in entry.query else _pinned(entry, catalog, columns)
+    return UserView(entry.name, query, reads, broken, bridged, *pinned)
+
+
+def _pinned(
+    entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]], only: Container[str] | None = None
+) -> tuple[str | None, bool]:
+    """A user's view with its stars written out, so that it shows the same columns when it is issued again; and whether
+    its star comes last.
+
+    :param only: what its stars are to show, of what they stand for; None: all
+    """
+    prefix, namespace = f"{catalog.casefold()}.", entry.namespace or namespace_of(entry.name)
+
+    def columns_of(name: str) -> tuple[str, ...] | None:
+        found = columns.get(name.casefold().removeprefix(prefix))
+        return tuple(each for each in found if only is None or each.casefold() in only) if found else None
+
+    try:
+        text = expand_stars(entry.query, columns_of, namespace)
+    except QueryError:
+        return None, False
+    if text == entry.query or not is_star_last(entry.query, columns_of, namespace):
+        return text, False
+    given = [each.casefold() for each in output_columns(text, columns_of, namespace)]
+    shown = [each.name.casefold() for each in entry.columns]
+    if only is None and shown and given != shown == given[: len(shown)]:
+        # It does not show what came behind since it was made.
+        return _pinned(entry, catalog, columns, shown)
+    return text, True
 
 
 def _marker_of(properties: Mapping[str, str]) -> UUID | None:
@@ -167,15 +163,16 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     for step in begun:
         if step.token >= lease.token or step.uuid is None:
             continue
-        for _ in range(_TRIES):
-            table = MigratedTable.load(catalog, step.name)
-            ours = table is not None and table.properties.get(MARKER) == step.uuid
-            if table is None or not ours or token_of(table.properties) > step.token:
-                break
-            lease.ensure()
-            with suppress(CommitConflictError):
-                table.alter(TableChange(properties={TOKEN: str(lease.token)}))
-                break
-        else:
+        try:
+            retry_conflicts(_TRIES)(_mark, catalog, step, lease)
+        except CommitConflictError as error:
             problem = f"others committed {_TRIES} times while it was marked; deploy when fewer write"
-            raise DeployError(f"{step.name}: {problem}")
+            raise DeployError(f"{step.name}: {problem}") from error
+
+
+def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:
+    table = MigratedTable.load(catalog, step.name)
+    if table is None or table.properties.get(MARKER) != step.uuid or token_of(table.properties) > step.token:
+        return
+    lease.ensure()
+    table.alter(TableChange(properties={TOKEN: str(lease.token)}))

@@ -1,16 +1,18 @@
-"""What every step of a deploy shares: the deploy itself, the SQL engine, the marks that it leaves, and its results."""
+"""What every step of a deploy shares: the deploy itself, and how a step is probed, done and shown to be done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.builtins.execution.engine import Outputs, SqlEngine
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
-from airflow_provider_rfr.builtins.spec import RETIRED, STORED, CatalogSpec, Column, Kind
+from airflow_provider_rfr.builtins.spec import RETIRED, STORED, CatalogSpec, Kind
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
     DONE,
@@ -19,78 +21,28 @@ from airflow_provider_rfr.builtins.state import (
     PROJECT,
     STAMP,
     STEP,
+    WAS,
     RecordedObject,
     RegistryState,
     done_mark,
+    was_mark,
 )
 from airflow_provider_rfr.exceptions import StepError
-from airflow_provider_rfr.lake.inventory import ViewEntry
+from airflow_provider_rfr.lake.inventory import ViewEntry, find_view
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_changes import TableChange
-from airflow_provider_rfr.lake.types import quoted
 from airflow_provider_rfr.store.leases import Lease
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
-
-
-class SqlEngine(Protocol):
-    """SQL on the lake's own catalog. Names are ``namespace.name`` without the catalog.
-
-    In a view's text and in a query, a name without a namespace is looked for in the namespace of the view or table
-    that it is for. Every method may be called again after a crash with the same arguments, and leaves the same.
-    """
-
-    def create_view(
-        self,
-        name: str,
-        sql: str,
-        *,
-        properties: Mapping[str, str],
-        comment: str | None,
-        columns: Sequence[Column],
-        replace: bool,
-    ) -> None:
-        """Make the view with its properties and comment in one statement; with ``replace``, also over another text.
-
-        :param columns: as declared, for their names and comments; empty where the query's own names are taken
-        """
-
-    def drop_view(self, name: str) -> None:
-        """Drop the view, if it exists."""
-
-    def rename_view(self, old: str, new: str) -> None:
-        """Rename the view; text, properties and comment stay."""
-
-    def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
-        """Set properties, and take away those that are None; the comment is put in the place of the old one."""
-
-    def compute(
-        self,
-        *,
-        query: str,
-        table: str,
-        target: FileTarget,
-        read: Mapping[str, int] = MappingProxyType({}),
-        row_wise: str | None = None,
-    ) -> tuple[StoredFile, ...]:
-        """Run the query, and write its rows as data files of the target's layout, by column name; commit nothing.
-
-        :param table: whose rows they become
-        :param target: the coming columns with their field ids, the partitioning, and the folder; names of files begin
-            with ``target.family``, which is the same for the same piece of work after a crash. Files that it finished
-            are taken again where ``row_wise`` says that a row of the result comes from one row of an input; otherwise
-            it starts again
-        :param read: snapshots to read tables at, by name as it is compared; other tables are read as they are
-        :param row_wise: the table, one of ``read``, of which each row gives one row. It may be read at a later
-            snapshot the next time, with the same family; only data files that came since are computed then
-        """
-
-
 TOKEN: Final = "rfr.token"
 """Property: token of the lease under which it was changed last."""
+
+
+def token_of(properties: Mapping[str, str]) -> int:
+    """Of the lease under which something was changed last; 0 if none is known."""
+    text = properties.get(TOKEN, "")
+    return int(text) if text.isdigit() else 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +50,7 @@ class Work:
     """A deploy at work.
 
     :ivar recorded: as it was before
-    :ivar views: lists the catalog's views; returns None if the catalog can't hold any
+    :ivar bridged: outputs that a view under a change is going to have, by its name as it is compared
     """
 
     deploy_id: str
@@ -108,80 +60,17 @@ class Work:
     catalog: Catalog
     lease: Lease
     sql: SqlEngine | None
-    views: Callable[[], Sequence[ViewEntry] | None]
+    bridged: dict[str, Outputs] = field(default_factory=dict)
 
     @cached_property
-    def records(self) -> dict[UUID, RecordedObject]:
+    def objects(self) -> dict[UUID | None, RecordedObject]:
         """What the registry is going to hold, by id."""
-        return {each.uuid: each for each in self.plan.records}
-
-    def record(self, step: Step) -> RecordedObject:
-        """What the step's object is going to be.
-
-        :raises StepError: the plan does not say
-        """
-        found = self.records.get(step.uuid) if step.uuid is not None else None
-        if found is None:
-            raise StepError(step.name, step.how.value, "the plan does not say what it becomes", "plan again")
-        return found
-
-    def engine(self, step: Step) -> SqlEngine:
-        """What runs SQL.
-
-        :raises StepError: there is nothing that does
-        """
-        if self.sql is None:
-            raise StepError(step.name, step.how.value, "it takes SQL on Spark", "run the deploy with an engine")
-        return self.sql
-
-    def work_id(self, step: Step) -> str:
-        """The step's, in the properties and snapshots that it writes."""
-        return f"{self.deploy_id}/{step.seq}"
+        kept = (each for each in self.recorded.objects if each.uuid not in self.plan.forgotten)
+        return {each.uuid: each for each in (*kept, *self.plan.records)}
 
     def retired_name(self, name: str) -> str:
         """The name that this deploy gives to a table which it retires."""
         return f"{name}{RETIRED}{self.deploy_id[:8]}"
-
-    def marks(self, step: Step) -> dict[str, str]:
-        """The properties that name the deploy and the step which changed the object last."""
-        return {DEPLOY: self.deploy_id, STEP: self.work_id(step), TOKEN: str(self.lease.token)}
-
-    def properties(self, step: Step) -> dict[str, str]:
-        """All properties that the object's table or view is to have."""
-        record = self.record(step)
-        said = {"comment": record.comment, "owner": record.owner}
-        if step.how in (Action.CREATE, Action.REPLACE_EMPTY) and step.kind in STORED:
-            said[EMPTIED] = f"{self.plan.base_revision}/{self.deploy_id}"
-        inputs = []
-        for each in record.deps:
-            read = self.records.get(each.uuid) or self.recorded.by_uuid.get(each.uuid) if each.uuid else None
-            if read is not None:
-                held = self.view(read.name) if read.kind is Kind.VIEW else self.table(read.name)
-                inputs.append((read.uuid, held.properties.get(STEP, "") if held is not None else ""))
-        return {
-            **{name: value for name, value in said.items() if value is not None},
-            **record.properties,
-            MARKER: str(record.uuid),
-            PROJECT: self.plan.project,
-            STAMP: record.fingerprints.contract.digest,
-            **self.marks(step),
-            DONE: done_mark(self.plan.base_revision, record.fingerprints, record.sql, inputs),
-        }
-
-    def new_names(self, step: Step) -> list[str]:
-        """Names that this rename and later ones give the object: some objects go by a name in between."""
-        later = (each for each in self.plan.steps if each.uuid == step.uuid and each.seq >= step.seq)
-        return [str(each.details["to"]) for each in later if each.how is Action.RENAME]
-
-    def unset(self, step: Step) -> list[str]:
-        """Properties that an earlier deploy wrote and that are no longer declared."""
-        record, before = self.record(step), self.recorded.by_uuid.get(self.record(step).uuid)
-        gone = [str(each) for each in step.details.get("unset", ()) if each not in record.properties]
-        for name in ("comment", "owner"):
-            was = getattr(before, name, None)
-            if was is not None and getattr(record, name) is None and name not in record.properties:
-                gone.append(name)
-        return gone
 
     def table(self, name: str) -> MigratedTable | None:
         """A table as it is now.
@@ -194,101 +83,104 @@ class Work:
         return found
 
     def view(self, name: str) -> ViewEntry | None:
-        """A view as it is now; None also where views are not held."""
-        key = name.casefold()
-        return next((each for each in self.views() or () if each.name.casefold() == key), None)
-
-    def is_marked(self, properties: Mapping[str, str], step: Step) -> bool:
-        """Whether this step, or a later one of this deploy, has done the last change of this object."""
-        deploy, _, seq = properties.get(STEP, "").partition("/")
-        ours = properties.get(MARKER) == str(step.uuid) and deploy == self.deploy_id
-        return ours and seq.isdigit() and int(seq) >= step.seq
+        """A view as it is now."""
+        return find_view(self.catalog, name)
 
 
-def token_of(properties: Mapping[str, str]) -> int:
-    """Of the lease under which something was changed last; 0 if none is known."""
-    text = properties.get(TOKEN, "")
-    return int(text) if text.isdigit() else 0
+class Mechanism:
+    """How a step is done, and how the catalog shows that it is. The journal is never asked."""
 
+    def __init__(self, work: Work, step: Step) -> None:
+        self.work = work
+        self.step = step
+        self.name = step.name
 
-def change_of(work: Work, step: Step) -> TableChange:
-    """What becomes of the table besides its rows; with the marks, which are a part of the same commit."""
-    details, record = step.details, work.record(step)
-    updates = tuple(tuple(batch) for batch in details.get("updates", ()))
-    tighten = tuple(details.get("tighten", ()))
-    # After these, the keys have to be set again, if a key column is concerned.
-    moved = bool(tighten) or any(each["op"] in ("drop", "relax", "rename") for batch in updates for each in batch)
-    partitioning = details.get("partitioning")
-    return TableChange(
-        updates,
-        tighten,
-        None if partitioning is None else tuple(partitioning),
-        record.keys if moved or "keys" in details else None,
-        work.properties(step),
-        work.unset(step),
-    )
+    def probe(self) -> bool | None:
+        """Whether it is done; None: the catalog can't show it, and it is done again.
 
+        :raises StepError: what has the name is not the object
+        """
+        raise NotImplementedError
 
-def rewriting_query(table: str, live: Sequence[str], columns: Sequence[Column], details: Mapping[str, Any]) -> str:
-    """The table's rows with its coming columns: by an expression, by the column they came from, or NULL."""
-    expressions = {name.casefold(): text for name, text in details.get("expressions", {}).items()}
-    updates = details.get("updates", ())
-    sources = {name.casefold(): name for name in live}
-    for batch in updates:
-        before, gone = dict(sources), {each["column"].casefold() for each in batch if each["op"] in ("drop", "rename")}
-        sources = {name: source for name, source in sources.items() if name not in gone}
-        for each in batch:
-            if each["op"] == "rename":
-                sources[each["to"].casefold()] = before[each["column"].casefold()]
-    parts = []
-    for column in columns:
-        source = sources.get(column.name.casefold())
-        text = expressions.get(column.name.casefold()) or ("NULL" if source is None else quoted(source))
-        parts.append(f"CAST(({text}) AS {column.type}) AS {quoted(column.name)}")
-    return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, table.split('.')))}"
+    def do(self) -> None:
+        """Do it; may be called again after it was called, in part or whole."""
+        raise NotImplementedError
 
+    def evidence(self) -> dict[str, Any]:
+        """Figures of the finished step for the journal, as JSON."""
+        return {}
 
-@dataclass(frozen=True, slots=True)
-class AppliedStep:
-    """A step that is done.
+    def settle(self, connection: Connection, now: int) -> None:
+        """Write to the store in the transaction in which the step is marked as done."""
 
-    :ivar how: the verb
-    :ivar found: it was done already, by a run before this one
-    :ivar evidence: what was left, e.g. ``rows`` and ``snapshot_after``
-    """
+    @property
+    def record(self) -> RecordedObject:
+        """What the step's object is going to be."""
+        return self.work.objects[self.step.uuid]
 
-    seq: int
-    uuid: UUID | None
-    name: str
-    how: str
-    found: bool = False
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    @property
+    def engine(self) -> SqlEngine:
+        assert self.work.sql is not None, "looked for before the first step"
+        return self.work.sql
 
+    @property
+    def work_id(self) -> str:
+        """The step's, in the properties and snapshots that it writes."""
+        return f"{self.work.deploy_id}/{self.step.seq}"
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A deploy that is finished.
+    def refused(self, problem: str, remedy: str = "plan again") -> StepError:
+        return StepError(self.name, self.step.how.value, problem, remedy)
 
-    :ivar state: ``done``, or ``nothing`` where there was nothing to do
-    :ivar revision: of the registry afterwards
-    """
+    def is_done(self, properties: Mapping[str, str]) -> bool:
+        """Whether what has these properties carries the step's mark.
 
-    deploy_id: str
-    plan_hash: str
-    state: str
-    steps: tuple[AppliedStep, ...] = ()
-    revision: int = 0
+        :raises StepError: it is not the object
+        """
+        marker = properties.get(MARKER)
+        if marker != str(self.step.uuid) and not (marker is None and self.step.how is Action.ADOPT):
+            raise self.refused("what has the name does not carry our marker: no deploy made it")
+        return self.is_marked(properties)
 
+    def is_marked(self, properties: Mapping[str, str]) -> bool:
+        return properties.get(MARKER) == str(self.step.uuid) and properties.get(STEP) == self.work_id
 
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What a collection of garbage did.
+    def marks(self) -> dict[str, str]:
+        """The properties that name the deploy and the step which changed the object last."""
+        return {DEPLOY: self.work.deploy_id, STEP: self.work_id, TOKEN: str(self.work.lease.token)}
 
-    :ivar deleted: names of deleted tables
-    :ivar kept: names of what has to wait, with why
-    :ivar failed: names of what could not be deleted, with why; they are tried again
-    """
+    def properties(self) -> dict[str, str]:
+        """All properties that the object's table or view is to have."""
+        record, plan = self.record, self.work.plan
+        said = {"comment": record.comment, "owner": record.owner}
+        if self.step.kind in STORED:
+            said[WAS] = was_mark(plan.base_revision, record.columns)
+        if self.step.how in (Action.CREATE, Action.REPLACE_EMPTY) and self.step.kind in STORED:
+            said[EMPTIED] = f"{plan.base_revision}/{self.work.deploy_id}"
+        return {
+            **{name: value for name, value in said.items() if value is not None},
+            **record.properties,
+            MARKER: str(record.uuid),
+            PROJECT: plan.project,
+            STAMP: record.contract,
+            **self.marks(),
+            DONE: done_mark(plan.base_revision, record, self._inputs()),
+        }
 
-    deleted: tuple[str, ...] = ()
-    kept: Mapping[str, str] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
+    def _inputs(self) -> list[tuple[UUID, str]]:
+        """Ids of what the object reads, with the last step of each."""
+        found = []
+        for each in self.record.deps:
+            read = self.work.objects.get(each.uuid)
+            if read is not None:
+                held = self.work.view(read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
+                found.append((read.uuid, held.properties.get(STEP, "") if held is not None else ""))
+        return found
+
+    def unset(self) -> list[str]:
+        """Properties that an earlier deploy wrote and that are no longer declared."""
+        record, before = self.record, self.work.recorded.by_uuid.get(self.record.uuid)
+        gone = [str(each) for each in self.step.details.get("unset", ())]
+        for name in ("comment", "owner"):
+            if getattr(before, name, None) is not None and getattr(record, name) is None:
+                gone.append(name)
+        return [each for each in gone if each not in record.properties]

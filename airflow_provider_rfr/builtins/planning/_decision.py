@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject
-from airflow_provider_rfr.builtins.fingerprint import same_logic
-from airflow_provider_rfr.builtins.planning.diff import (
+from airflow_provider_rfr.builtins.fingerprint import contract_of, definition_of, same_query
+from airflow_provider_rfr.builtins.planning.columns import (
+    ALL,
     EVERYTHING,
     NO_EFFECTS,
-    ColumnSet,
+    NULLABILITY,
+    Change,
+    ColumnChange,
     Effects,
     diff_columns,
-    gone_of,
+    folded,
+    met,
     pending_renames,
-    shape_of,
 )
 from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.state import RecordedObject
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, Kind, namespace_of
+from airflow_provider_rfr.builtins.sql.facts import output_columns
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
+from airflow_provider_rfr.builtins.state import LiveKind, RecordedObject
+from airflow_provider_rfr.exceptions import QueryError
+
+FORMAT: Final = "format-version"
+"""Property that says how a table is made: a constraint. REST catalogs take it, and do not keep it as a property."""
+_SAID: Final = ("name", "kind", "columns", "keep", "partitioning", "keys", "comment", "owner", "exportable")
+"""What a record has from the declaration as it is."""
 
 
-class Difference(Enum):
-    """How an object can differ from its record."""
+def same_names(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether two lists of names, or of expressions over them, say the same."""
+    return [each.casefold() for each in old] == [each.casefold() for each in new]
 
-    KIND = "kind"
-    NAME = "name"
-    CONTRACT = "contract"
-    CONSTRAINTS = "constraints"
-    LOGIC = "logic"
-    DEFINITION = "definition"
-    STAR = "star"
-    METADATA = "metadata"
+
+def _constraints(obj: BuiltinObject | RecordedObject) -> tuple[Any, ...]:
+    names = ([each.casefold() for each in some] for some in (obj.keys, obj.partitioning))
+    return (*names, obj.properties.get(FORMAT))
+
+
+def _metadata(obj: BuiltinObject | RecordedObject) -> tuple[Any, ...]:
+    properties = {name: value for name, value in obj.properties.items() if name != FORMAT}
+    return (obj.keep, obj.comment, obj.owner, obj.exportable, properties)
 
 
 @dataclass(slots=True)
@@ -42,72 +56,107 @@ class Decision:
     """One object's part of a plan, while it is made.
 
     :ivar how: None: nothing is done to it
-    :ivar differences: from its record, each with its sentence; those are among ``reasons``, too
+    :ivar differences: from its record, with their sentences; those are among ``reasons``, too
+    :ivar column_changes: from its record
     :ivar words: changes field by field, for display
+    :ivar losses: names that have to be accepted, and what they stand for
     :ivar leaves: its table or view is dropped before it is created as another kind
-    :ivar instructed: an instruction leads from what is recorded to what is declared
-    :ivar invents_values: a change of its columns needs values that no row has
+    :ivar was_used: columns of which a ``was`` met what is live
     :ivar input_reasons: reasons that come from what it reads, by the id of that
     :ivar done: a deploy that did not finish has done it
     """
 
     desired: DesiredObject
     how: Action | None = None
-    differences: Mapping[Difference, str] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
+    differences: Mapping[Why, Reason] = field(default_factory=dict)
+    column_changes: tuple[ColumnChange, ...] = ()
+    reasons: list[Reason] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
-    loses: tuple[str, ...] = ()
-    problems: list[str] = field(default_factory=list)
-    paste: str | None = None
+    losses: dict[str, str] = field(default_factory=dict)
+    problems: list[Reason] = field(default_factory=list)
+    paste: list[str] = field(default_factory=list)
     effects: Effects = NO_EFFECTS
     leaves: bool = False
     renamed: bool = False
-    instructed: bool = False
-    invents_values: bool = False
-    drift: tuple[str, ...] = ()
-    input_reasons: dict[UUID, str] = field(default_factory=dict)
+    was_used: Set[str] = frozenset()
+    drift: tuple[Reason, ...] = ()
+    input_reasons: dict[UUID, Reason] = field(default_factory=dict)
     done: bool = False
 
     def note_differences(self) -> None:
-        """Compare the object with its record."""
-        desired, known = self.desired, self.desired.recorded
+        """Compare the object with its record, field by field."""
+        obj, known, sql = self.desired.obj, self.desired.recorded, self.desired.sql
         if known is None:
             return
-        found: dict[Difference, str] = {}
-        ours, theirs = desired.fingerprints, known.fingerprints
-        if desired.kind is not known.kind:
-            found[Difference.KIND] = f"kind: {known.kind.value} -> {desired.kind.value}"
-        if desired.key != known.key:
-            found[Difference.NAME] = f"renamed from {known.name}"
-        # Full texts are compared, not hashes. Those of two canonicalizers differ for equal queries.
-        if ours.contract.text != theirs.contract.text:
-            found[Difference.CONTRACT] = "contract changed"
-        if ours.constraints.text != theirs.constraints.text:
-            found[Difference.CONSTRAINTS] = "constraints changed"
-        has_query, both = desired.obj.query is not None, None not in (desired.sql, known.sql)
-        same = same_logic(desired.obj, known) if has_query else ours.logic.text == theirs.logic.text
-        if not same:
-            what, word = (Difference.LOGIC, "query") if has_query else (Difference.DEFINITION, "definition")
-            found[what] = f"{word} changed"
-        elif both and desired.sql != known.sql and desired.obj.query == known.raw_sql:
-            found[Difference.STAR] = "star expanded again"
-        if ours.meta.text != theirs.meta.text:
-            found[Difference.METADATA] = "metadata changed"
-        self.differences = found
-        self.reasons += found.values()
+        self.column_changes = diff_columns(known.columns, obj.columns, pending_renames(known.columns, obj.columns))
+        changes = {each.what for each in self.column_changes}
+        # A sink has another source if that has another id; a new name does not make it another one.
+        source, before = (tuple(each.uuid for each in some) for some in (self.desired.reads, known.deps))
+        fed = obj.kind is not Kind.SINK or source == before
+        found = {
+            Why.KIND_CHANGED: obj.kind is not known.kind,
+            Why.RENAMED: obj.key != known.key,
+            Why.COLUMNS_CHANGED: bool(changes - NULLABILITY - {Change.COMMENT}),
+            Why.CONSTRAINTS_CHANGED: bool(changes & NULLABILITY) or _constraints(obj) != _constraints(known),
+            Why.QUERY_CHANGED: not same_query(obj.query, known.raw_sql),
+            Why.DEFINITION_CHANGED: definition_of(obj) != known.definition or not fed,
+            Why.STAR_CHANGED: obj.query == known.raw_sql and None not in (sql, known.sql) and sql != known.sql,
+            Why.METADATA_CHANGED: Change.COMMENT in changes or _metadata(obj) != _metadata(known),
+        }
+        facts = {Why.KIND_CHANGED: (known.kind.value, obj.kind.value), Why.RENAMED: (known.name,)}
+        self.differences = {why: because(why, *facts.get(why, ())) for why, is_so in found.items() if is_so}
+        self.reasons += self.differences.values()
 
     def note_metadata(self) -> None:
         """Note what a step has to write, and to take away, where the metadata changed."""
-        known = self.desired.recorded
-        if known is not None and Difference.METADATA in self.differences:
-            self.words += metadata_words(self.desired, known)
-            if gone := sorted(set(known.properties) - set(self.desired.obj.properties)):
+        known, obj = self.desired.recorded, self.desired.obj
+        if known is not None and Why.METADATA_CHANGED in self.differences:
+            self.words += metadata_words(obj, known)
+            if gone := sorted(set(known.properties) - set(obj.properties)):
                 self.details["unset"] = gone
+
+    def lose(self, losses: Mapping[str, str], accepted: Set[str]) -> None:
+        """Note what would be lost, and what stops that.
+
+        :param losses: names to accept, and what they stand for
+        :param accepted: names as they are compared
+        """
+        reason = self.desired.keep_reason
+        for name, what in losses.items():
+            if reason is not None:
+                self.problems.append(because(Why.KEPT, what, reason))
+            elif name.casefold() not in accepted:
+                self.problems.append(because(Why.WOULD_LOSE, what, name, name))
+        self.losses |= losses
+
+    def becomes(self, contents: frozenset[str] = EVERYTHING) -> Effects:
+        """Effects of an object that is created again under its name: all contents, and those columns that changed."""
+        known, obj = self.desired.recorded, self.desired.obj
+        if known is None:
+            return Effects(EVERYTHING, contents)
+        if not known.columns or not obj.columns:
+            before, now = self.outputs() if known.sql != self.desired.sql else ((), ())
+            return Effects(EVERYTHING, contents, tuple((each, "") for each in before if now and each not in now))
+        return Effects.of(known.columns, obj.columns, self.column_changes, contents)
+
+    def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of its columns as they are and as they are going to be, as they are compared; none where they are not
+        known."""
+        known, live, sql = self.desired.recorded, self.desired.live, self.desired.sql
+        now = _outputs(self.desired.obj, sql)
+        if known is None:
+            return (), now
+        before = _outputs(known, known.sql)
+        if known.kind in STORED and live is not None and live.kind is LiveKind.TABLE and live.columns:
+            there = tuple(folded(live.columns))
+            # What was added by hand stays behind the others, or its readers break.
+            return there, (*now, *(each for each in there if each not in before and each not in now))
+        return before, now
 
     def nothing_left(self) -> None:
         """Everything that was decided has been done already; its effects on readers stay."""
-        self.how, self.details, self.words, self.loses, self.input_reasons = None, {}, [], (), {}
+        self.how, self.details, self.words, self.losses, self.input_reasons = None, {}, [], {}, {}
         self.done = True
 
     @property
@@ -118,18 +167,54 @@ class Decision:
 Decisions = Mapping[UUID, Decision]
 
 
+def by_old_name(decisions: Decisions) -> dict[str, Decision]:
+    """By the names that readers of before know; a new object does not hide the one that gives its name up."""
+    found = sorted(decisions.values(), key=lambda each: each.desired.recorded is not None)
+    return {(each.desired.recorded or each.desired).key: each for each in found}
+
+
+def _outputs(obj: BuiltinObject | RecordedObject, sql: str | None) -> tuple[str, ...]:
+    if obj.columns or sql is None:
+        return tuple(folded(obj.columns))
+    try:
+        found = output_columns(sql, lambda name: None, namespace_of(obj.name))
+    except QueryError:
+        return ()
+    return tuple(each.casefold() for each in found)
+
+
+def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
+    """What the registry is going to hold of an object; who applies the plan puts its deploy's id into it."""
+    obj = desired.obj
+    said: dict[str, Any] = {name: getattr(obj, name) for name in _SAID}
+    return RecordedObject(
+        uuid=obj.id,
+        contract=contract_of(obj.columns),
+        definition=definition_of(obj),
+        canonicalizer=CANONICALIZER,
+        raw_sql=obj.query,
+        deps=desired.reads,
+        revision=revision,
+        deploy_id=desired.recorded.deploy_id if desired.recorded is not None else "",
+        sql=desired.sql,
+        properties=dict(obj.properties),
+        instance=desired.instance,
+        **said,
+    )
+
+
 @dataclass(slots=True)
 class Inputs:
     """What an object notices of the changes of what it reads.
 
-    :ivar shape: id -> words, of inputs of which it reads a column that has another type or name
+    :ivar shape: id -> reason, of inputs of which it reads a column that has another type or name
     :ivar contents: likewise, of which it reads rows that may be others
-    :ivar gone: what it reads and won't find, as text
+    :ivar gone: what it reads and won't find
     """
 
-    shape: dict[UUID, str] = field(default_factory=dict)
-    contents: dict[UUID, str] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
+    shape: dict[UUID, Reason] = field(default_factory=dict)
+    contents: dict[UUID, Reason] = field(default_factory=dict)
+    gone: list[Reason] = field(default_factory=list)
 
 
 def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
@@ -140,47 +225,47 @@ def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
         read = decisions.get(each.uuid) if each.uuid is not None else None
         if read is None or each.uuid is None:
             continue
-        name = read.desired.obj.name
+        name, effects = read.desired.obj.name, read.effects
         if before.get(each.name) not in (None, each.uuid):
-            found.shape[each.uuid] = found.contents[each.uuid] = f"reads {name}, which is another object now"
+            found.shape[each.uuid] = found.contents[each.uuid] = because(Why.READS_ANOTHER, name)
             continue
-        if read.effects is NO_EFFECTS:
+        if effects is NO_EFFECTS:
             continue
-        if columns := read.effects.shape.intersection(each.columns):
+        if columns := met(effects.shape, each.columns):
             found.shape[each.uuid] = reads(name, columns)
-        if columns := read.effects.contents.intersection(each.columns):
+        if columns := met(effects.contents, each.columns):
             found.contents[each.uuid] = reads(name, columns)
-        for old, now in read.effects.gone:
-            if old in (each.columns or ()):
-                found.gone.append(f"reads {name}.{old}, which is {f'called {now}' if now else 'gone'} now")
+        # A sink knows columns by their ids: a new name stops nothing.
+        is_sink = desired.kind is Kind.SINK
+        gone = ((old, now) for old, now in effects.gone if old in (each.columns or ()) and not (now and is_sink))
+        found.gone += [lost_column(name, old, now) for old, now in gone]
     return found
 
 
-def reads(name: str, columns: list[str]) -> str:
-    """The sentence that says which columns are read."""
-    return f"reads {name}" if columns == ["*"] else f"reads {', '.join(f'{name}.{each}' for each in columns)}"
+def reads(name: str, columns: list[str]) -> Reason:
+    """Which columns are read."""
+    return because(Why.READS, name if columns == [ALL] else ", ".join(f"{name}.{each}" for each in columns))
 
 
-def becomes(desired: DesiredObject, known: RecordedObject, contents: ColumnSet = EVERYTHING) -> Effects:
-    """Effects of an object that is created again under its name: all contents, and those columns that changed."""
-    if not known.columns or not desired.obj.columns:
-        return Effects(EVERYTHING, contents)
-    renames = pending_renames(known.columns, desired.obj.columns)
-    changes = diff_columns(known.columns, desired.obj.columns, renames)
-    return Effects(shape_of(changes), contents, gone_of(known.columns, desired.obj.columns, changes))
+def lost_column(name: str, column: str, now: str) -> Reason:
+    """A column is read that is not there any more.
+
+    :param now: what it is called; empty for a dropped one
+    """
+    if now:
+        return because(Why.READS_RENAMED, f"{name}.{column}", now)
+    return because(Why.READS_REMOVED, f"{name}.{column}")
 
 
-def metadata_words(desired: DesiredObject, known: RecordedObject) -> Iterator[str]:
+def metadata_words(obj: BuiltinObject, known: RecordedObject) -> Iterator[str]:
     """What is said about the object and changed, but its columns' comments."""
     for name in ("comment", "owner"):
-        before, after = getattr(known, name), getattr(desired.obj, name)
-        if before != after:
-            yield f"~ {name}: {_text(before)} -> {_text(after)}"
-    for name in sorted({*known.properties, *desired.obj.properties}):
-        before, after = known.properties.get(name), desired.obj.properties.get(name)
-        if before != after:
-            yield f"~ property {name}: {_text(before)} -> {_text(after)}"
+        yield from _word(name, getattr(known, name), getattr(obj, name))
+    for name in sorted({*known.properties, *obj.properties}):
+        yield from _word(f"property {name}", known.properties.get(name), obj.properties.get(name))
 
 
-def _text(value: str | None) -> str:
-    return "nothing" if value is None else repr(value)
+def _word(name: str, before: str | None, after: str | None) -> Iterator[str]:
+    if before != after:
+        old, new = ("nothing" if each is None else repr(each) for each in (before, after))
+        yield f"~ {name}: {old} -> {new}"

@@ -1,4 +1,4 @@
-"""The order of a plan's steps: removals, renames, and what happens to users' views.
+"""The order of a plan's steps: removals and renames.
 
 What leaves goes readers first, by the reads in the registry. What is created or changed goes inputs first, by the
 reads of now. A deploy needs both orders, because an edge may have turned round. What leaves for good waits until the
@@ -6,25 +6,27 @@ end, so that nothing loses an input too early, unless something else needs its n
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import CycleError, DesiredObject, DesiredState, Graph, relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, reads
-from airflow_provider_rfr.builtins.planning._drift import whose
-from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies, Step
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Contents, Kind, Stability, is_retired
-from airflow_provider_rfr.builtins.state import (
-    ActualState,
-    LiveKind,
-    LiveObject,
-    RecordedObject,
-    RegistryState,
-    SinkState,
-    UserView,
+from airflow_provider_rfr.builtins.desired import (
+    CycleError,
+    DesiredObject,
+    DesiredState,
+    in_order,
+    readers_of,
+    relation,
 )
+from airflow_provider_rfr.builtins.fingerprint import definition_of, same_query
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
+from airflow_provider_rfr.builtins.planning._origin import whose
+from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Policies, Step
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import STORED, Kind, is_retired
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError
+from airflow_provider_rfr.sinks.spec import SinkState
 
 
 @dataclass
@@ -33,54 +35,58 @@ class Removals:
 
     :ivar leaving: by id; all of them are forgotten
     :ivar there: what of these is in the catalog, so that there is something to do
+    :ivar lossy: ids of those whose rows are lost
     :ivar leftovers: by name, what an unfinished deploy left that belongs to nothing; ``leftover_sinks`` likewise
     """
 
     leaving: dict[UUID, RecordedObject] = field(default_factory=dict)
-    reasons: dict[UUID, str] = field(default_factory=dict)
+    reasons: dict[UUID, Reason] = field(default_factory=dict)
     there: dict[UUID, LiveObject] = field(default_factory=dict)
+    lossy: set[UUID] = field(default_factory=set)
     leftovers: dict[str, LiveObject] = field(default_factory=dict)
     leftover_sinks: tuple[SinkState, ...] = ()
     blocked: list[Blocked] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
 
 
 def removals(
-    desired_state: DesiredState, recorded: RegistryState, live: ActualState, version: str, downgrade: str | None
+    desired_state: DesiredState,
+    recorded: RegistryState,
+    live: ActualState,
+    accepted: Set[str],
+    downgrade: Reason | None,
 ) -> Removals:
     """What leaves for good.
 
     :param downgrade: why nothing may be removed
     """
-    found = Removals()
-    known_ids = recorded.by_uuid.keys() | desired_state.objects.keys() | live.unfinished
-    sinks = [each for each in recorded.sinks if each.uuid in desired_state.objects or each.uuid not in known_ids]
+    found, declared = Removals(), desired_state.objects
+    known_ids = recorded.by_uuid.keys() | declared.keys() | live.unfinished
+    sinks = [each for each in recorded.sinks if each.uuid in declared or each.uuid not in known_ids]
+    coming = [each for each in declared.values() if each.recorded is None]
     for known in sorted(recorded.objects, key=lambda each: each.key):
-        if known.uuid in desired_state.objects or known.uuid in desired_state.kept:
-            continue
-        worthless = known.stability is Stability.UNSTABLE or known.contents is Contents.DERIVABLE
-        if known.instance is not None and (known.protect is not None or not worthless):
-            found.warnings.append(f"{known.name}: its instance is gone; it stays, for its rows are history")
+        if known.uuid in declared or known.uuid in desired_state.kept:
             continue
         there = _there(known, live, known_ids)
-        exported = [each.name for each in sinks if each.source == known.uuid]
-        tombstone = desired_state.removed.get(known.uuid)
-        blocked = Blocked(known.name, known.kind, (downgrade,), known.uuid) if downgrade is not None else None
-        if blocked is None:
-            blocked = _blocked(known, tombstone, there, exported, version)
-        if blocked is not None:
-            found.blocked.append(blocked)
+        problems, paste = _against(known, accepted, coming) if downgrade is None else ([downgrade], ())
+        if downgrade is None:
+            if there is not None and there.marker != known.uuid:
+                problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
+            problems += [because(Why.EXPORTED, each.name) for each in sinks if each.source == known.uuid]
+        if problems:
+            found.blocked.append(Blocked(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
             continue
         found.leaving[known.uuid] = known
-        found.reasons[known.uuid] = _reason(known, tombstone)
+        gone = Why.NOT_DECLARED if known.keep is False else Why.REMOVED
+        found.reasons[known.uuid] = because(gone if known.instance is None else Why.INSTANCE_GONE)
+        if known.kind in STORED and known.keep is not False:
+            found.lossy.add(known.uuid)
         if there is not None:
             found.there[known.uuid] = there
     if not found.blocked:
         found.leftovers = _leftovers(found, desired_state, live)
-        ours = recorded.by_uuid.keys() | desired_state.objects.keys()
-        found.leftover_sinks = tuple(
-            each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours
-        )
+        ours = recorded.by_uuid.keys() | declared.keys()
+        begun = (each for each in recorded.sinks if each.uuid in live.unfinished)
+        found.leftover_sinks = tuple(each for each in begun if each.uuid not in ours)
     return found
 
 
@@ -89,51 +95,46 @@ def _leftovers(found: Removals, desired_state: DesiredState, live: ActualState) 
     that of another registry."""
     used = {(each.uuid, each.live.key) for each in desired_state.objects.values() if each.live is not None}
     used |= {(identity, each.key) for identity, each in found.there.items()}
-    return {
-        each.key: each
-        for identity in sorted(live.unfinished)
-        for each in live.by_marker.get(identity, ())
-        if not is_retired(each.name) and (identity, each.key) not in used
-    }
+    made = (each for identity in sorted(live.unfinished) for each in live.by_marker.get(identity, ()))
+    return {each.key: each for each in made if not is_retired(each.name) and (each.marker, each.key) not in used}
 
 
 def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
     """What holds the object; under another name, if a deploy that did not finish renamed it. What has its name is no
     trace of it, if it is another object of ours."""
-    if relation(known.kind) is None:
-        return None
-    held = live.by_marker.get(known.uuid, ())
-    ours = [each for each in held if not is_retired(each.name) and each.kind is relation(known.kind)]
-    named = live.objects.get(known.key)
-    if named is not None and (named.marker == known.uuid or named.marker is None or named.marker not in known_ids):
+    was, named = relation(known.kind), live.objects.get(known.key)
+    if was and named and (named.marker in (None, known.uuid) or named.marker not in known_ids):
         return named
+    ours = [each for each in live.by_marker.get(known.uuid, ()) if each.kind is was and not is_retired(each.name)]
     return ours[0] if len(ours) == 1 else None
 
 
-def _blocked(
-    known: RecordedObject, tombstone: BuiltinObject | None, there: LiveObject | None, exported: list[str], version: str
-) -> Blocked | None:
-    """What stops the removal of an object; None: nothing does."""
-    problems, instruction = [], None
-    if known.stability is Stability.STABLE and tombstone is None and known.instance is None:
-        why = "it is stable, and users may build on it"
-        problems.append(f"removal must be declared (deprecated_since, removed_in): {why}")
-        instruction = f'removed: {{deprecated_since: "{version}", removed_in: "{version}"}}'
-    protect = known.protect or (tombstone.protect if tombstone is not None else None)
-    if protect is not None:
-        problems.append(f"protected: {protect}; it is not removed. Forget it, and its rows stay where they are")
-    if there is not None and there.marker != known.uuid:
-        problems.append(f"it is not dropped: {whose(there, known.uuid)}. Forget {known.name} ({known.uuid}) instead")
-    problems += [f"the sink {name} exports it" for name in exported]
-    if not problems:
-        return None
-    return Blocked(known.name, known.kind, tuple(problems), known.uuid, instruction=instruction)
+def _against(
+    known: RecordedObject, accepted: Set[str], coming: Iterable[DesiredObject]
+) -> tuple[list[Reason], tuple[str, ...]]:
+    """What stops the removal of an object, and YAML against it: its id where it may have a new name, else the document
+    that lets it go."""
+    if known.keep is False or (known.keep is True and known.key in accepted):
+        return [], ()
+    what = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
+    kept = isinstance(known.keep, str)
+    why = because(Why.KEPT, what, known.keep) if kept else because(Why.WOULD_LOSE, what, known.name, known.name)
+    like = [each.obj.name for each in coming if _is_like(known, each)]
+    ids = tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like)
+    document = () if kept else (f"{{kind: removed, name: {known.name}}}",)
+    return [why, *(because(Why.MAYBE_RENAMED_OBJECT, name, known.uuid) for name in like)], ids or document
 
 
-def _reason(known: RecordedObject, tombstone: BuiltinObject | None) -> str:
-    if tombstone is not None and tombstone.removed is not None:
-        return f"deprecated since {tombstone.removed.deprecated_since}, removed in {tombstone.removed.removed_in}"
-    return f"{known.stability.value}, no longer declared" if known.instance is None else "its instance is gone"
+def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
+    """Whether the new object may be the known one under another name: half of the columns are the same."""
+    if known.kind is not desired.kind:
+        return False
+    before, now = (
+        {(each.name.casefold(), each.type) for each in columns} for columns in (known.columns, desired.obj.columns)
+    )
+    if before or now:
+        return 2 * len(before & now) >= max(len(before), len(now))
+    return same_query(known.raw_sql, desired.obj.query) and known.definition == definition_of(desired.obj)
 
 
 @dataclass(frozen=True)
@@ -167,18 +168,18 @@ def leaving(decisions: Decisions, removed: Removals, recorded: RegistryState, po
     leftovers = tuple(key for key in left if key in needed), tuple(key for key in left if key not in needed)
     if not early and not gone:
         return Leaving(leftovers=leftovers)
-    graph = Graph({each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects})
-    # A removed reader of something that leaves early leaves before it.
-    early |= gone.keys() & graph.readers_of(early)
+    reads = {each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects}
     keys = {each.uuid: each.key for each in recorded.objects}
     try:
-        order = graph.order(lambda identity: (keys[identity], str(identity)))[::-1]
+        order = in_order(reads, lambda identity: (keys[identity], identity))
     except CycleError as error:
         names = CycleError(keys[each] for each in error.cycle)
         raise PlanError(f"the registry is damaged, objects read each other in a circle: {names}") from None
+    # A removed reader of something that leaves early leaves before it.
+    early |= gone.keys() & readers_of(early, order, reads)
     return Leaving(
-        tuple(each for each in order if each in early),
-        tuple(each for each in order if each in gone and each not in early),
+        tuple(each for each in reversed(order) if each in early),
+        tuple(each for each in reversed(order) if each in gone and each not in early),
         leftovers,
     )
 
@@ -194,7 +195,7 @@ def renames(decisions: Iterable[Decision]) -> list[Step]:
     last: list[Step] = []
 
     def rename(desired: DesiredObject, name: str, to: str) -> Step:
-        return Step(0, desired.uuid, name, desired.kind, Action.RENAME, "declared name", (), {"to": to})
+        return Step(0, desired.uuid, name, desired.kind, Action.RENAME, (because(Why.DECLARED_NAME),), (), {"to": to})
 
     while waiting:
         key = next((key for key, each in waiting.items() if each.key not in waiting), None)
@@ -207,96 +208,3 @@ def renames(decisions: Iterable[Decision]) -> list[Step]:
             to = between
         found.append(rename(desired, name, to))
     return found + last
-
-
-_Reasons = dict[UUID, str]
-"""By the id of what is read."""
-
-
-class UserViews:
-    """What the changes mean for users' views, those over other users' views too.
-
-    :ivar steps: rebinds, in the order in which to do them
-    """
-
-    def __init__(
-        self, decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
-    ) -> None:
-        self.steps: list[Step] = []
-        self.dependents: list[Dependent] = []
-        self.blocked: list[Blocked] = []
-        self.warnings: list[str] = []
-        self._decisions = decisions
-        self._removed = removed
-        self._policies = policies
-        self._views = {each.key: each for each in live.user_views}
-        self._ours = {each.key: identity for identity, each in removed.items()}
-        for identity, decision in decisions.items():
-            self._ours[(decision.desired.recorded or decision.desired).key] = identity
-        self._noticed: dict[str, tuple[_Reasons, _Reasons]] = {}
-
-    def decide(self) -> UserViews:
-        """Decide about each view, after those that it reads."""
-        graph = Graph({key: {each.name for each in view.reads or ()} for key, view in self._views.items()})
-        try:
-            order = graph.order(lambda key: key)
-        except CycleError:
-            order = tuple(sorted(self._views))
-        policy = self._policies.user_views
-        for key in order:
-            view = self._views[key]
-            broken, changed = self._noticed[key] = self._notice(view)
-            why = [*broken.values(), *changed.values()]
-            if not why:
-                continue
-            how = "warn" if policy == "warn" else "blocked" if broken or policy == "fail" else "rebind"
-            words = "; ".join(why)
-            for identity, reason in {**changed, **broken}.items():
-                self.dependents.append(Dependent(identity, view.name, Kind.VIEW, how, reason, user=True))
-            if how == "warn":
-                self.warnings.append(f"view {view.name} (user) {words}: it may fail from now on")
-            elif how == "blocked":
-                remedy = f"user_views: {policy}; change the view, or let it break with user_views: warn"
-                self.blocked.append(Blocked(view.name, Kind.VIEW, (*why, remedy)))
-            else:
-                details = {"sql": view.query}
-                self.steps.append(Step(0, None, view.name, Kind.VIEW, Action.REBIND, words, (), details, user=True))
-        return self
-
-    def _notice(self, view: UserView) -> tuple[_Reasons, _Reasons]:
-        """Reads of the view that break, and reads whose columns change."""
-        broken, changed = _Reasons(), _Reasons()
-        if view.reads is None:
-            # A view that can't be read may read anything.
-            for identity, gone in self._removed.items():
-                broken[identity] = f"can't be read, so it may read {gone.name}, which is removed"
-            for identity, decision in self._decisions.items():
-                if decision.effects.gone or decision.renamed:
-                    name = (decision.desired.recorded or decision.desired.obj).name
-                    broken[identity] = f"can't be read, so it may read {name} as it was"
-                elif decision.effects.shape:
-                    changed[identity] = f"can't be read, so it may read {decision.desired.obj.name}"
-        for each in view.reads or ():
-            if each.name in self._noticed:
-                theirs_broken, theirs_changed = self._noticed[each.name]
-                reason = f"reads {self._views[each.name].name}"
-                broken.update(dict.fromkeys(theirs_broken, reason))
-                changed.update({on: reason for on in theirs_changed if not theirs_broken})
-            ours = self._ours.get(each.name)
-            if ours is not None and ours in self._removed:
-                broken[ours] = f"reads {self._removed[ours].name}, which is removed"
-            elif ours is not None:
-                _notice_change(self._decisions[ours], each.columns, broken, changed)
-        return broken, changed
-
-
-def _notice_change(decision: Decision, columns: tuple[str, ...] | None, broken: _Reasons, changed: _Reasons) -> None:
-    identity, name = decision.desired.uuid, (decision.desired.recorded or decision.desired.obj).name
-    if decision.renamed:
-        broken[identity] = f"reads {name}, which is called {decision.desired.obj.name} now"
-    for old, now in decision.effects.gone:
-        if columns is None or old in columns:
-            may = "may read" if columns is None else "reads"
-            broken[identity] = f"{may} {name}.{old}, which is {f'called {now}' if now else 'gone'} now"
-    if identity not in broken and (met := decision.effects.shape.intersection(columns)):
-        changed[identity] = reads(name, met)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +14,11 @@ from uuid import UUID
 
 import orjson
 
+from airflow_provider_rfr.builtins.reasons import Reason
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
 
-_USER_VIEWS: Final = ("rebind", "fail", "warn")
 _DRIFT: Final = ("fail", "adopt", "repair")
 SINKS: Final = ("hold", "resume_from_new", "resend")
 _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
@@ -28,17 +28,18 @@ _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
 class Policies:
     """Decisions for one deploy.
 
-    :ivar user_views: what to do with users' views over a changed column: ``rebind``, ``fail``, ``warn``
+    :ivar break_views: names of users' views that may break
     :ivar drift: what to do about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the
         declaration is right)
-    :ivar accept_data_loss: names or ids of the objects that may be emptied; all of them can't be named at once
+    :ivar accept_data_loss: what may be lost: names of objects, or of columns behind them (``ops.runs.note``); there is
+        no word for all
     :ivar adopt: names of live objects without our marker that may become ours if they are what is declared
     :ivar sinks: by name of a sink, what to do when its source is emptied: ``hold``, ``resume_from_new``, ``resend``
     :ivar replace_views: the catalog has CREATE OR REPLACE VIEW; without it, views are dropped and created
     :ivar keep_days: how long garbage is kept, for display
     """
 
-    user_views: str = "rebind"
+    break_views: frozenset[str] = frozenset()
     drift: str = "fail"
     accept_data_loss: frozenset[str] = frozenset()
     adopt: frozenset[str] = frozenset()
@@ -47,11 +48,11 @@ class Policies:
     keep_days: int = 7
 
     def __post_init__(self) -> None:
-        _one_of("user_views", self.user_views, _USER_VIEWS)
-        _one_of("drift", self.drift, _DRIFT)
-        for name, choice in self.sinks.items():
-            _one_of(f"sinks.{name}", choice, SINKS)
-        for name in ("accept_data_loss", "adopt"):
+        sinks = [(f"sinks.{name}", choice, SINKS) for name, choice in self.sinks.items()]
+        for name, choice, allowed in (("drift", self.drift, _DRIFT), *sinks):
+            if choice not in allowed:
+                raise ConfigurationError(name, f"{choice!r} is unknown", f"one of {', '.join(allowed)}")
+        for name in ("accept_data_loss", "adopt", "break_views"):
             names = getattr(self, name)
             if isinstance(names, str):
                 raise ConfigurationError(name, "is one text", "give a list of names")
@@ -61,17 +62,9 @@ class Policies:
             object.__setattr__(self, name, folded)
         object.__setattr__(self, "sinks", {key.casefold(): value for key, value in self.sinks.items()})
 
-    def accepts_loss(self, name: str, identity: UUID) -> bool:
-        return name.casefold() in self.accept_data_loss or str(identity) in self.accept_data_loss
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigurationError(name, f"{value!r} is unknown", f"one of {', '.join(allowed)}")
-
 
 class Action(str, Enum):
-    """What a step does. The first seven are the mechanisms by which an object changes, :class:`Strategy`."""
+    """What a step does."""
 
     CREATE = "create"
     ADOPT = "adopt"
@@ -85,6 +78,10 @@ class Action(str, Enum):
     REBIND = "rebind"
     """A view gets its own text once more, so that it sees its inputs' types as they are now."""
     RENAME = "rename"
+    BRIDGE = "bridge"
+    """A view gets a text that gives the same before and after a column under it is widened."""
+    MARK_BROKEN = "mark_broken"
+    """A user's view that may break is marked, so that it is shown until somebody mends it."""
     DROP = "drop"
     """What holds the object leaves, and the object comes back as something else in the same deploy."""
     REMOVE = "remove"
@@ -106,7 +103,8 @@ class Load(str, Enum):
 
 
 _ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
-_CHANGES: Final = frozenset(Action) - _ADDS - {Action.REMOVE, Action.DROP, Action.REBIND}
+_UNCOUNTED: Final = {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
+_CHANGES: Final = frozenset(Action) - _ADDS - _UNCOUNTED
 _FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
 
@@ -120,7 +118,7 @@ class Step:
     :ivar name: at the time of the step; a rename's details say the new one
     :ivar changes: field by field, for people
     :ivar details: what the step needs to know, as JSON
-    :ivar loses: what is lost, as text; empty for nothing
+    :ivar loses: names of what is lost: the object, or columns behind its name; ``losses`` says what they stand for
     :ivar rows: how many there were when the plan was made; not part of what the plan promises
     """
 
@@ -129,18 +127,19 @@ class Step:
     name: str
     kind: Kind
     how: Action
-    reason: str
+    reasons: tuple[Reason, ...] = ()
     changes: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     loses: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     user: bool = False
     rows: int | None = field(default=None, compare=False)
     bytes: int | None = field(default=None, compare=False)
 
     @property
-    def lossless(self) -> bool:
-        """Whether every value is still there afterwards."""
-        return not self.loses
+    def reason(self) -> str:
+        """The reasons in words."""
+        return "; ".join(dict.fromkeys(map(str, self.reasons)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +147,15 @@ class Dependent:
     """What a step means for a reader of the object.
 
     :ivar on: id of the object
-    :ivar how: ``rebind``, ``replace``, ``recompute``, ``warn``, or of a sink ``continue``, ``hold``, ...
+    :ivar how: ``rebind``, ``replace``, ``recompute``; of a user's view also ``break`` and ``blocked``; of a sink
+        ``continue``, ``hold``, ...
     """
 
     on: UUID
     name: str
     kind: Kind
     how: str
-    reason: str
+    reason: Reason
     uuid: UUID | None = None
     user: bool = False
 
@@ -167,7 +167,7 @@ class Drift:
     uuid: UUID
     name: str
     kind: Kind
-    problems: tuple[str, ...]
+    problems: tuple[Reason, ...]
     policy: str
 
     @property
@@ -179,16 +179,16 @@ class Drift:
 class Blocked:
     """An object that stops the deploy.
 
-    :ivar instruction: text to paste into the declaration, if that helps
+    :ivar paste: lines of YAML for the declaration, if they help
     :ivar place: where the object is declared
     """
 
     name: str
     kind: Kind
-    problems: tuple[str, ...]
+    problems: tuple[Reason, ...]
     uuid: UUID | None = None
     changes: tuple[str, ...] = ()
-    instruction: str | None = None
+    paste: tuple[str, ...] = ()
     place: str | None = None
 
 
@@ -198,15 +198,15 @@ class Plan:
 
     :ivar version: that the code wants; ``recorded_version``: that is there, None before the first deploy
     :ivar base_revision: of the registry; the plan holds for this one alone
-    :ivar steps: in the order in which they are done
+    :ivar steps: in the order in which they are done: what leaves goes readers first, by what they read when they were
+        recorded; what comes or changes comes with what is read first, by what they read now
     :ivar dependents: views and sinks that the steps touch
-    :ivar drop_order: ids of objects that leave, readers first, by what they read when they were recorded
-    :ivar create_order: ids of objects that come or change, what is read first, by what they read now
     :ivar records: what the registry holds afterwards for each object of which it holds something else now. It follows
         from the declarations, not from the steps. Those with a step take the id of the deploy, which that step has
         written into the object's properties as well; the others keep theirs
     :ivar forgotten: ids that the registry holds no longer
     :ivar warnings: what is worth a look and stops nothing
+    :ivar stale: columns whose ``was``, and names whose removal, met nothing here any more
     :ivar unchanged: how many objects are as they should be
     :ivar done: how many of them an unfinished deploy brought there, so that it is only to be written down
     :ivar plan_hash: of all of this but display
@@ -217,14 +217,12 @@ class Plan:
     recorded_version: str | None
     base_revision: int
     policies: Policies
-    canonicalizer: str = ""
     steps: tuple[Step, ...] = ()
     dependents: tuple[Dependent, ...] = ()
     drift: tuple[Drift, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     warnings: tuple[str, ...] = ()
-    drop_order: tuple[UUID, ...] = ()
-    create_order: tuple[UUID, ...] = ()
+    stale: tuple[str, ...] = ()
     records: tuple[RecordedObject, ...] = ()
     forgotten: tuple[UUID, ...] = ()
     unchanged: int = 0
@@ -244,15 +242,12 @@ class Plan:
 
     def digest(self) -> str:
         """Of everything that is done and of the base, without what is only shown."""
-        steps = [
-            (each.uuid, each.name, each.kind, each.how, each.reason, each.changes, each.details, each.loses, each.user)
-            for each in self.steps
-        ]
-        base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
-        rest = (self.drift, [(each.name, each.problems) for each in self.blocked], self.drop_order, self.create_order)
+        steps = [replace(each, rows=None, bytes=None) for each in self.steps]
+        blocked = [(each.name, each.problems) for each in self.blocked]
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
         dependents = [(each.on, each.name, each.kind, each.how, each.uuid, each.user) for each in self.dependents]
-        said = dumps((base, steps, dependents, rest, self.records, self.forgotten, self.canonicalizer))
+        base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
+        said = dumps((base, steps, dependents, self.drift, blocked, self.records, self.forgotten))
         return hashlib.sha256(said).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -294,7 +289,7 @@ def summary(plan: Plan) -> dict[str, int]:
         "blocked": len(plan.blocked),
         "drift": len(plan.drift),
         "unchanged": plan.unchanged,
-        "data_loss": sum(not each.lossless for each in plan.steps),
+        "data_loss": sum(len(each.loses) for each in plan.steps),
     }
 
 
@@ -327,7 +322,7 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     :param fresh: the plan of now, made with the saved one's policies
     :raises StalePlanError: something has changed since, with what
     """
-    if saved.plan_hash == fresh.plan_hash and saved.base_revision == fresh.base_revision:
+    if saved.plan_hash == fresh.plan_hash:
         return saved
     found = []
     if saved.project != fresh.project:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Plan, Step, summary
+from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Plan, Step, summary
 from airflow_provider_rfr.builtins.spec import STORED, Kind
 
 _SIGNS: Final = {
@@ -22,16 +23,36 @@ _SIGNS: Final = {
 _HINTS: Final = {
     Action.REWRITE: "in place, history kept",
     Action.RECOMPUTE: "from its query, in place",
-    Action.REPLACE_EMPTY: "ALL ROWS ARE LOST",
+    Action.REPLACE_EMPTY: "emptied: its rows may be made again",
 }
 _REASON_FIRST: Final = frozenset(
     {Action.CREATE, Action.ADOPT, Action.REMOVE, Action.DROP, Action.RENAME, Action.REPLACE, Action.REBIND}
 )
 """Actions whose reason says more than their changes."""
-_KINDS: Final = {Kind.MATERIALIZED_VIEW: "mview"}
+_OF_DEPENDENTS: Final = frozenset({Action.BRIDGE, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND})
+"""Actions that the line of a dependent shows, or that end with the deploy."""
 _DEEPER: Final = 4
-"""By so many characters a dependent's name begins further to the right."""
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+"""Characters by which a dependent is indented."""
+_SHOWN_STALE: Final = 5
+_PREFIXES: Final = ("", "k", "M", "G", "T", "P")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An object, or a dependent below it.
+
+    :ivar said: lines about it
+    :ivar paste: lines of YAML for its declaration, which is at ``place``
+    """
+
+    sign: str
+    kind: Kind
+    name: str
+    how: str
+    said: tuple[str, ...]
+    paste: tuple[str, ...] = ()
+    place: str | None = None
+    below: bool = False
 
 
 def render(plan: Plan, *, markdown: bool = False) -> str:
@@ -42,72 +63,89 @@ def _text(plan: Plan) -> Iterator[str]:
     recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
     base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
     yield f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
-    nested: dict[UUID, list[Dependent]] = defaultdict(list)
-    for dependent in plan.dependents:
-        nested[dependent.on].append(dependent)
-    rebound = {(each.uuid, each.name) for each in plan.dependents if each.how == "rebind"}
-    steps = [each for each in plan.steps if not _said_elsewhere(each, rebound)]
-    own = {each.uuid for each in steps}
-    names = [len(_name(each)) for each in steps] + [len(each.name) for each in plan.blocked]
-    width = max((24, *names, *(len(_name(each)) + _DEEPER for each in plan.dependents)))
-    for step in steps:
-        first, *rest = (*step.changes, *_hints(step)) or ("",)
-        if step.how in _REASON_FIRST or not step.changes:
-            first, rest = _reason(step), [*step.changes, *_hints(step)]
-        start = f"  {_SIGNS.get(step.how, '~')} {_kind(step.kind):<6} {_name(step):<{width}} {step.how.value:<15} "
-        yield f"{start}{first}".rstrip()
-        yield from (f"{'':<{len(start)}}{line}" for line in rest)
-        yield from _below(step.uuid, nested, own, width)
-    for blocked in plan.blocked:
-        yield from _blocked(blocked, width)
-        yield from _below(blocked.uuid, nested, own, width)
-    for on in list(nested):
-        yield from _below(on, nested, own, width)
-    yield from (f"  # drift  {each.name}: {'; '.join(each.problems)}  (policy: {each.policy})" for each in plan.drift)
-    yield from (f"  # note   {warning}" for warning in plan.warnings)
+    entries = list(_entries(plan))
+    width = max((24, *(len(each.name) + _DEEPER * each.below for each in entries)))
+    for each in entries:
+        indent, kind = " " * (6 if each.below else 2), each.kind.value.replace("materialized_view", "mview")
+        name = f"{kind:<{6 - each.below}} {each.name:<{width - _DEEPER * each.below}}"
+        start = f"{indent}{each.sign} {name} {each.how:<15} "
+        yield f"{start}{each.said[0]}".rstrip()
+        yield from (f"{'':<{len(start)}}{line}" for line in each.said[1:])
+        yield from (f"        write:  {line}{f'    # {each.place}' if each.place else ''}" for line in each.paste)
+    yield from (f"  # {what:<6} {note}" for what, note in _notes(plan))
     yield _last_line(plan)
 
 
-def _last_line(plan: Plan) -> str:
-    found = summary(plan)
-    if not plan.steps and plan.applicable and plan.done:
-        return f"Nothing left but to record {_count(plan.done, 'object')} that an unfinished deploy changed."
-    if not plan.steps and plan.applicable:
-        return f"No changes: {_count(found['unchanged'], 'object')} as declared."
-    parts = [
-        f"{found['add']} to add",
-        f"{found['change']} to change",
-        f"{found['remove']} to remove",
-        _count(found["rebind"], "rebind"),
-        *([f"{found['blocked']} blocked"] if found["blocked"] else []),
-        *([f"{found['drift']} drifted"] if found["drift"] else []),
-        f"{found['data_loss']} data loss",
-    ]
-    stopped = "" if plan.applicable else " Nothing is done until what is blocked is decided."
-    return f"Plan: {', '.join(parts)}.{stopped}"
+def _markdown(plan: Plan) -> Iterator[str]:
+    mark = "❌" if not plan.applicable else "✅" if not plan.steps else "📝"
+    yield f"### {mark} Built-in objects: {_escaped(_last_line(plan))}"
+    yield ""
+    yield f"`{plan.project}` {plan.recorded_version or 'new'} → {plan.version}, base revision {plan.base_revision}"
+    entries = list(_entries(plan))
+    if entries:
+        yield from ("", "| | object | how | why |", "|---|---|---|---|")
+    for each in entries:
+        said = "<br>".join(map(_escaped, each.said))
+        yield f"| {each.sign} | {each.kind.value} `{each.name}` | {each.how} | {said} |"
+    for each in entries:
+        if each.paste:
+            yield from ("", f"Write for `{each.name}`{f', {each.place}' if each.place else ''}:", "")
+            yield from ("```yaml", *each.paste, "```")
+    if notes := [f"- {what}: {_escaped(note)}" for what, note in _notes(plan)]:
+        yield from ("", *notes)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _entries(plan: Plan) -> Iterator[_Entry]:
+    """Each object with its dependents, and theirs where they have no entry of their own; each once."""
+    nested: dict[UUID | None, list[Dependent]] = defaultdict(list)
+    for dependent in plan.dependents:
+        nested[dependent.on].append(dependent)
+    shown = {(each.uuid, each.name) for each in plan.dependents if each.how in ("rebind", "break")}
+    steps = [each for each in plan.steps if not _is_shown(each, shown)]
+    own = {each.uuid for each in steps}
+
+    def below(on: UUID | None) -> Iterator[_Entry]:
+        for each in nested.pop(on, ()):
+            yield _Entry("->", each.kind, _name(each), each.how, (str(each.reason),), below=True)
+            if each.uuid not in own:
+                yield from below(each.uuid)
+
+    for step in steps:
+        said = tuple(_said(step)) or ("",)
+        yield _Entry(_SIGNS.get(step.how, "~"), step.kind, _name(step), step.how.value, said)
+        yield from below(step.uuid)
+    for blocked in plan.blocked:
+        said = (*map(str, blocked.problems), *blocked.changes)
+        yield _Entry("!", blocked.kind, blocked.name, "BLOCKED", said, blocked.paste, blocked.place)
+        yield from below(blocked.uuid)
+    for on in list(nested):
+        yield from below(on)
 
 
 def _name(each: Step | Dependent) -> str:
-    return f"{each.name}{'  (user)' if each.user else ''}"
+    return f"{each.name}  (user)" if each.user else each.name
 
 
-def _below(
-    on: UUID | None, nested: dict[UUID, list[Dependent]], own: Container[UUID | None], width: int
-) -> Iterator[str]:
-    """The dependents of an object, and theirs where they have no line of their own; each once."""
-    if on is None:
-        return
-    for each in nested.pop(on, ()):
-        yield _dependent(each, width)
-        if each.uuid is not None and each.uuid not in own:
-            yield from _below(each.uuid, nested, own, width)
+def _is_shown(step: Step, shown: set[tuple[UUID | None, str]]) -> bool:
+    """Whether the entry of a dependent shows it, below the object that is its cause."""
+    of_view = step.how in (Action.REBIND, Action.MARK_BROKEN) and (step.uuid, step.name) in shown
+    return of_view or step.how in _OF_DEPENDENTS
 
 
-def _said_elsewhere(step: Step, rebound: Container[tuple[UUID | None, str]]) -> bool:
-    """Whether a step is a line below the object that is its cause."""
-    if step.kind is Kind.SINK and step.how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND):
-        return True
-    return step.how is Action.REBIND and (step.uuid, step.name) in rebound
+def _said(step: Step) -> Iterator[str]:
+    if (step.how in _REASON_FIRST or not step.changes) and (reason := _reason(step)):
+        yield reason
+    yield from step.changes
+    for column, expression in dict(step.details.get("expressions", {})).items():
+        yield f"= {column}: {expression}"
+    if step.how in _HINTS:
+        yield f"{_HINTS[step.how]}{_size(step)}"
+    for lost in step.losses:
+        yield f"LOST: {lost}"
 
 
 def _reason(step: Step) -> str:
@@ -118,83 +156,43 @@ def _reason(step: Step) -> str:
     return step.reason
 
 
-def _hints(step: Step) -> Iterator[str]:
-    for column, expression in dict(step.details.get("expressions", {})).items():
-        yield f"= {column}: {expression}"
-    if step.how in _HINTS:
-        yield f"{_HINTS[step.how]}{_size(step)}"
-    for lost in step.loses if step.how is not Action.REPLACE_EMPTY else ():
-        yield f"LOST: {lost}"
-
-
 def _size(step: Step) -> str:
-    parts = []
-    if step.rows is not None:
-        units = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
-        shown = (f"{step.rows / limit:.1f}{unit}" for limit, unit in units if step.rows >= limit)
-        parts.append(f"~{next(shown, step.rows)} rows")
-    if step.bytes is not None:
-        size, unit = float(step.bytes), 0
-        while size >= 1000 and unit < len(_UNITS) - 1:
-            size, unit = size / 1000, unit + 1
-        parts.append(f"{size:.0f} {_UNITS[unit]}")
-    return f"   {' / '.join(parts)}" if parts else ""
+    rows = [f"~{''.join(_scaled(step.rows, 1))} rows"] if step.rows is not None else []
+    size = [f"{' '.join(_scaled(step.bytes, 0))}B"] if step.bytes is not None else []
+    return f"   {' / '.join([*rows, *size])}" if rows or size else ""
 
 
-def _dependent(each: Dependent, width: int = 0) -> str:
-    return (
-        f"      -> {_kind(each.kind):<5} {_name(each):<{max(0, width - _DEEPER)}} {each.how:<15} {each.reason}".rstrip()
-    )
+def _scaled(number: int, digits: int) -> tuple[str, str]:
+    """The number as a person reads it, and the prefix of its unit."""
+    power = min((len(str(number)) - 1) // 3, len(_PREFIXES) - 1)
+    return f"{number / 1000**power:.{digits if power else 0}f}", _PREFIXES[power]
 
 
-def _blocked(blocked: Blocked, width: int) -> Iterator[str]:
-    first, *rest = blocked.problems
-    start = f"  ! {_kind(blocked.kind):<6} {blocked.name:<{width}} {'BLOCKED':<15} "
-    yield f"{start}{first}"
-    yield from (f"{'':<{len(start)}}{line}" for line in (*rest, *blocked.changes))
-    if blocked.instruction:
-        yield f"        add:  {blocked.instruction}{f'    # {blocked.place}' if blocked.place else ''}"
+def _notes(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What is worth a look, each with its kind."""
+    for each in plan.drift:
+        yield "drift", f"{each.name}: {'; '.join(map(str, each.problems))}  (policy: {each.policy})"
+    yield from (("note", warning) for warning in plan.warnings)
+    if plan.stale:
+        more = [f"and {len(plan.stale) - _SHOWN_STALE} more"] if len(plan.stale) > _SHOWN_STALE else []
+        names = " ".join([", ".join(plan.stale[:_SHOWN_STALE]), *more])
+        yield "note", f"`was` and `removed` no longer needed here: {names}; delete them once no lake needs them"
 
 
-def _markdown(plan: Plan) -> Iterator[str]:
-    mark = "❌" if not plan.applicable else "✅" if not plan.steps else "📝"
-    yield f"### {mark} Built-in objects: {_escaped(_last_line(plan))}"
-    yield ""
-    yield f"`{plan.project}` {plan.recorded_version or 'new'} → {plan.version}, base revision {plan.base_revision}"
-    if plan.steps:
-        yield from ("", "| | object | how | why | lost |", "|---|---|---|---|---|")
-        for step in plan.steps:
-            name = f"`{step.name}`{' (user)' if step.user else ''}"
-            why = "<br>".join(_escaped(each) for each in (_reason(step), *step.changes) if each)
-            lost = _escaped(", ".join(step.loses)) or "nothing"
-            yield f"| {_SIGNS.get(step.how, '~')} | {step.kind.value} {name} | {step.how.value} | {why} | {lost} |"
-    lines = [_dependent(each) for each in plan.dependents]
-    if lines:
-        yield from (
-            "",
-            "<details><summary>Dependents</summary>",
-            "",
-            "```",
-            *map(str.strip, lines),
-            "```",
-            "</details>",
-        )
-    for blocked in plan.blocked:
-        yield from ("", f"**Blocked: {_escaped(blocked.name)}**", "")
-        yield from (f"- {_escaped(each)}" for each in (*blocked.problems, *blocked.changes))
-        if blocked.instruction:
-            yield from ("", "```yaml", "migrations:", f"  {blocked.instruction}", "```")
-    notes = [f"drift: {each.name}: {'; '.join(each.problems)} ({each.policy})" for each in plan.drift]
-    if notes or plan.warnings:
-        yield from ("", *(f"- {_escaped(each)}" for each in (*notes, *plan.warnings)))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
-def _kind(kind: Kind) -> str:
-    return _KINDS.get(kind, kind.value)
+def _last_line(plan: Plan) -> str:
+    found = summary(plan)
+    if not plan.steps and plan.applicable:
+        if plan.done:
+            return f"Nothing left but to record {_count(plan.done, 'object')} that an unfinished deploy changed."
+        return f"No changes: {_count(found['unchanged'], 'object')} as declared."
+    parts = [
+        *(f"{found[name]} to {name}" for name in ("add", "change", "remove")),
+        _count(found["rebind"], "rebind"),
+        *(f"{found[name]} {word}" for name, word in (("blocked", "blocked"), ("drift", "drifted")) if found[name]),
+        f"{found['data_loss']} data loss",
+    ]
+    stopped = "" if plan.applicable else " Nothing is done until what is blocked is decided."
+    return f"Plan: {', '.join(parts)}.{stopped}"
 
 
 def _count(number: int, what: str) -> str:

@@ -1,6 +1,6 @@
-"""The Spark application of a migration: one deploy by a document, and one line of figures.
+"""The Spark application of built-in objects: one deploy, or one refresh of materialized views, by a document.
 
-The operator ships the document in a private file; a user may write one."""
+It ends with one line of figures. The operator ships the document in a private file; a user may write one."""
 
 from __future__ import annotations
 
@@ -10,44 +10,72 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, NamedTuple
 
-from airflow_provider_rfr.builtins.spark._engine import RegisteredView
-from airflow_provider_rfr.builtins.spark._session import SparkSettings, without
-from airflow_provider_rfr.builtins.spec import Kind, nearest
-from airflow_provider_rfr.builtins.state import decode
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.spark.session import SparkSettings
+from airflow_provider_rfr.builtins.spec import CatalogSpec, nearest
 from airflow_provider_rfr.documents import read_yaml
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.http.redaction import secrets_in
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem
+from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings
-from airflow_provider_rfr.lake.inventory import holds_views
 
-if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.execution.work import Applied
-    from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
-    from airflow_provider_rfr.builtins.spec import CatalogSpec
-    from airflow_provider_rfr.builtins.state import RegistryState
+log = logging.getLogger("airflow_provider_rfr")
 
-
-_FIELDS: Final = ("lake", "store", "project", "version", "objects", "spec", "policies", "plan")
-_MORE_FIELDS: Final = ("actor", "jars", "spark", "run")
+# YAML's true is "true" for Spark and for PyIceberg.
+_Setting = Annotated[str, BeforeValidator(lambda said: str(said).lower() if isinstance(said, bool) else said)]
+_OF_DEPLOY = frozenset({"version", "objects", "spec", "policies", "plan", "actor"})
 
 
-@dataclass(frozen=True)
-class _MigrationDocument:
-    """One deploy.
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, said: Any) -> Any:
+        """A field without a value is as good as left out."""
+        return {name: each for name, each in said.items() if each is not None} if isinstance(said, dict) else said
+
+
+class _Lake(_Part):
+    name: str = "rfr"
+    properties: dict[str, _Setting] = Field(repr=False)
+
+
+class _Refresh(_Part):
+    names: tuple[str, ...] = ()
+    force: bool = False
+
+
+class _Supervisor(NamedTuple):
+    pid: int
+    started: int
+    host: str
+
+
+class _Run(_Part):
+    supervisor: _Supervisor | None = None
+
+
+class MigrationDocument(_Part):
+    """One deploy, or one refresh.
 
     :ivar store: address of the control store; it may hold a password
     :ivar objects: YAML files and folders of declarations; what the package and entry points declare comes besides
     :ivar spec: what is declared, in the place of ``objects``, where the files are not on the driver's machine
     :ivar plan: what to do; None: what a plan of now says
-    :ivar supervisor: process, its start and its host, without which the driver is to end
+    :ivar refresh: refresh these materialized views, all if it names none, and deploy nothing; None: deploy
+    :ivar run: of the operator: the process without which the driver is to end
     """
 
-    lake: LakeSettings
-    store: str = field(repr=False)
+    lake: _Lake
+    store: str = Field(min_length=1, repr=False)
     project: str = "rfr"
     version: str | None = None
     objects: tuple[Path, ...] = ()
@@ -55,8 +83,24 @@ class _MigrationDocument:
     policies: Policies | None = None
     plan: Plan | None = None
     actor: str = ""
-    spark: SparkSettings = field(default_factory=SparkSettings)
-    supervisor: tuple[int, int, str] | None = None
+    refresh: _Refresh | None = None
+    spark: dict[str, _Setting] = {}
+    jars: tuple[str, ...] = ()
+    run: _Run = _Run()
+
+    @field_validator("plan", mode="before")
+    @classmethod
+    def _as_it_was_made(cls, said: Any) -> Any:
+        return Plan.from_json(said) if isinstance(said, Mapping) else said
+
+    @model_validator(mode="after")
+    def _one_work(self) -> MigrationDocument:
+        given = self.model_fields_set
+        if {"spec", "objects"} <= given:
+            raise ConfigurationError("spec", "can't be combined with objects", "give one of the two")
+        if self.refresh is not None and (both := sorted(given & _OF_DEPLOY)):
+            raise ConfigurationError("refresh", f"can't be combined with {both[0]}", "a refresh runs what is deployed")
+        return self
 
     def catalog_spec(self) -> CatalogSpec:
         """What is declared.
@@ -70,146 +114,74 @@ class _MigrationDocument:
         return load_objects(*self.objects, project=self.project, version=self.version)
 
 
-def read_document(path: Path) -> _MigrationDocument:
+def read_document(path: Path) -> MigrationDocument:
     """The document of a YAML or JSON file; paths in it are relative to its folder.
 
-    :raises ConfigurationError: it can't be read, or a field of it is wrong; no value is shown
+    :raises ConfigurationError: it can't be read, or fields of it are wrong; no value is shown
+    :raises PlanError: its plan was changed
     """
-    from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
-    from airflow_provider_rfr.builtins.spec import CatalogSpec
-
     try:
-        said = read_yaml(path.read_text(encoding="utf-8"))
+        document = MigrationDocument.model_validate(read_yaml(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        raise ConfigurationError.of(_problem(each["loc"], each["type"], each["msg"]) for each in found) from None
     except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
-    given = _mapping("config", said)
-    if unknown := sorted(given.keys() - {*_FIELDS, *_MORE_FIELDS}):
-        raise ConfigurationError(str(unknown[0]), "is not a field", nearest(str(unknown[0]), [*_FIELDS, *_MORE_FIELDS]))
-    if given.get("spec") is not None and given.get("objects"):
-        raise ConfigurationError("spec", "can't be combined with objects", "give one of the two")
-    jars = tuple(map(str, _list("jars", given.get("jars"))))
-    spark = {str(name): str(value) for name, value in _mapping("spark", given.get("spark") or {}).items()}
-    lake = _mapping("lake", given.get("lake"))
-    properties = {str(key): str(value) for key, value in _mapping("lake.properties", lake.get("properties")).items()}
-    return _MigrationDocument(
-        LakeSettings(str(lake.get("name") or "rfr"), properties),
-        _text("store", given.get("store")),
-        str(given.get("project") or "rfr"),
-        None if given.get("version") is None else str(given["version"]),
-        tuple(path.parent / str(each) for each in _list("objects", given.get("objects"))),
-        None if given.get("spec") is None else _decoded("spec", CatalogSpec, given["spec"]),
-        None if given.get("policies") is None else _decoded("policies", Policies, given["policies"]),
-        None if given.get("plan") is None else Plan.from_json(_mapping("plan", given["plan"])),
-        str(given.get("actor") or ""),
-        SparkSettings(spark, jars),
-        _supervisor(_mapping("run", given.get("run") or {}).get("supervisor")),
-    )
+    return document.model_copy(update={"objects": tuple(path.parent / each for each in document.objects)})
 
 
-def _decoded(name: str, kind: Any, said: Any) -> Any:
-    try:
-        return decode(kind, _mapping(name, said))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigurationError(
-            name, f"can't be read: {error}", f"give what encode() makes of {kind.__name__}"
-        ) from None
+def _problem(place: tuple[int | str, ...], kind: str, message: str) -> Problem:
+    name = ".".join(map(str, place))
+    if kind == "extra_forbidden":
+        return Problem(name, "is not a field", nearest(name, MigrationDocument.model_fields))
+    return Problem(name or "config", message)
 
 
-def _supervisor(said: Any) -> tuple[int, int, str] | None:
-    if said is None:
-        return None
-    given = _mapping("run.supervisor", said)
-    try:
-        return int(given["pid"]), int(given["started"]), str(given["host"])
-    except (KeyError, TypeError, ValueError):
-        raise ConfigurationError("run.supervisor", "is invalid", "give pid, started and host") from None
-
-
-def _mapping(name: str, said: Any) -> Mapping[str, Any]:
-    if not isinstance(said, Mapping):
-        raise ConfigurationError(name, "is missing" if said is None else "is not a mapping", "write it as a mapping")
-    return said
-
-
-def _list(name: str, said: Any) -> list[Any]:
-    if said is None:
-        return []
-    if not isinstance(said, list):
-        raise ConfigurationError(name, "is not a list", "write it as a list")
-    return said
-
-
-def _text(name: str, said: Any) -> str:
-    if not isinstance(said, str) or not said:
-        raise ConfigurationError(name, "is missing" if said is None else "is not text", "write e.g. sqlite:///FILE")
-    return said
-
-
-log = logging.getLogger("airflow_provider_rfr")
-
-_EXIT_OK, _EXIT_FAILED = 0, 1
-
-
-def main(document: _MigrationDocument, *, began: float) -> int:
-    """Deploy, and print one JSON object as the last line; returns the exit code."""
+def main(document: MigrationDocument, *, began: float) -> int:
+    """Deploy or refresh, and print one JSON object as the last line; returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
     try:
-        applied = _deploy(document)
-        figures = {
-            "deploy_id": applied.deploy_id,
-            "plan_hash": applied.plan_hash,
-            "state": applied.state,
-            "steps": len(applied.steps),
-            "done": dict(Counter(each.how for each in applied.steps)),
-            "revision": applied.revision,
-            "seconds": round(time.monotonic() - began, 3),
-        }
+        figures = _work(document)
     except Exception as error:
-        log.debug("the deploy failed", exc_info=error)
-        return failed(error, (*secrets_in(document.lake.properties), *secrets_in({"store": document.store})))
-    print(json.dumps(figures), flush=True)
-    return _EXIT_OK
+        log.debug("it could not be done", exc_info=error)
+        return failed(error, secrets_in({**document.lake.properties, "control store": document.store}))
+    print(json.dumps({**figures, "seconds": round(time.monotonic() - began, 3)}), flush=True)
+    return 0
 
 
 def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
     """Print what went wrong as one JSON object; returns the exit code."""
-    cause = error.__cause__
-    message = str(error) or type(error).__name__
-    said = {
-        "type": type(error).__name__,
-        "cause": type(cause).__name__ if cause is not None else None,
-        "message": without(message, secrets),
-    }
-    print(json.dumps({"error": said}), flush=True)
-    return _EXIT_FAILED
+    kind, cause = type(error).__name__, error.__cause__
+    said = {"type": kind, "cause": None if cause is None else type(cause).__name__}
+    print(json.dumps({"error": {**said, "message": Redactor(secrets).text(str(error) or kind)}}), flush=True)
+    return 1
 
 
-def _deploy(document: _MigrationDocument) -> Applied:
+def _work(document: MigrationDocument) -> dict[str, Any]:
+    """Do what the document says; returns the figures."""
     from airflow_provider_rfr.builtins.execution.deploy import apply
     from airflow_provider_rfr.builtins.execution.observe import observe
+    from airflow_provider_rfr.builtins.execution.refresh import refresh
     from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-    from airflow_provider_rfr.builtins.spark._engine import SparkSqlEngine
     from airflow_provider_rfr.lake.catalog import open_catalog
     from airflow_provider_rfr.store.engine import open_store
 
-    spec, catalog, store = document.catalog_spec(), open_catalog(document.lake), open_store(document.store)
-    recorded, live = observe(catalog, store, project=spec.project)
-    plan = document.plan or make_plan(spec, recorded, live, policies=document.policies)
-    views = registered_views(recorded) if not holds_views(catalog) else ()
-    engine = SparkSqlEngine(document.lake, document.spark, registered=views)
-    try:
-        return apply(plan, catalog=catalog, store=store, spec=spec, sql=engine, actor=document.actor)
-    finally:
-        engine.close()
-        store.close()
-
-
-def registered_views(recorded: RegistryState) -> tuple[RegisteredView, ...]:
-    """The views that earlier deploys left, for catalogs that can't hold any."""
-    views = (each for each in recorded.objects if each.kind is Kind.VIEW and each.sql is not None)
-    return tuple(
-        RegisteredView(each.physical, each.sql or "", tuple(column.name for column in each.columns)) for each in views
-    )
+    lake = LakeSettings(document.lake.name, document.lake.properties)
+    engine = SparkSqlEngine(lake, SparkSettings(document.spark, document.jars))
+    with closing(open_store(document.store)) as store, closing(engine) as sql:
+        catalog = open_catalog(lake)
+        if (asked := document.refresh) is not None:
+            where: dict[str, Any] = {"project": document.project, "catalog": catalog, "store": store}
+            done = refresh(asked.names, sql=sql, force=asked.force, **where)
+            return {"views": {each.name: asdict(each) for each in done}}
+        spec, plan = document.catalog_spec(), document.plan
+        if plan is None:
+            plan = make_plan(spec, *observe(catalog, store, project=spec.project), policies=document.policies)
+        replan = document.plan is None
+        applied = apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=document.actor, replan=replan)
+    verbs = Counter(each.how for each in applied.steps)
+    figures = {name: getattr(applied, name) for name in ("deploy_id", "plan_hash", "state", "revision")}
+    return {**figures, "steps": len(applied.steps), "done": dict(verbs)}

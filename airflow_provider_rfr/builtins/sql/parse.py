@@ -1,4 +1,4 @@
-"""Parsing one query or expression, its canonical text for comparisons, and composing expressions.
+"""Parsing one query or expression, its canonical text for comparisons, and edits of its author's text.
 
 The canonical text comes from sqlglot's tokenizer for Spark, not from its generator: nothing can be lost on the way,
 and the result hardly depends on sqlglot's version."""
@@ -6,11 +6,10 @@ and the result hardly depends on sqlglot's version."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import version
-from itertools import dropwhile
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
@@ -20,24 +19,27 @@ from sqlglot.errors import ParseError, SqlglotError
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain
 
-_DIALECT: Final = "spark"
+_SPARK: Final = Dialect.get_or_raise("spark")
+_KEYWORDS: Final = frozenset(word for each in _SPARK.tokenizer_class.KEYWORDS for word in each.upper().split())
+"""Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
 _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
 """Names the writer of a canonical text; texts of two writers are never compared."""
-_AS_WRITTEN = frozenset(
-    {
-        TokenType.STRING,
-        TokenType.IDENTIFIER,
-        TokenType.RAW_STRING,
-        TokenType.NATIONAL_STRING,
-        TokenType.UNICODE_STRING,
-        TokenType.HEREDOC_STRING,
-        TokenType.BYTE_STRING,
-        TokenType.BIT_STRING,
-        TokenType.HEX_STRING,
-    }
-)
+_INK = re.compile(r"\S")
+_AS_WRITTEN = {each for each in TokenType if each.name.endswith("STRING")} | {TokenType.IDENTIFIER}
+
+
+class Flaw(NamedTuple):
+    """Something wrong in a text.
+
+    :ivar line: from 1, as is ``column``; a column of 0 is not known
+    """
+
+    line: int
+    problem: str
+    remedy: str = ""
+    column: int = 0
 
 
 @lru_cache(maxsize=8)
@@ -46,10 +48,11 @@ def tokens(query: str) -> Sequence[Token]:
 
     :raises SqlglotError: a string, a name or a comment has no end
     """
-    return tuple(Dialect.get_or_raise(_DIALECT).tokenize(_without_comments(query)))
+    return tuple(_SPARK.tokenize(without_comments(query)))
 
 
-def _without_comments(query: str) -> str:
+@lru_cache(maxsize=8)
+def without_comments(query: str) -> str:
     """The query with blanks where its comments were, so that every place stays what it was.
 
     sqlglot takes ``GROUP BY`` for one word, and would not know it with a comment inside.
@@ -58,27 +61,20 @@ def _without_comments(query: str) -> str:
     """
     if "--" not in query and "/*" not in query:
         return query
-    kept: list[str] = []
-    at = 0
-    for token in Dialect.get_or_raise(_DIALECT).tokenize(query):
-        if token.start >= at:
-            kept += [_blank(query[at : token.start]), query[token.start : token.end + 1]]
-            at = token.end + 1
-    return "".join([*kept, _blank(query[at:])])
-
-
-def _blank(text: str) -> str:
-    return "".join(each if each.isspace() else " " for each in text)
+    kept = list(_INK.sub(" ", query))
+    for token in _SPARK.tokenize(query):
+        kept[token.start : token.end + 1] = query[token.start : token.end + 1]
+    return "".join(kept)
 
 
 @lru_cache(maxsize=65_536)
 def canonical_sql(query: str) -> str:
     """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone.
 
-    It is for comparing, never for executing. A query that can't be tokenized is compared unchanged.
+    For comparing, never for executing. A query that can't be tokenized is compared unchanged.
     """
     try:
-        return " ".join(_words(_without_comments(query), tokens(query)))
+        return " ".join(_words(without_comments(query), tokens(query)))
     except SqlglotError:
         return " ".join(["?", *query.split()])
 
@@ -95,7 +91,7 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
             yield text
         elif token.token_type is TokenType.HINT:
             inside = text[3:-2]
-            yield from ("/*+", *_words(inside, Dialect.get_or_raise(_DIALECT).tokenize(inside)), "*/")
+            yield from ("/*+", *_words(inside, _SPARK.tokenize(inside)), "*/")
         elif set(text) == {">"}:
             # Two types that end together are no shift.
             yield from text
@@ -103,27 +99,37 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
             yield from text.lower().split()
 
 
-@cache
-def _keywords() -> frozenset[str]:
-    """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
-    keywords = Dialect.get_or_raise(_DIALECT).tokenizer_class.KEYWORDS
-    return frozenset(word for each in keywords for word in each.upper().split())
-
-
 def identifier(name: str) -> str:
     """The name as it is written in a query: in backticks, unless it can't be taken for a keyword."""
-    if is_plain(name) and name.upper() not in _keywords():
+    if is_plain(name) and name.upper() not in _KEYWORDS:
         return name
     return "`" + name.replace("`", "``") + "`"
 
 
-WRITTEN: Final = "written"
-"""Key in an identifier's ``meta``: the name as its author wrote it; the identifier itself is as Spark compares it."""
+def spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """The text with something else at some places, each of which is a start, an end, and what comes there."""
+    # From the end, so that the places before an edit stay valid.
+    for start, end, put in sorted(edits, reverse=True):
+        text = text[:start] + put + text[end:]
+    return text
+
+
+class Name(str):
+    """A name as Spark compares it; ``written`` is how its author wrote it."""
+
+    __slots__ = ("written",)
+    written: str
+
+    def __new__(cls, written: str) -> Name:
+        name = super().__new__(cls, written.casefold())
+        name.written = written
+        return name
+
+
 _BEGINNINGS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.FROM})
 _WRITES = (exp.DML, exp.DDL, exp.Command, exp.Into)
 _CONTINUED = re.compile(r"--[^\n]*\\\s*\n")
 _ONE_SELECT = "a view is one SELECT, which creates and changes nothing"
-_NO_SELECT = {TokenType.VALUES: "VALUES", TokenType.TABLE: "TABLE"}
 
 
 @lru_cache(maxsize=128)
@@ -136,7 +142,7 @@ def parse_query(query: str) -> exp.Query:
     try:
         words = list(tokens(query))
         _check_words(query, words)
-        found = Dialect.get_or_raise(_DIALECT).parser().parse(words, _without_comments(query))
+        found = _SPARK.parser().parse(words, without_comments(query))
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         where = f"line {first['line']}, column {first.get('col')}: " if first.get("line") else ""
@@ -152,16 +158,12 @@ def parse_query(query: str) -> exp.Query:
         raise QueryError("it is not a SELECT", _ONE_SELECT)
     _check_tree(tree)
     for each in tree.find_all(exp.Identifier):
-        each.meta[WRITTEN] = each.name
-        each.set("this", each.name.casefold())
+        each.set("this", Name(each.name))
     return tree
 
 
 def check_expression(expression: str) -> None:
-    """Refuse what is not an expression over the columns of one table.
-
-    :raises QueryError: what is wrong with it
-    """
+    """Refuse, by a :class:`QueryError`, what is not an expression over the columns of one table."""
     if not expression.strip():
         raise QueryError("it is empty")
     tree = parse_query(f"SELECT {expression}\nAS x")
@@ -175,17 +177,12 @@ def _check_words(query: str, words: list[Token]) -> None:
         raise QueryError("it is empty")
     if _CONTINUED.search(query):
         raise QueryError("a comment ends in a backslash", "Spark would take the next line for a part of the comment")
-    after = list(dropwhile(lambda each: each.token_type is not TokenType.SEMICOLON, words))
-    if any(each.token_type is not TokenType.SEMICOLON for each in after):
-        raise QueryError("it is more than one statement", "write one document for each")
-    if after:
-        raise QueryError("it ends in a semicolon", "leave it out: the query becomes a part of other statements")
-    first = words[0]
-    if first.token_type in _NO_SELECT or first.text.upper() in _NO_SELECT.values():
-        raise QueryError(f"it begins with {first.text.upper()}", "write SELECT and the columns")
-    if first.token_type not in _BEGINNINGS:
-        raise QueryError(f"it begins with {first.text.upper()!r}", _ONE_SELECT)
-    if any(each.token_type is TokenType.L_BRACE for each in words):
+    kinds = [each.token_type for each in words]
+    if TokenType.SEMICOLON in kinds:
+        raise QueryError("it is more than one statement, or ends in a semicolon", "write one query, and leave that out")
+    if kinds[0] not in _BEGINNINGS:
+        raise QueryError(f"it begins with {words[0].text.upper()!r}", _ONE_SELECT)
+    if TokenType.L_BRACE in kinds:
         raise QueryError("it has braces", "a query is not a template; write it out")
 
 
@@ -202,46 +199,26 @@ def _check_tree(tree: exp.Query) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _column_spans(expression: str) -> tuple[tuple[str, int, int], ...]:
+def _columns_in(expression: str) -> tuple[tuple[str, int, int], ...]:
     """The columns that an expression reads, as they are compared, with the places of their names in its text.
 
     Of ``a.b`` it is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
-
-    :raises ValueError: it can't be parsed as an expression
     """
     try:
-        tree = sqlglot.parse_one(expression, read="spark")
-    except SqlglotError as error:
+        words = [each.parts[0] for each in sqlglot.parse_one(expression, read=_SPARK).find_all(exp.Column)]
+        found = {(each.name.casefold(), each.meta["start"], each.meta["end"] + 1) for each in words}
+    except (SqlglotError, KeyError) as error:
         raise ValueError(f"{expression!r} can't be read as an expression") from error
-    found = set()
-    for column in tree.find_all(exp.Column):
-        name = column.parts[0]
-        place = name.meta
-        if "start" not in place:
-            raise ValueError(f"{expression!r} can't be read as an expression over columns")
-        found.add((name.name.casefold(), int(place["start"]), int(place["end"]) + 1))
     return tuple(sorted(found, key=lambda each: each[1]))
 
 
 def columns_read(expression: str) -> tuple[str, ...]:
     """The columns that an expression reads, as they are compared."""
-    return tuple(dict.fromkeys(name for name, _, _ in _column_spans(expression)))
+    return tuple(dict.fromkeys(name for name, _, _ in _columns_in(expression)))
 
 
-def bare_column(expression: str) -> str | None:
-    """The column, if the expression is nothing but one."""
-    spans = _column_spans(expression)
-    text = expression.strip()
-    return spans[0][0] if len(spans) == 1 and spans[0][2] - spans[0][1] == len(text) else None
-
-
-def compose(expression: str, inner: Mapping[str, str]) -> str:
-    """``expression`` over what ``inner`` makes of the columns; nothing but the columns' names is touched."""
-    known = {name.casefold(): text for name, text in inner.items()}
-    for name, start, end in reversed(_column_spans(expression)):
-        if name in known:
-            text = known[name].strip()
-            whole = end - start == len(expression.strip())
-            put = text if whole or bare_column(text) is not None else f"({text})"
-            expression = expression[:start] + put + expression[end:]
-    return expression
+def compose(expression: str, names: Mapping[str, str]) -> str:
+    """The expression with other names for columns, as they are to be written; nothing else is touched."""
+    known = {name.casefold(): text for name, text in names.items()}
+    places = _columns_in(expression)
+    return spliced(expression, ((start, end, known[name]) for name, start, end in places if name in known))

@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import relation
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies, Step
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies, Step, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     CatalogSpec,
     Column,
-    Contents,
     Instance,
     Kind,
-    Migration,
-    SinkSpec,
+    Removed,
+    Was,
     stable_id,
 )
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
+    WAS,
     ActualState,
     Constraints,
     LiveKind,
     LiveObject,
     RecordedObject,
     RegistryState,
-    SinkState,
     UserView,
+    names_since,
+    was_mark,
 )
+from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
 
 PROJECT = "ops"
 
 
-def column(text: str) -> Column:
-    """``id bigint``, ``id bigint!`` for a required one, ``b int < a`` for one that was called a."""
-    words, _, before = text.partition(" < ")
+def column(text: str, *was: Was) -> Column:
+    """``id bigint``, ``id bigint!`` for a required one, ``c int < b < a`` for one that was called b, and a before."""
+    words, *before = text.split(" < ")
     name, _, kind = words.partition(" ")
-    return Column(name, kind.rstrip("!"), kind.endswith("!"), renamed_from=before or None)
+    return Column(name, kind.rstrip("!"), kind.endswith("!"), was=(*map(Was, before), *was))
 
 
-def obj(kind: Kind, name: str, *columns: str, **more: Any) -> BuiltinObject:
+def made(text: str, using: str, *, name: str | None = None, type: str | None = None) -> Column:
+    """A column whose values are made by an expression from those of the column that it was."""
+    return column(text, Was(name, type, using))
+
+
+def columns(*columns: str | Column) -> tuple[Column, ...]:
+    return tuple(column(each) if isinstance(each, str) else each for each in columns)
+
+
+def obj(kind: Kind, name: str, *declared: str | Column, **more: Any) -> BuiltinObject:
     more.setdefault("id", stable_id(PROJECT, name))
-    return BuiltinObject(kind=kind, name=name, columns=tuple(map(column, columns)), **more)
+    return BuiltinObject(kind=kind, name=name, columns=columns(*declared), **more)
 
 
-def table(name: str, *columns: str, **more: Any) -> BuiltinObject:
-    return obj(Kind.TABLE, name, *columns, **more)
+def table(name: str, *declared: str | Column, **more: Any) -> BuiltinObject:
+    return obj(Kind.TABLE, name, *declared, **more)
 
 
-def view(name: str, query: str, *columns: str, **more: Any) -> BuiltinObject:
-    return obj(Kind.VIEW, name, *columns, query=query, **more)
+def view(name: str, query: str, *declared: str | Column, **more: Any) -> BuiltinObject:
+    return obj(Kind.VIEW, name, *declared, query=query, **more)
 
 
-def mview(name: str, query: str, *columns: str, **more: Any) -> BuiltinObject:
-    return obj(Kind.MATERIALIZED_VIEW, name, *columns, query=query, contents=Contents.DERIVABLE, **more)
+def mview(name: str, query: str, *declared: str | Column, **more: Any) -> BuiltinObject:
+    """Of which rows may be made again, as the loader has it."""
+    return obj(Kind.MATERIALIZED_VIEW, name, *declared, query=query, **{"keep": False, **more})
 
 
 def sink(name: str, source: str, *columns: str, **more: Any) -> BuiltinObject:
@@ -67,19 +79,40 @@ def sink(name: str, source: str, *columns: str, **more: Any) -> BuiltinObject:
     return obj(Kind.SINK, name, sink=SinkSpec(**given), **more)
 
 
-def spec(version: str, *objects: BuiltinObject) -> CatalogSpec:
-    return CatalogSpec(PROJECT, version, tuple(sorted(objects, key=lambda each: each.key)))
+def spec(version: str, *objects: BuiltinObject, removed: Iterable[str] = ()) -> CatalogSpec:
+    """:param removed: names that documents of kind ``removed`` say"""
+    gone = tuple(sorted(map(Removed, removed), key=lambda each: each.key))
+    return CatalogSpec(PROJECT, version, tuple(sorted(objects, key=lambda each: each.key)), removed=gone)
 
 
-def contract(*columns: str) -> str:
-    """The fingerprint of these columns."""
-    from airflow_provider_rfr.builtins.fingerprint import contract_of
-
-    return contract_of(tuple(map(column, columns))).digest
+def steps(found: Plan) -> list[Step]:
+    """All but bridges, which have tests of their own."""
+    return [each for each in found.steps if each.how is not Action.BRIDGE]
 
 
-def migration(before: str, after: str, how: Any, **expressions: str) -> Migration:
-    return Migration(before, after, how, expressions)
+def did(found: Plan) -> list[str]:
+    """The steps, with the names of that moment."""
+    return [f"{each.how.value} {each.name}" for each in steps(found)]
+
+
+_ASIDE = {Action.RENAME, Action.BRIDGE, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND}
+
+
+def drop_order(found: Plan) -> list[UUID | None]:
+    """Ids of objects that leave."""
+    return [each.uuid for each in found.steps if each.how in (Action.DROP, Action.REMOVE)]
+
+
+def create_order(found: Plan) -> list[UUID | None]:
+    """Ids of objects that come or change."""
+    apart = {*_ASIDE, Action.DROP, Action.REMOVE}
+    return [each.uuid for each in found.steps if each.how not in apart and not each.user]
+
+
+def problems(found: Plan) -> list[str]:
+    """What stops a plan."""
+    assert exit_code(found) == 1
+    return [str(problem) for each in found.blocked for problem in each.problems]
 
 
 class CatalogError(Exception):
@@ -133,6 +166,7 @@ class Catalog:
                 rows=each.rows,
                 stamp=each.stamp if each.kind is LiveKind.TABLE else None,
                 query=each.query,
+                names=names_since(self.recorded.revision, each.properties) if each.kind is LiveKind.TABLE else None,
             )
             for key, each in self.things.items()
         }
@@ -189,18 +223,35 @@ class Catalog:
     def _do(self, step: Step, records: Mapping[UUID, RecordedObject], deploy: str) -> None:
         if step.kind is Kind.SINK:
             return
-        if step.how in (Action.DROP, Action.REMOVE):
+        if step.how is Action.BRIDGE:
+            self._bridge(step, deploy)
+        elif step.how in (Action.DROP, Action.REMOVE):
             self._drop(step)
         elif step.how is Action.RENAME:
             self._rename(step, deploy)
         elif step.user:
-            self._resolve(step.name.casefold(), [(each.name, each.columns) for each in self._user_reads(step)])
+            self._user_step(step)
         else:
             assert step.uuid is not None
             self._change(step, records[step.uuid], deploy)
 
-    def _user_reads(self, step: Step) -> Any:
-        return self.user_views[step.name.casefold()].reads or ()
+    def _bridge(self, step: Step, deploy: str) -> None:
+        """The view has casts around its text until it is defined again."""
+        key = step.name.casefold()
+        if step.user:
+            self.user_views[key] = replace(self.user_views[key], bridged=True)
+        else:
+            self.things[key] = replace(self._own(step), deploy=deploy, query=f"SELECT 1 FROM ({step.details['sql']})")
+
+    def _user_step(self, step: Step) -> None:
+        """A user's view is marked as broken, or defined again, which takes such a mark away."""
+        key = step.name.casefold()
+        view, broken = self.user_views[key], None
+        if step.how is Action.MARK_BROKEN:
+            broken = step.details["broken"]
+        else:
+            self._resolve(key, [(each.name, each.columns) for each in view.reads or ()])
+        self.user_views[key] = replace(view, broken=broken, bridged=False)
 
     def _own(self, step: Step) -> Thing:
         thing = self.things.get(step.name.casefold())
@@ -247,10 +298,10 @@ class Catalog:
             frozenset(name for name, _ in used) if kind is LiveKind.VIEW else frozenset(),
             tuple(used) if kind is LiveKind.VIEW else (),
             record.sql if kind is LiveKind.VIEW else None,
-            record.fingerprints.contract.digest,
+            record.contract,
             deploy,
             Constraints(record.partitioning, record.keys) if kind is LiveKind.TABLE else Constraints(),
-            dict(record.properties),
+            {**record.properties, WAS: was_mark(self.recorded.revision, record.columns)},
             before.born if before is not None else deploy,
             0 if step.how in (Action.CREATE, Action.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
         )
@@ -270,9 +321,10 @@ class Catalog:
         for name, columns in used:
             thing = self.things.get(name)
             if thing is None:
-                if name in self.user_views:
-                    continue
-                raise CatalogError(f"{key}: missing table {name}")
+                theirs = self.user_views.get(name)
+                if theirs is None or theirs.broken is not None:
+                    raise CatalogError(f"{key}: missing table {name}, or a broken view")
+                continue
             known = {each.name.casefold() for each in thing.columns}
             if columns is not None and known and not set(columns) <= known:
                 raise CatalogError(f"{key}: {name} has no column {sorted(set(columns) - known)}")
@@ -286,10 +338,13 @@ class Catalog:
                 waiting += self.things[name].reads
 
     def check(self) -> None:
-        """Every view can be read."""
+        """Every view can be read, those of users too, unless they are marked as broken."""
         for key, thing in self.things.items():
             if thing.kind is LiveKind.VIEW and key not in self.garbage:
                 self._resolve(key, thing.used)
+        for key, view in self.user_views.items():
+            if view.broken is None:
+                self._resolve(key, [(each.name, each.columns) for each in view.reads or ()])
 
 
 def run_updates(columns: tuple[Column, ...], details: Mapping[str, Any]) -> tuple[Column, ...]:

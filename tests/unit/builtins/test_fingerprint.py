@@ -1,35 +1,21 @@
-"""Fingerprints: which change shows in which of the four, and which in none."""
+"""How an object differs from its record: which change shows as which difference, and which as none."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.fingerprint import (
-    Fingerprint,
-    Fingerprints,
-    contract_of,
-    fingerprints,
-    same_logic,
-)
-from airflow_provider_rfr.builtins.spec import (
-    BuiltinObject,
-    CatalogSpec,
-    Column,
-    Contents,
-    Kind,
-    Migration,
-    Place,
-    SinkSpec,
-    Stability,
-    Strategy,
-    stable_id,
-)
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
+from airflow_provider_rfr.builtins.desired import DesiredObject
+from airflow_provider_rfr.builtins.fingerprint import contract_of, contract_text, definition_of, same_query
+from airflow_provider_rfr.builtins.planning._decision import Decision, record_of
+from airflow_provider_rfr.builtins.reasons import Why
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Dependency, Kind, Place, Was, stable_id
+from airflow_provider_rfr.builtins.state import RecordedObject
+from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
 
 RUNS = BuiltinObject(
@@ -58,15 +44,22 @@ DEFINITION = {"definition": {"streams": {"a": 1}}, "connection": "api"}
 SOURCE = BuiltinObject(Kind.SOURCE, "ops.s", stable_id("p", "ops.s"), source=DEFINITION)
 
 
-def of(obj: BuiltinObject, *others: BuiltinObject) -> Fingerprints:
-    objects = sorted((obj, *others), key=lambda each: each.key)
-    return fingerprints(obj, CatalogSpec("p", "1", tuple(objects)))
+def recorded(obj: BuiltinObject, source: BuiltinObject | None = None) -> RecordedObject:
+    return record_of(DesiredObject(obj, reads_of(source)), 1)
 
 
-def differences(obj: BuiltinObject, **changes) -> tuple[str, ...]:
-    before, after = of(obj), of(replace(obj, **changes))
-    names = ("contract", "constraints", "logic", "meta")
-    return tuple(name for name in names if getattr(before, name).text != getattr(after, name).text)
+def reads_of(source: BuiltinObject | None) -> tuple[Dependency, ...]:
+    return () if source is None else (Dependency(source.key, source.id),)
+
+
+def compared(known: RecordedObject, obj: BuiltinObject, source: BuiltinObject | None = None) -> set[Why]:
+    decision = Decision(DesiredObject(obj, reads_of(source), recorded=known))
+    decision.note_differences()
+    return set(decision.differences)
+
+
+def differences(obj: BuiltinObject, **changes) -> set[Why]:
+    return compared(recorded(obj), replace(obj, **changes))
 
 
 def columns(*changed_columns: Column) -> tuple[Column, ...]:
@@ -75,10 +68,10 @@ def columns(*changed_columns: Column) -> tuple[Column, ...]:
 
 
 def test_the_text_says_number_name_and_type_and_the_hash_is_of_the_text() -> None:
-    contract = of(RUNS).contract
-    assert contract.text == "1 run_id string\n2 rows bigint\n3 ended_at timestamp"
-    assert contract.digest == "c1:" + hashlib.sha256(contract.text.encode()).hexdigest()
-    assert [each.digest[:3] for each in (of(RUNS).constraints, of(RUNS).logic, of(RUNS).meta)] == ["k1:", "l1:", "m1:"]
+    text = contract_text(RUNS.columns)
+    assert text == "1 run_id string\n2 rows bigint\n3 ended_at timestamp"
+    assert recorded(RUNS).contract == contract_of(RUNS.columns)
+    assert contract_of(RUNS.columns) == "c1:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -89,14 +82,13 @@ def test_the_text_says_number_name_and_type_and_the_hash_is_of_the_text() -> Non
         {"owner": "somebody"},
         {"properties": {"format-version": "2"}},
         {"columns": columns(Column("rows", "bigint", comment="new"))},
-        {"stability": Stability.UNSTABLE},
-        {"contents": Contents.DERIVABLE},
-        {"protect": "billing"},
+        {"keep": False},
+        {"keep": "billing"},
         {"exportable": True},
     ],
 )
 def test_comments_owners_and_properties_are_metadata_and_nothing_else(change: dict) -> None:
-    assert differences(RUNS, **change) == ("meta",)
+    assert differences(RUNS, **change) == {Why.METADATA_CHANGED}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +103,7 @@ def test_comments_owners_and_properties_are_metadata_and_nothing_else(change: di
     ],
 )
 def test_keys_required_columns_and_partitioning_are_constraints_and_nothing_else(change: dict) -> None:
-    assert differences(RUNS, **change) == ("constraints",)
+    assert differences(RUNS, **change) == {Why.CONSTRAINTS_CHANGED}
 
 
 @pytest.mark.parametrize(
@@ -124,12 +116,12 @@ def test_keys_required_columns_and_partitioning_are_constraints_and_nothing_else
     ],
 )
 def test_number_and_type_of_columns_are_the_contract(columns: tuple[Column, ...]) -> None:
-    assert differences(RUNS, columns=columns) == ("contract",)
+    assert differences(RUNS, columns=columns) == {Why.COLUMNS_CHANGED}
 
 
 def test_a_column_that_is_only_renamed_is_another_contract() -> None:
     renamed = tuple(replace(each, name="row_count") if each.name == "rows" else each for each in RUNS.columns)
-    assert differences(RUNS, columns=renamed) == ("contract",)
+    assert differences(RUNS, columns=renamed) == {Why.COLUMNS_CHANGED}
 
 
 def test_two_columns_of_one_type_that_change_places_are_another_contract() -> None:
@@ -144,34 +136,32 @@ def test_two_columns_of_one_type_that_change_places_are_another_contract() -> No
         {"id": stable_id("p", "x")},
         {"kind": Kind.LOG},
         {"place": Place("a.yaml", 3)},
-        {"migrations": (Migration("c1:00000000", "c1:11111111", Strategy.EVOLVE),)},
-        {"columns": columns(Column("rows", "bigint", renamed_from="n"))},
+        {"columns": columns(Column("rows", "bigint", was=(Was("n"),)))},
+        {"columns": columns(Column("rows", "bigint", was=(Was("n", "string", "CAST(n AS bigint)"), Was(type="int"))))},
         {"columns": tuple(replace(each, name=each.name.upper()) for each in RUNS.columns)},
         {"properties": dict(reversed([*RUNS.properties.items()]))},
         {"keys": ("RUN_ID",)},
     ],
 )
-def test_name_id_place_instructions_and_case_show_in_none(change: dict) -> None:
-    assert differences(RUNS, **change) == ()
+def test_name_id_place_what_a_column_was_and_case_show_in_none(change: dict) -> None:
+    assert differences(RUNS, **change) <= {Why.RENAMED, Why.KIND_CHANGED}
 
 
 @pytest.mark.parametrize(
     "query", ["select A\n  from OPS.runs", "SELECT a /* x */ FROM ops.runs", "SELECT\ta FROM ops . runs -- y"]
 )
 def test_white_space_comments_and_case_of_a_query_show_in_none(query: str) -> None:
-    assert differences(VIEW, query=query) == ()
+    assert differences(VIEW, query=query) == set()
 
 
-def test_another_query_is_another_logic_and_the_star_is_its_authors() -> None:
-    assert differences(VIEW, query="SELECT b FROM ops.runs") == ("logic",)
+def test_another_query_is_another_query_and_the_star_is_its_authors() -> None:
+    assert differences(VIEW, query="SELECT b FROM ops.runs") == {Why.QUERY_CHANGED}
     star = replace(VIEW, query="SELECT * FROM ops.runs")
-    wider = replace(RUNS, columns=(*RUNS.columns, Column("more", "int")))
-    assert of(star, RUNS) == of(star, wider)
-
-
-def test_what_others_are_declared_beside_it_shows_in_none() -> None:
-    listing = replace(RUNS, name="ops.everything", contents=Contents.DERIVABLE)
-    assert of(listing) == of(listing, VIEW, SINK) == of(listing, VIEW, SINK, SOURCE)
+    known = replace(recorded(star), sql="SELECT a FROM ops.runs")
+    assert compared(known, star) == set()
+    again = Decision(DesiredObject(star, sql="SELECT a, b FROM ops.runs", recorded=known))
+    again.note_differences()
+    assert set(again.differences) == {Why.STAR_CHANGED}
 
 
 def test_types_of_one_meaning_are_one_contract() -> None:
@@ -182,35 +172,29 @@ def test_types_of_one_meaning_are_one_contract() -> None:
 def test_a_sink_follows_its_source_through_a_rename() -> None:
     renamed = replace(RUNS, name="ops.all_runs")
     sink = replace(SINK, sink=replace(SINK.sink, source="OPS.all_runs"))
-    assert of(SINK, RUNS).logic == of(sink, renamed).logic
-    assert of(SINK, RUNS).logic != of(SINK, replace(RUNS, id=stable_id("p", "other"))).logic
-    assert of(SINK).logic != of(SINK, RUNS).logic
-
-
-def test_a_source_is_found_among_objects_in_any_order() -> None:
-    more = [replace(VIEW, name=f"ops.{letter}") for letter in "zyxab"]
-    unsorted = CatalogSpec("p", "1", (*more, RUNS, SINK))
-    assert fingerprints(SINK, unsorted) == of(SINK, RUNS)
+    assert compared(recorded(SINK, RUNS), sink, renamed) == set()
+    other = replace(RUNS, id=stable_id("p", "other"))
+    assert compared(recorded(SINK, RUNS), SINK, other) == {Why.DEFINITION_CHANGED}
 
 
 @pytest.mark.parametrize(
     ("change", "shows"),
     [
-        ({"settings": {"path": "s3://y", "format": "jsonl"}}, ("logic",)),
-        ({"columns": ("run_id",)}, ("logic",)),
-        ({"follow_schema": True}, ("logic",)),
-        ({"on_replace": "resend"}, ("meta",)),
-        ({"settings": {"format": "jsonl", "path": "s3://x"}}, ()),
+        ({"settings": {"path": "s3://y", "format": "jsonl"}}, {Why.DEFINITION_CHANGED}),
+        ({"columns": ("run_id",)}, {Why.DEFINITION_CHANGED}),
+        ({"follow_schema": True}, {Why.DEFINITION_CHANGED}),
+        ({"on_replace": "resend"}, {Why.DEFINITION_CHANGED}),
+        ({"settings": {"format": "jsonl", "path": "s3://x"}}, set()),
     ],
 )
-def test_what_a_sink_sends_is_its_logic_and_its_policy_is_metadata(change: dict, shows: tuple[str, ...]) -> None:
+def test_what_a_sink_sends_and_its_policy_are_its_definition(change: dict, shows: set[Why]) -> None:
     assert differences(SINK, sink=replace(SINK.sink, **change)) == shows
 
 
-def test_what_a_source_reads_is_its_logic_and_a_password_is_not_stored() -> None:
-    assert differences(SOURCE, source={**DEFINITION, "connection": "other"}) == ("logic",)
+def test_what_a_source_reads_is_its_definition_and_a_password_is_not_stored() -> None:
+    assert differences(SOURCE, source={**DEFINITION, "connection": "other"}) == {Why.DEFINITION_CHANGED}
     secret = {**DEFINITION, "auth": {"password": "hunter2", "api_key": "abc", "api_token": "{{ config['token'] }}"}}
-    text = of(replace(SOURCE, source=secret)).logic.text
+    text = definition_of(replace(SOURCE, source=secret)) or ""
     assert "hunter2" not in text
     assert "abc" not in text
     assert "config['token']" in text
@@ -225,42 +209,23 @@ LISTS = st.lists(st.tuples(NAMES, st.sampled_from(["int", "string", "array<int>"
 def test_contracts_are_equal_exactly_where_columns_are(one, other) -> None:
     first, second = (tuple(Column(name, kind) for name, kind in each) for each in (one, other))
     folded = [[(name.casefold(), kind) for name, kind in each] for each in (one, other)]
-    assert (contract_of(first).text == contract_of(second).text) == (folded[0] == folded[1])
-    assert (contract_of(first).digest == contract_of(second).digest) == (folded[0] == folded[1])
-
-
-@dataclass
-class RegistryState:
-    """What the registry kept of a view."""
-
-    raw_sql: str | None
-    canonicalizer: str = CANONICALIZER
-    logic: str = ""
-
-    @property
-    def fingerprints(self) -> Fingerprints:
-        none = Fingerprint("", "")
-        return Fingerprints(none, none, Fingerprint(self.logic, ""), none)
+    assert (contract_text(first) == contract_text(second)) == (folded[0] == folded[1])
+    assert (contract_of(first) == contract_of(second)) == (folded[0] == folded[1])
 
 
 @pytest.mark.parametrize(
-    ("recorded", "same"),
+    ("known", "same"),
     [
-        (RegistryState(VIEW.query, "sqlglot/1 rules/0", "whatever it wrote"), True),
-        (RegistryState("select a from OPS.runs", "sqlglot/1 rules/0", "whatever it wrote"), True),
-        (RegistryState("SELECT b FROM ops.runs", "sqlglot/1 rules/0", "select a from ops . runs"), False),
-        (RegistryState("SELECT a  FROM ops.runs", CANONICALIZER, "select a from ops . runs"), True),
-        (RegistryState("SELECT b FROM ops.runs", CANONICALIZER, "select b from ops . runs"), False),
-        (RegistryState(None, CANONICALIZER, "select a from ops . runs"), False),
+        (VIEW.query, True),
+        ("select a from OPS.runs", True),
+        ("SELECT b FROM ops.runs", False),
+        ("SELECT a  FROM ops.runs", True),
+        (None, False),
     ],
 )
-def test_what_another_canonicalizer_wrote_is_never_compared(recorded: RegistryState, same: bool) -> None:
-    assert same_logic(VIEW, recorded) is same
+def test_queries_are_compared_as_their_authors_wrote_them(known: str | None, same: bool) -> None:
+    assert same_query(VIEW.query, known) is same
 
 
 def test_a_view_without_columns_of_its_own_promises_none() -> None:
-    assert of(VIEW).contract.text == ""
-
-
-def test_fingerprints_of_a_view_whose_query_is_left_out_can_be_had() -> None:
-    assert of(replace(VIEW, query=None)).logic.text == ""
+    assert contract_text(VIEW.columns) == ""

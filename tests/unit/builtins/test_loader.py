@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, asdict
 from pathlib import Path
 
 import pytest
@@ -19,17 +19,13 @@ from airflow_provider_rfr import __version__, builtins
 from airflow_provider_rfr.builtins import (
     BuiltinObject,
     Column,
-    Contents,
     Kind,
-    Migration,
-    Removal,
+    Removed,
     SinkSpec,
-    Stability,
-    Strategy,
+    Was,
     load_objects,
     stable_id,
 )
-from airflow_provider_rfr.builtins.fingerprint import fingerprints
 from airflow_provider_rfr.exceptions import DeclarationError
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, load, loaded, problems, write
@@ -38,9 +34,7 @@ EVERYTHING = """
 kind: table
 name: ops.Runs
 id: 5b0b7c9e-0000-4000-8000-000000000001
-stability: unstable
-contents: external
-protect: billing is computed from it
+keep: billing is computed from it
 exportable: true
 comment: One row a run
 owner: data
@@ -48,17 +42,14 @@ columns:
   - {name: run_id, type: STRING, required: true, comment: "what, and why"}
   - name: rows
     type: long
-    renamed_from: n
-  - {name: ended_at, type: timestamp}
+    was:
+      - n
+      - {name: row_count, type: STRING, using: try_cast(row_count AS bigint)}
+  - {name: ended_at, type: timestamp, was: finished_at}
+  - {name: tries, type: int, was: {using: "1"}}
 keys: [run_id]
 partitioning: [day(ended_at), "bucket(run_id, 16)"]
 properties: {write.format.default: parquet, format-version: 2, write.metadata.delete-after-commit.enabled: true}
-migrations:
-  - from: c1:01234567
-    to: c1:89abcdef
-    how: rewrite
-    expressions: {rows: CAST(n AS bigint)}
-    note: rows was a string in 1.x
 ---
 kind: view
 name: ops.recent
@@ -70,6 +61,7 @@ query: |
 ---
 kind: materialized_view
 name: ops.daily
+keep: false
 columns: [{name: rows, type: bigint}]
 query: SELECT sum(r.rows) AS rows FROM ops.runs r
 ---
@@ -92,9 +84,11 @@ sink:
   follow_schema: true
   on_replace: resend
 ---
-kind: table
-name: ops.gone
-removed: {deprecated_since: 0.9, removed_in: 1.0}
+kind: removed
+name: ops.Gone
+---
+kind: removed
+name: ops.runs.note
 """
 
 
@@ -106,12 +100,11 @@ def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
         id=uuid.UUID("5b0b7c9e-0000-4000-8000-000000000001"),
         columns=(
             Column("run_id", "string", required=True, comment="what, and why"),
-            Column("rows", "bigint", renamed_from="n"),
-            Column("ended_at", "timestamp"),
+            Column("rows", "bigint", was=(Was("n"), Was("row_count", "string", "try_cast(row_count AS bigint)"))),
+            Column("ended_at", "timestamp", was=(Was("finished_at"),)),
+            Column("tries", "int", was=(Was(using="1"),)),
         ),
-        stability=Stability.UNSTABLE,
-        contents=Contents.EXTERNAL,
-        protect="billing is computed from it",
+        keep="billing is computed from it",
         partitioning=("days(ended_at)", "bucket(16, run_id)"),
         keys=("run_id",),
         properties={
@@ -122,18 +115,10 @@ def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
         comment="One row a run",
         owner="data",
         exportable=True,
-        migrations=(
-            Migration(
-                "c1:01234567",
-                "c1:89abcdef",
-                Strategy.REWRITE,
-                {"rows": "CAST(n AS bigint)"},
-                "rows was a string in 1.x",
-            ),
-        ),
     )
     assert found["ops.recent"].query == "SELECT run_id, rows -- the newest\nFROM ops.Runs\n"
     assert found["ops.recent"].depends_on == ("raw.x",)
+    assert (found["ops.recent"].keep, found["ops.daily"].keep) == (True, False)
     assert found["ops.log"].per_instance == "lake"
     assert found["raw.orders"].source == {
         "definition": {"streams": {"orders": {"path": "/orders"}}},
@@ -142,13 +127,14 @@ def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
     }
     settings = {"path": "s3://bucket/x", "format": "parquet"}
     assert found["ops.export"].sink == SinkSpec("ops.runs", "files", settings, ("run_id",), True, "resend")
-    assert found["ops.gone"].removed == Removal("0.9", "1.0")
+    assert load(tmp_path).removed == (Removed("ops.Gone"), Removed("ops.runs.note"))
 
 
 def test_every_object_knows_its_file_and_line_and_is_equal_wherever_it_stands(tmp_path: Path) -> None:
-    one = loaded(tmp_path / "a", EVERYTHING)
-    other = loaded(tmp_path / "b", f"# moved\n\n{EVERYTHING}")
-    assert str(one["ops.recent"].place) == f"{tmp_path / 'a' / 'objects.yaml'}:26"
+    one = load(write(tmp_path / "a", objects=EVERYTHING))
+    other = load(write(tmp_path / "b", objects=f"# moved\n\n{EVERYTHING}"))
+    assert str(one.by_key()["ops.recent"].place) == f"{tmp_path / 'a' / 'objects.yaml'}:21"
+    assert [str(each.place).rpartition("/")[2] for each in one.removed] == ["objects.yaml:54", "objects.yaml:57"]
     assert one == other
 
 
@@ -159,7 +145,7 @@ def test_objects_come_sorted_by_name_and_can_t_be_changed(tmp_path: Path) -> Non
     with pytest.raises(FrozenInstanceError):
         setattr(spec.objects[0], "name", "x")  # noqa: B010
     for each in spec.objects:
-        for mapping in (each.properties, each.source, *(step.expressions for step in each.migrations)):
+        for mapping in (each.properties, each.source):
             with pytest.raises(TypeError):
                 mapping["x"] = "y"
 
@@ -210,6 +196,8 @@ def test_objects_of_python_are_as_good_as_those_of_files(tmp_path: Path) -> None
         partitioning: [months(at)]
     """
     assert load(declared) == load([[declared]]) == load(iter([declared])) == load(write(tmp_path, a=text))
+    gone = write(tmp_path / "gone", a="kind: removed\nname: ops.old\n")
+    assert load(Removed("ops.old")) == load([Removed("ops.old")]) == load(gone)
 
 
 def test_mistakes_of_python_are_told_too() -> None:
@@ -306,21 +294,22 @@ def test_the_version_is_that_of_this_package_where_none_is_given() -> None:
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,10}", fullmatch=True)
 WORDS = st.one_of(st.none(), st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1))
+WAS = st.builds(Was, st.none(), st.just("string"), st.sampled_from([None, "1", "CAST(b AS int)"]))
 COLUMNS = st.builds(
     Column,
     NAMES,
     st.sampled_from(["int", "string", "decimal(10,2)", "array<struct<a:int,b:string>>"]),
     st.booleans(),
     WORDS,
+    st.lists(WAS, max_size=2).map(tuple),
 )
 TABLES = st.builds(
-    lambda name, columns, comment, owner, stability, contents: BuiltinObject(
+    lambda name, columns, comment, owner, keep: BuiltinObject(
         Kind.TABLE,
         f"ops.{name}",
         stable_id("acme", f"ops.{name}"),
         tuple(columns),
-        stability,
-        contents,
+        keep,
         keys=(columns[0].name,),
         comment=comment,
         owner=owner,
@@ -329,14 +318,19 @@ TABLES = st.builds(
     st.lists(COLUMNS, min_size=1, max_size=3, unique_by=lambda column: column.name),
     WORDS,
     WORDS,
-    st.sampled_from(Stability),
-    st.sampled_from(Contents),
+    st.one_of(st.booleans(), WORDS.filter(lambda text: text is not None and text.strip())),
 )
 
 
 def document(obj: BuiltinObject) -> dict[str, object]:
     columns = [
-        {"name": each.name, "type": each.type, "required": each.required, "comment": each.comment}
+        {
+            "name": each.name,
+            "type": each.type,
+            "required": each.required,
+            "comment": each.comment,
+            "was": [asdict(was) for was in each.was],
+        }
         for each in obj.columns
     ]
     return {
@@ -346,8 +340,7 @@ def document(obj: BuiltinObject) -> dict[str, object]:
         "keys": list(obj.keys),
         "comment": obj.comment,
         "owner": obj.owner,
-        "stability": obj.stability.value,
-        "contents": obj.contents.value,
+        "keep": obj.keep,
     }
 
 
@@ -365,9 +358,6 @@ def test_what_is_written_to_yaml_is_read_back_equal(tmp_path: Path, tables: list
     text = yaml.dump_all([document(each) for each in tables], Dumper=Quoting, allow_unicode=True)
     spec = load(write(tmp_path, objects=text))
     assert spec.objects == tuple(sorted(tables, key=lambda table: table.key)) == load(tables).objects
-    assert [fingerprints(each, spec) for each in spec.objects] == [
-        fingerprints(each, spec) for each in sorted(tables, key=lambda table: table.key)
-    ]
 
 
 def test_ten_thousand_objects_in_one_folder_load_in_a_few_seconds(tmp_path: Path) -> None:
@@ -410,7 +400,7 @@ def test_importing_the_package_imports_no_parser_and_reading_dags_none() -> None
         "print([n for n in ('airflow', 'pyspark', 'pyiceberg', 'pyarrow', 'pydantic') if n in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.splitlines() == ["[]", "[]"]
+    assert done.stdout.splitlines() == ["[]", "['pydantic']"]
 
 
 def test_the_public_names_are_there_and_no_others() -> None:

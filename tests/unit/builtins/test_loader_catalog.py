@@ -8,10 +8,9 @@ import pytest
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
 from airflow_provider_rfr.exceptions import DeclarationError
-from tests.unit.builtins.declaring import load, loaded, problems, write
+from tests.unit.builtins.declaring import load, loaded, problems
 
 T = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}, {name: B, type: int}]"
-UNSTABLE = T.replace("name: ops.t", "name: ops.u\nstability: unstable")
 
 
 def view(query: str, *more: str, name: str = "ops.v", kind: str = "view") -> str:
@@ -40,27 +39,13 @@ def test_an_id_is_unique_and_an_old_name_given_away_asks_for_another_one(tmp_pat
     assert "give the newer object an id of its own" in found[0]
 
 
-def test_names_below_a_table_are_those_of_its_metadata(tmp_path: Path) -> None:
-    found = problems(tmp_path, catalog(T, T.replace("ops.t", "ops.T.history")))
-    assert found == [
-        ":6: ops.T.history: its namespace ops.t is an object: :1; names below a table are those of its metadata"
-    ]
-
-
-def test_the_packages_own_namespace_is_closed(tmp_path: Path) -> None:
-    folder = write(tmp_path, a=T.replace("ops.t", "rfr_system.mine"))
-    with pytest.raises(DeclarationError, match="the namespace rfr_system is this package's own"):
-        load(folder, entry_points=True)
-    assert load(folder, entry_points=False).objects
-
-
 @pytest.mark.parametrize(
     ("query", "told"),
     [
         ("DROP TABLE ops.t", "ops.v: it begins with 'DROP'; a view is one SELECT, which creates and changes nothing"),
         (
             "SELECT a FROM ops.t;",
-            "ops.v: it ends in a semicolon; leave it out: the query becomes a part of other statements",
+            "ops.v: it is more than one statement, or ends in a semicolon; write one query, and leave that out",
         ),
         (
             "SELECT a FROM ops.t WHERE",
@@ -103,6 +88,50 @@ def test_the_packages_own_namespace_is_closed(tmp_path: Path) -> None:
 )
 def test_a_query_that_can_t_be_kept_up_to_date_is_refused(tmp_path: Path, query: str, told: str) -> None:
     assert told in without_lines(problems(tmp_path, catalog(T, view(query))))
+
+
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        ("|\n  SELECT a,\n    zz\n  FROM ops.t", ":9:5"),
+        ("|-   # why\n\n    SELECT a\n      , x.zz\n    FROM ops.t x", ":10:11"),
+        ("|2\n    SELECT a, zz\n  FROM ops.t", ":8:15"),
+        (">-\n  SELECT a,\n\n  zz\n  FROM ops.t", ":10:3"),
+        ("SELECT a, zz FROM ops.t", ":7:18"),
+        ("SELECT a,\n  b,\n  zz FROM ops.t", ":9:3"),
+        ('"SELECT a, zz\n  FROM ops.t"', ":7:19"),
+        ("'SELECT a, zz FROM ops.t'", ":7:19"),
+        ("SELECT 'ü€\U0001f600' AS u, zz FROM ops.t", ":7:27"),
+        ("|\n  SELECT 'ü€\U0001f600' AS u, -- zz\n    zz FROM ops.t", ":9:5"),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_with_its_line_and_column(tmp_path: Path, query: str, place: str) -> None:
+    text = catalog(T, f"kind: view\nname: ops.v\nquery: {query}")
+    assert problems(tmp_path, text) == [f"{place}: ops.v: ops.t has no column zz; allowed: B, a"]
+
+
+@pytest.mark.parametrize("query", ["'SELECT ''x'' AS x, zz FROM ops.t'", '"SELECT \\x27x\\x27 AS x, zz FROM ops.t"'])
+def test_where_the_text_is_escaped_the_place_is_that_in_the_query(tmp_path: Path, query: str) -> None:
+    text = catalog(T, f"kind: view\nname: ops.v\nquery: {query}")
+    assert problems(tmp_path, text) == [
+        ":7: ops.v: line 1, column 18: ops.t has no column zz; allowed: B, a",
+    ]
+
+
+def test_a_column_that_a_view_does_not_give_is_told_and_problems_are_sorted_by_place(tmp_path: Path) -> None:
+    text = catalog(T, view("SELECT a, q FROM ops.t"), view("SELECT v.a,\n v.x, v.b\nFROM ops.v", name="ops.w"))
+    assert [each.rpartition("; ")[0] for each in problems(tmp_path, text)] == [
+        ":8:13: ops.v: ops.t has no column q",
+        ":14:6: ops.w: ops.v has no column x",
+        ":14:11: ops.w: ops.v has no column b",
+    ]
+
+
+def test_a_column_in_the_query_of_an_object_of_python_has_its_place_in_the_query() -> None:
+    table = BuiltinObject(Kind.TABLE, "ops.t", stable_id("p", "t"), (Column("a", "int"),))
+    view = BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "v"), query="SELECT a\nFROM ops.t WHERE zz")
+    with pytest.raises(DeclarationError, match="declared in Python: ops.v: line 2, column 18: ops.t has no column zz"):
+        load([table, view])
 
 
 def test_a_query_is_told_with_the_line_where_it_begins(tmp_path: Path) -> None:
@@ -181,24 +210,19 @@ def test_circles_are_told_once_each_in_the_direction_of_reading(tmp_path: Path) 
     ]
 
 
+GONE = "kind: removed\nname: ops.t"
+
+
 def test_a_view_may_not_read_what_is_removed(tmp_path: Path) -> None:
-    gone = "kind: table\nname: ops.t\nremoved: {deprecated_since: '0.8', removed_in: '0.9'}"
-    assert without_lines(problems(tmp_path, catalog(gone, view("SELECT a FROM ops.t")))) == [
-        "ops.v: it reads ops.t, which is removed in 0.9; read something else"
+    """A document that says that something goes declares nothing."""
+    assert without_lines(problems(tmp_path, catalog(GONE, view("SELECT a FROM ops.t")))) == [
+        "ops.v: it reads ops.t, which is not declared; declare it, or name it in depends_on if it is not a built-in "
+        "object"
     ]
 
 
-def test_what_is_deprecated_can_be_read_until_it_is_removed(tmp_path: Path) -> None:
-    text = catalog(T + "\nremoved: {deprecated_since: '0.9', removed_in: '2.0'}", view("SELECT a FROM ops.t"))
-    assert len(loaded(tmp_path, text)) == 2
-
-
-def test_a_users_view_may_not_read_what_is_unstable(tmp_path: Path) -> None:
-    text = catalog(UNSTABLE, view("SELECT a FROM ops.u", name="mine.v"))
-    assert without_lines(problems(tmp_path, text)) == [
-        "mine.v: it reads ops.u, which is unstable: it may change or go at any time; read something stable"
-    ]
-    assert loaded(tmp_path, catalog(UNSTABLE, view("SELECT a FROM ops.u")))
+def test_what_may_go_can_be_read_as_long_as_it_is_declared(tmp_path: Path) -> None:
+    assert len(loaded(tmp_path, catalog(T, GONE, view("SELECT a FROM ops.t")))) == 2
 
 
 def test_a_view_reads_one_object_and_not_one_for_each_instance(tmp_path: Path) -> None:
@@ -234,13 +258,6 @@ def test_a_users_sink_asks_for_an_exportable_table(tmp_path: Path) -> None:
 def test_a_sink_sends_a_table_that_is_there(tmp_path: Path, source: str, told: str) -> None:
     text = catalog(T, view("SELECT a FROM ops.t"), sink(source, "ops.k"))
     assert told in without_lines(problems(tmp_path, text))
-
-
-def test_a_sink_of_another_namespace_may_not_send_what_is_unstable(tmp_path: Path) -> None:
-    found = problems(tmp_path, catalog(UNSTABLE + "\nexportable: true", sink("ops.u")))
-    assert without_lines(found) == [
-        "mine.k: it reads ops.u, which is unstable: it may change or go at any time; read something stable"
-    ]
 
 
 def test_a_query_of_python_is_looked_at_as_well() -> None:

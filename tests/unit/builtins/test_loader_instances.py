@@ -1,15 +1,13 @@
-"""Lists of instances, from YAML and from Python."""
+"""Lists of instances."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Instance
 from airflow_provider_rfr.builtins.state import decode, encode
-from airflow_provider_rfr.exceptions import DeclarationError
 from tests.unit.builtins.declaring import load, problems, write
 
 LAKES = """
@@ -22,10 +20,9 @@ instances:
 """
 
 
-def test_a_document_lists_instances_by_their_ids_and_python_says_the_same(tmp_path: Path) -> None:
+def test_a_document_lists_instances_by_their_ids(tmp_path: Path) -> None:
     found = load(write(tmp_path, lakes=LAKES))
     assert found.instances == {"lake": (Instance("2024", "7"), Instance("eu", "Europe West"), Instance("us", "main"))}
-    assert found == load(instances={"lake": {"eu": "Europe West", "us": "main", "2024": "7"}})
 
 
 def test_no_instances_are_something_else_than_no_list(tmp_path: Path) -> None:
@@ -51,9 +48,9 @@ def test_the_list_travels_with_the_declaration(tmp_path: Path) -> None:
         ),
         (
             "kind: instances\nname: lake\ninstances: {eu: ' '}\n",
-            ":1: lake: the name ' ' of eu is not text; write ID: NAME",
+            ":1: lake: an instance has an empty id or name; write ID: NAME",
         ),
-        ("kind: instances\nname: lake\ninstances: {'': x}\n", ":1: lake: the id '' of an instance is not text"),
+        ("kind: instances\nname: lake\ninstances: {'': x}\n", ":1: lake: an instance has an empty id or name"),
         ("kind: instances\nname: a lake\ninstances: {}\n", ":1: a lake: 'a lake' is not a name"),
         ("kind: instances\nname: lake\ninstances: {}\nlake: 1\n", ":4: lake: lake is not a field"),
         (f"{LAKES}---{LAKES}", ":8: lake: there is a list of each lake already: :1; keep one of the two"),
@@ -63,9 +60,3 @@ def test_the_list_travels_with_the_declaration(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_list_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
     [found] = problems(tmp_path, text)
     assert found.startswith(told), found
-
-
-@pytest.mark.parametrize("given", [{"lake": {1: "x"}}, {"lake": {"eu": None}}, {"la ke": {}}])
-def test_what_is_wrong_with_a_list_from_python_is_told_too(given: Any) -> None:
-    with pytest.raises(DeclarationError):
-        load(instances=given)

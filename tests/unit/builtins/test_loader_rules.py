@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.fingerprint import canonical_transform, contract_of
-from airflow_provider_rfr.builtins.planning.diff import short
-from airflow_provider_rfr.builtins.spec import Column
-from airflow_provider_rfr.exceptions import ConfigurationError
-from tests.unit.builtins.declaring import loaded, problems
-
-CONTRACT = short(contract_of((Column("id", "int"), Column("at", "timestamp"))).digest)
+from airflow_provider_rfr.builtins import Removed
+from airflow_provider_rfr.builtins.declaration._rules import canonical_transform
+from airflow_provider_rfr.builtins.spec import Column, Was
+from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
+from tests.unit.builtins.declaring import load, loaded, problems
 
 
 def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: timestamp}]") -> str:
@@ -34,13 +32,25 @@ def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: t
         ("kind: source\nname: ops.s\n", ":1: ops.s: a source has source; none is given"),
         (table("query: SELECT 1 AS a"), ":4: ops.t: a table has no query"),
         (table("sink: {source: ops.x, to: files}"), ":4: ops.t: a table has no sink"),
-        ("kind: view\nname: ops.v\nquery: SELECT 1 AS a\nprotect: mine\n", ":4: ops.v: a view has no protect"),
-        ("kind: view\nname: ops.v\nquery: SELECT 1 AS a\nexportable: true\n", ":4: ops.v: a view has no exportable"),
-        (table("qery: x"), ":4: ops.t: qery is not a field; did you mean query?"),
         (
-            table("stability: stabel"),
-            ":4: ops.t: stability 'stabel' is unknown; did you mean stable? allowed: stable, unstable",
+            "kind: view\nname: ops.v\nquery: SELECT 1 AS a\nkeep: mine\n",
+            ":4: ops.v: a view has no rows of its own to keep; leave it out, or write false",
         ),
+        (
+            "kind: materialized_view\nname: ops.v\ncolumns: [{name: a, type: int}]\nquery: SELECT 1 AS a\nkeep: mine\n",
+            ":5: ops.v: a materialized_view has no rows of its own to keep; leave it out, or write false",
+        ),
+        (
+            "kind: view\nname: ops.v\nquery: SELECT 1 AS a\ncolumns: [{name: a, type: int, was: b}]\n",
+            ":4: ops.v: a: a view has no was; its query says what it is",
+        ),
+        ("kind: view\nname: ops.v\nquery: SELECT 1 AS a\nexportable: true\n", ":4: ops.v: a view has no exportable"),
+        (table("place: {file: x}"), ":4: ops.t: place is not a field"),
+        ("kind: [table]\nname: ops.t\n", ":1: ops.t: kind is a list, not a text"),
+        (table("qery: x"), ":4: ops.t: qery is not a field; did you mean query?"),
+        (table("keep: 7"), ":4: ops.t: keep is 7, not true, false or a text"),
+        (table("keep: [billing]"), ":4: ops.t: keep is a list, not true, false or a text"),
+        (table("kept: no"), ":4: ops.t: kept is not a field; did you mean keep?"),
         (table("exportable: yes"), ":4: ops.t: exportable is yes, not true or false"),
         (table("keys: id"), ":4: ops.t: keys is id, not a list"),
         (table("keys: [1]"), ":4: ops.t: keys.0 is 1, not a text; put it in quotes"),
@@ -48,7 +58,10 @@ def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: t
         (table("keys: [id, ID]"), ":4: ops.t: ID is listed twice"),
         (table("id: 12"), ":4: ops.t: id is 12, not a text; put it in quotes"),
         (table("id: abc"), ":4: ops.t: id 'abc' is not a UUID; leave it out to have one made from the name"),
-        (table("protect: ' '"), ":4: ops.t: protect says why, and nothing is said"),
+        (
+            table("keep: ' '"),
+            ":4: ops.t: keep says why no rows may be lost, and nothing is said; give a reason, or true",
+        ),
         (table("per_instance: a b"), ":4: ops.t: 'a b' is not a name"),
         (table("properties: [a]"), ":4: ops.t: properties is a list, not a mapping"),
         (table("properties: {a: [1]}"), ":4: ops.t: properties.a is a list, not a text"),
@@ -56,8 +69,6 @@ def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: t
             table("properties: {rfr.object-id: x}"),
             ":4: ops.t: rfr.object-id is one of the marks that a deploy writes; take another name",
         ),
-        (table("removed: {deprecated_since: '2.0', removed_in: '1.9'}"), ":4: ops.t: it is removed in 1.9, before 2.0"),
-        (table("removed: {removed_in: '1.9'}"), ":4: ops.t: removed.deprecated_since is missing"),
         (
             "kind: table\nname: t\ncolumns: [{name: a, type: int}]\n",
             ":2: t: 't' has no namespace; write namespace.name",
@@ -78,8 +89,17 @@ def test_a_field_that_is_missing_strange_or_wrong_is_told(tmp_path: Path, text: 
         ("[{name: ' a', type: int}]", "or has spaces around it"),
         ("[{name: a.b, type: int}]", "has a dot"),
         ('[{name: "a\\nb", type: int}]', "something invisible"),
-        ("[{name: a, type: int, renamed_from: A}]", "a was always called so"),
-        ("[{name: a, type: int, renamed_from: c}, {name: b, type: int, renamed_from: C}]", "two columns were called C"),
+        ("[{name: a, type: int, was: c}, {name: b, type: int, was: C}]", "two columns were called C"),
+        ("[{name: a, type: int, was: [c, d]}, {name: b, type: int, was: [e, C]}]", "two columns were called C"),
+        ("[{name: a, type: int, was: {}}]", "a: was says nothing; give name, type or using"),
+        ("[{name: a, type: int, was: 1}]", "columns.0.was is 1, not a text or a mapping"),
+        ("[{name: a, type: int, was: [1]}]", "columns.0.was.0 is 1, not a text or a mapping"),
+        ("[{name: a, type: int, was: {name: b, how: x}}]", "columns.0.was.how is not a field"),
+        ("[{name: a, type: int, was: [b, {name: 1}]}]", "columns.0.was.1.name is 1, not a text"),
+        ("[{name: a, type: int, was: {type: strin}}]", "a: 'strin': 'strin' is not a type"),
+        ("[{name: a, type: int, was: {type: string, using: a b c}}]", "a: using: line 1"),
+        ("[{name: a, type: int, was: {using: 'b; DROP TABLE t'}}]", "a: using: it is more than one statement"),
+        ("[{name: a, type: int, was: {using: (SELECT 1)}}]", "a: using: it must be a single expression over columns"),
         ("[{name: a}]", "columns.0.type is missing"),
         ("[{type: int}]", "columns.0.name is missing"),
         ("[{name: a, type: 1}]", "columns.0.type is 1, not a text"),
@@ -160,54 +180,61 @@ def test_the_same_transform_twice_is_told(tmp_path: Path) -> None:
     assert problems(tmp_path, table("partitioning: [day(at), days(AT)]")) == [":4: ops.t: days(at) is listed twice"]
 
 
-def step(**fields: str) -> str:
-    entry = {"from": "c1:00000000", "to": CONTRACT, "how": "rewrite", **fields}
-    return "migrations: [{" + ", ".join(f"{name}: {value}" for name, value in entry.items()) + "}]"
+def test_a_was_is_a_name_a_mapping_or_a_list_of_both(tmp_path: Path) -> None:
+    """The types in it are written in the one way, as those of the columns are."""
+    texts = {
+        "c": (Was("c"),),
+        "{type: Long}": (Was(type="bigint"),),
+        "{name: c, using: CAST(c AS int)}": (Was("c", using="CAST(c AS int)"),),
+        "[c, {name: A, type: STRING, using: CAST(A AS int)}, {using: '0'}]": (
+            Was("c"),
+            Was("A", "string", "CAST(A AS int)"),
+            Was(using="0"),
+        ),
+        "[]": (),
+        "~": (),
+    }
+    for text, expected in texts.items():
+        columns = f"[{{name: a, type: int, was: {text}}}]"
+        assert loaded(tmp_path, table(columns=columns))["ops.t"].columns == (Column("a", "int", was=expected),)
+
+
+def test_a_column_may_have_a_name_that_another_one_had(tmp_path: Path) -> None:
+    columns = "[{name: a, type: int, was: b}, {name: b, type: int, was: a}]"
+    assert loaded(tmp_path, table(columns=columns))["ops.t"].columns[1].was == (Was("a"),)
+
+
+def test_a_materialized_view_can_always_be_computed_again(tmp_path: Path) -> None:
+    """So nothing asks for its rows; of everything else, rows are kept unless it says otherwise."""
+    computed = "kind: materialized_view\nname: ops.m\ncolumns: [{name: a, type: int}]\nquery: SELECT 1 AS a\n"
+    found = loaded(tmp_path, f"{computed}---\n{table()}")
+    assert (found["ops.m"].keep, found["ops.t"].keep) == (False, True)
+
+
+def gone(name: str) -> str:
+    return f"kind: removed\nname: {name}\n"
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("text", "told"),
     [
-        ({"from": "abc"}, "'abc' is not a contract fingerprint; write c1: and at least 8 of its digits"),
-        ({"from": "c1:123"}, "'c1:123' is not a contract fingerprint"),
-        ({"from": "12345678"}, "'12345678' is not a contract fingerprint"),
-        ({"from": CONTRACT}, "to itself"),
-        ({"how": "adopt"}, "adopt changes no columns; allowed: evolve, rewrite, recompute, replace_empty"),
-        ({"how": "truncate"}, "migrations.0.how 'truncate' is unknown"),
-        ({"how": "recompute"}, "recompute needs a query, or contents: derivable"),
-        ({"how": "evolve", "expressions": "{id: a}"}, "evolve computes nothing; write rewrite"),
-        ({"expressions": "{nr: a}"}, "there is no column nr; allowed: at, id"),
-        ({"expressions": "{id: a b c}"}, "id: line 1"),
-        ({"expressions": "{id: 'a; DROP TABLE t'}"}, "id: it is more than one statement"),
-        ({"expressions": "{id: (SELECT 1)}"}, "id: it must be a single expression over columns"),
-        ({"why": "x"}, "migrations.0.why is not a field"),
+        ("kind: removed\n", ":1: name is missing"),
+        (gone("t"), ":1: t: 't' has no namespace; write namespace.name, or namespace.table.column"),
+        (gone("ops.t") + "since: 1.0\n", ":3: ops.t: since is not a field; allowed: kind, name"),
+        (gone("[ops.t]"), ":2: name is a list, not a text"),
+        (f"{gone('ops.t')}---\n{gone('OPS.t')}", ":4: OPS.t: it is removed already: :1; keep one of the two"),
     ],
 )
-def test_an_instruction_that_can_t_be_followed_is_told(tmp_path: Path, fields: dict[str, str], told: str) -> None:
-    found = problems(tmp_path, table(step(**fields)))
-    assert len(found) == 1
-    assert told in found[0]
+def test_what_is_wrong_with_a_removal_is_told(tmp_path: Path, text: str, told: str) -> None:
+    assert problems(tmp_path, text) == [told]
 
 
-def test_a_protected_table_is_never_emptied_and_says_why_and_may_be_rewritten(tmp_path: Path) -> None:
-    protect = "protect: billing is computed from it"
-    assert problems(tmp_path, table(protect, step(how="replace_empty"))) == [
-        ":5: ops.t: replace_empty would lose its rows, and it is protected: billing is computed from it; write rewrite"
-    ]
-    for how in ("evolve", "rewrite"):
-        assert loaded(tmp_path, table(protect, step(how=how)))["ops.t"].protect
-
-
-def test_instructions_may_end_in_contracts_of_the_past(tmp_path: Path) -> None:
-    text = table("migrations: [{from: c1:00000000, to: c1:11111111, how: rewrite, expressions: {old: a}}]")
-    assert len(loaded(tmp_path, text)["ops.t"].migrations) == 1
-
-
-def test_two_instructions_of_one_way_are_told(tmp_path: Path) -> None:
-    one = "{from: c1:00000000, to: c1:11111111, how: evolve}"
-    assert problems(tmp_path, table(f"migrations: [{one}, {one}]")) == [
-        ":4: ops.t: two instructions lead from c1:00000000 to c1:11111111"
-    ]
+def test_a_removal_names_what_is_declared_no_longer_or_will_be_something_else(tmp_path: Path) -> None:
+    """It says nothing about when: a table of that name may still be declared."""
+    spec = load(Removed("ops.t"), Removed("ops.t.at"), Removed("ops.older"), *loaded(tmp_path, table()).values())
+    assert [each.name for each in spec.removed] == ["ops.older", "ops.t", "ops.t.at"]
+    with pytest.raises(DeclarationError, match="declared in Python: t: 't' has no namespace"):
+        load(Removed("t"))
 
 
 def sink(*fields: str) -> str:
@@ -226,13 +253,8 @@ def sink(*fields: str) -> str:
         (("source: ops.t", "to: files", "settings: {path: x, format: csv}"), "'csv' is not a format"),
         (("source: ops.t", "to: files", "settings: {path: x}", "on_replace: again"), "'again' is unknown"),
         (("source: ops.t", "to: files", "settings: {path: x}", "columns: [nr]"), "there is no column nr"),
+        (("source: ops.t", "to: files", "settings: {path: x, connection: c}"), "is not a setting of a sink to files"),
     ],
 )
 def test_a_sink_says_what_goes_where(tmp_path: Path, fields: tuple[str, ...], told: str) -> None:
     assert [each for each in problems(tmp_path, sink(*fields)) if told in each]
-
-
-def test_what_is_gone_needs_nothing_but_its_name(tmp_path: Path) -> None:
-    text = "kind: table\nname: ops.t\nremoved: {deprecated_since: '1.0', removed_in: '2.0'}\n"
-    assert loaded(tmp_path, text, version="2.0")["ops.t"].columns == ()
-    assert problems(tmp_path, text, version="1.5") == [":1: ops.t: a table has columns; none is given"]

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.declaration._document import _DEEPEST, Node, YamlProblem, documents
+from airflow_provider_rfr.builtins.declaration._document import _DEEPEST, Node, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
 
@@ -90,12 +90,8 @@ def test_words_that_other_readers_take_for_something_else_are_texts(tmp_path: Pa
     assert loaded(tmp_path, TABLE + f"comment: {value}\n")["ops.t"].comment == value
 
 
-def test_a_version_keeps_its_last_zero(tmp_path: Path) -> None:
-    removed = loaded(
-        tmp_path, "kind: table\nname: ops.t\nremoved: {deprecated_since: 1.10, removed_in: 1.10}\n", version="2"
-    )["ops.t"].removed
-    assert removed is not None
-    assert removed.removed_in == "1.10"
+def test_a_setting_keeps_its_last_zero(tmp_path: Path) -> None:
+    assert loaded(tmp_path, TABLE + "properties: {version: 1.10}\n")["ops.t"].properties == {"version": "1.10"}
 
 
 def test_many_mistakes_in_one_file_are_told_together_and_good_documents_are_read(tmp_path: Path) -> None:
@@ -151,11 +147,8 @@ def plain(node: Node) -> object:
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
     lines = []
-    try:
-        for node, flaws in documents(text):
-            lines += [node.line, *(each.line for each in flaws)]
-    except YamlProblem as problem:
-        lines.append(problem.flaw.line)
+    for node, flaws in documents(text):
+        lines += [node.line, *(each.line for each in flaws)]
     assert all(1 <= line <= len(text) + 2 for line in lines)
 
 

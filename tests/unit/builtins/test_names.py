@@ -83,6 +83,6 @@ def test_a_name_that_could_be_taken_for_something_else_is_quoted_in_a_query(name
 
 
 def test_the_nearest_name_is_offered_and_a_long_list_is_not() -> None:
-    assert nearest("contens", ["contents", "comment"]) == "did you mean contents? allowed: comment, contents"
-    assert nearest("contens", ["contents", *map(str, range(50))]) == "did you mean contents?"
+    assert nearest("comnent", ["columns", "comment"]) == "did you mean comment? allowed: columns, comment"
+    assert nearest("comnent", ["comment", *map(str, range(50))]) == "did you mean comment?"
     assert nearest("x", map(str, range(10_000))) == ""

@@ -7,23 +7,14 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, Policies, exit_code
+from airflow_provider_rfr.builtins.planning.plan import Policies, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import Contents, Dependency, Instance, Kind, Removal, Stability, name_problem
+from airflow_provider_rfr.builtins.spec import Dependency, Instance, Kind, name_problem
 from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RegistryState, UserView
-from tests.unit.builtins.catalogs import Catalog, Thing, column, mview, obj, spec, stable_id, table, view
+from tests.unit.builtins.catalogs import Catalog, Thing, column, did, mview, obj, problems, spec, stable_id, table, view
 
 T = table("ops.t", "id bigint")
 OTHER = UUID("00000000-0000-0000-0000-000000000001")
-
-
-def did(found: Plan) -> list[str]:
-    return [f"{each.how.value} {each.name}" for each in found.steps]
-
-
-def problems(found: Plan) -> list[str]:
-    assert exit_code(found) == 1
-    return [problem for each in found.blocked for problem in each.problems]
 
 
 def deployed(*objects: object) -> Catalog:
@@ -42,7 +33,7 @@ def test_a_name_that_a_user_has_is_not_taken_from_them_and_both_are_named() -> N
     assert found.steps == () and found.records == ()
     assert problems(found) == [
         "the name of the table ops.t is taken: the table Ops.T is there and lacks our marker: no deploy made it; "
-        "rename one of the two, or adopt ops.t if it is what is declared"
+        "rename one of the two, or adopt it if it is what is declared"
     ]
 
 
@@ -65,7 +56,7 @@ def test_what_is_as_declared_can_be_adopted_by_name() -> None:
     assert problems(found) == ["ops.t can't be adopted: id is int, not bigint; column more was added"]
     live = ActualState.of(LiveObject("ops.t", LiveKind.VIEW))
     found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
-    assert problems(found) == ["ops.t can't be adopted: it is a view, declared is a table"]
+    assert problems(found) == ["ops.t can't be adopted: it is a view, not a table"]
 
 
 def _adopt() -> object:
@@ -76,7 +67,7 @@ def test_what_is_written_otherwise_is_not_adopted_for_most_catalogs_would_not_fi
     catalog = Catalog()
     catalog.things["ops.t"] = Thing("ops.T", LiveKind.TABLE, None, (column("id int"),))
     found = catalog.plan(spec("1.0", table("ops.t", "id int")), adopt={"ops.t"})
-    assert found.blocked[0].problems == ("ops.T can't be adopted: its name is written ops.T; declare it so",)
+    assert problems(found) == ["ops.T can't be adopted: its name is written ops.T; declare it so"]
     assert catalog.plan(spec("1.0", table("ops.T", "id int")), adopt={"ops.t"}).applicable
 
 
@@ -90,16 +81,16 @@ def test_what_carries_our_marker_and_is_not_recorded_is_ours_again() -> None:
 
 
 def test_nothing_that_lacks_our_marker_is_dropped_or_changed_though_it_has_our_name() -> None:
-    unstable = replace(T, stability=Stability.UNSTABLE)
-    catalog = deployed(unstable)
+    catalog = deployed(replace(T, keep=False))
     catalog.edit("ops.t", marker=None)
     found = catalog.plan(spec("2.0"))
     assert did(found) == []
-    assert problems(found)[0].startswith("it is not dropped: the table ops.t is there and lacks our marker")
-    assert f"Forget ops.t ({T.id}) instead" in problems(found)[0]
-    found = catalog.plan(spec("2.0", table("ops.t", "id bigint", "more int", stability=Stability.UNSTABLE)))
+    assert problems(found) == [
+        "it is not dropped: the table ops.t is there and lacks our marker: no deploy made it. Forget ops.t instead"
+    ]
+    found = catalog.plan(spec("2.0", table("ops.t", "id bigint", "more int", keep=False)))
     assert exit_code(found) == 1 and found.records == ()
-    found = catalog.plan(spec("2.0", view("ops.t", "SELECT 1 AS id", stability=Stability.UNSTABLE)), drift="repair")
+    found = catalog.plan(spec("2.0", view("ops.t", "SELECT 1 AS id")), drift="repair")
     assert exit_code(found) == 1
 
 
@@ -117,7 +108,7 @@ def test_a_renamed_object_is_not_made_anew() -> None:
     catalog.check()
     assert catalog.garbage == []
     recorded = {each.uuid: each for each in catalog.recorded.objects}
-    assert (recorded[T.id].name, recorded[T.id].physical) == ("ops.runs", "ops.runs")
+    assert recorded[T.id].name == "ops.runs"
 
 
 def test_objects_that_exchange_their_names_go_by_a_name_in_between() -> None:
@@ -143,7 +134,7 @@ def test_a_new_name_that_a_user_has_stops_the_plan() -> None:
     catalog = deployed(T)
     catalog.things["ops.runs"] = replace(catalog.things["ops.t"], name="ops.runs", marker=None)
     found = catalog.plan(spec("1.1", replace(T, name="ops.runs")))
-    assert problems(found)[0].startswith("the name of ops.runs is taken: the table ops.runs is there and lacks our")
+    assert problems(found)[0].startswith("the name of the table ops.runs is taken: the table ops.runs is there and lac")
 
 
 # Another kind
@@ -155,10 +146,11 @@ def test_a_table_becomes_a_view_under_its_name_and_its_id_and_its_rows_are_kept_
     catalog = deployed(T, base, view("ops.reader", "SELECT id FROM ops.t"))
     catalog.user_view("bob.daily", "SELECT id FROM ops.t", Dependency("ops.t", None, ("id",)))
     now = view("ops.t", "SELECT id FROM ops.base", "id bigint")
-    found = catalog.deploy(spec("2.0", now, base, view("ops.reader", "SELECT id FROM ops.t")))
+    accepted = {"accept_data_loss": {"ops.t"}}
+    found = catalog.deploy(spec("2.0", now, base, view("ops.reader", "SELECT id FROM ops.t")), **accepted)
     assert did(found) == ["drop ops.t", "create ops.t"]
     assert found.dependents == () and found.steps[1].uuid == T.id
-    assert found.steps[0].details == {"physical": "ops.t", "keep_days": 7}
+    assert found.steps[0].details == {"keep_days": 7}
     assert [catalog.things[each].marker for each in catalog.garbage] == [T.id]
     assert found.steps[0].reason.startswith("kind: table -> view")
     catalog.check()
@@ -166,10 +158,12 @@ def test_a_table_becomes_a_view_under_its_name_and_its_id_and_its_rows_are_kept_
     assert did(back) == ["drop ops.t", "create ops.t"]
 
 
-def test_a_protected_table_becomes_no_view() -> None:
-    catalog = deployed(replace(T, protect="billing"))
-    found = catalog.plan(spec("2.0", view("ops.t", "SELECT 1 AS id", "id bigint")))
-    assert problems(found) == ["protected: billing; it can't become a view"]
+def test_a_table_that_is_kept_for_a_reason_becomes_no_view() -> None:
+    catalog = deployed(replace(T, keep="billing"))
+    found = catalog.plan(spec("2.0", view("ops.t", "SELECT 1 AS id", "id bigint")), accept_data_loss={"ops.t"})
+    assert problems(found) == [
+        "all rows would be lost, and it is kept: billing. To lose it, deploy it without that reason first"
+    ]
 
 
 def test_kinds_that_are_both_tables_keep_the_table() -> None:
@@ -182,53 +176,54 @@ def test_a_table_becomes_a_materialized_view_only_if_its_rows_may_go() -> None:
     base = table("ops.base", "id bigint")
     now = mview("ops.t", "SELECT id FROM ops.base", "id bigint")
     catalog = deployed(T, base)
-    assert "say accept_data_loss: ops.t" in problems(catalog.plan(spec("2.0", now, base)))[0]
+    assert "accept_data_loss: ops.t" in problems(catalog.plan(spec("2.0", now, base)))[0]
     found = catalog.plan(spec("2.0", now, base), accept_data_loss={"ops.t"})
-    assert did(found) == ["recompute ops.t"] and not found.steps[0].lossless
-    catalog = deployed(replace(T, protect="billing"), base)
+    assert did(found) == ["recompute ops.t"] and found.steps[0].loses == ("ops.t",)
+    catalog = deployed(replace(T, keep="billing"), base)
     found = catalog.plan(spec("2.0", now, base), accept_data_loss={"ops.t"})
-    assert problems(found)[0].startswith("protected: billing")
-    catalog = deployed(replace(T, contents=Contents.DERIVABLE), base)
+    assert problems(found)[0].startswith("all rows would be lost, and it is kept: billing")
+    catalog = deployed(replace(T, keep=False), base)
     found = catalog.deploy(spec("2.0", now, base))
-    assert did(found) == ["recompute ops.t"] and found.steps[0].lossless
-    assert did(catalog.deploy(spec("3.0", replace(T, contents=Contents.DERIVABLE), base))) == ["metadata ops.t"]
+    assert did(found) == ["recompute ops.t"] and found.steps[0].loses == ()
+    assert did(catalog.deploy(spec("3.0", replace(T, keep=False), base))) == ["metadata ops.t"]
 
 
 # Removed objects
 
 
-def test_an_unstable_object_that_is_no_longer_declared_is_removed() -> None:
+def test_an_object_that_is_not_kept_is_removed_when_it_is_no_longer_declared() -> None:
     """Row 14."""
-    catalog = deployed(T, table("ops.tmp", "x int", stability=Stability.UNSTABLE))
+    catalog = deployed(T, table("ops.tmp", "x int", keep=False))
     found = catalog.deploy(spec("2.0", T))
     assert did(found) == ["remove ops.tmp"]
-    assert found.steps[0].reason == "unstable, no longer declared" and found.steps[0].lossless
+    assert found.steps[0].reason == "no longer declared; its rows may be made again" and found.steps[0].loses == ()
     assert found.forgotten == (stable_id("ops", "ops.tmp"),)
     assert [each.name for each in catalog.recorded.objects] == ["ops.t"]
     assert [each[:7] for each in catalog.garbage] == ["ops.tmp"]
 
 
-def test_a_stable_object_is_removed_only_by_a_tombstone() -> None:
+def test_an_object_is_removed_only_with_acceptance() -> None:
     """Row 15."""
     catalog = deployed(T, table("ops.u", "x int"))
     found = catalog.plan(spec("2.0", T))
-    assert problems(found)[0].startswith("removal must be declared (deprecated_since, removed_in)")
-    assert found.blocked[0].instruction == 'removed: {deprecated_since: "2.0", removed_in: "2.0"}'
-    tombstone = table("ops.u", "x int", removed=Removal("1.4", "2.0"))
-    assert did(catalog.plan(spec("1.9", T, tombstone))) == []
-    for version in ("2.0", "2.0.0.dev1", "2.1", "10.0"):
-        found = catalog.plan(spec(version, T, tombstone))
-        assert did(found) == ["remove ops.u"]
-        assert found.steps[0].reason == "deprecated since 1.4, removed in 2.0"
+    assert problems(found) == [
+        "all rows of ops.u would be lost: accept that by a document {kind: removed, name: ops.u}, "
+        "or for one deploy by accept_data_loss: ops.u"
+    ]
+    assert found.blocked[0].paste == ("{kind: removed, name: ops.u}",)
+    found = catalog.plan(spec("2.0", T, removed=["ops.u"]))
+    assert did(found) == ["remove ops.u"] and found.steps[0].reason == "removed, which is accepted"
 
 
-def test_a_protected_object_is_not_removed() -> None:
-    catalog = deployed(T, table("ops.u", "x int", protect="billing", stability=Stability.UNSTABLE))
-    assert problems(catalog.plan(spec("2.0", T)))[0].startswith("protected: billing; it is not removed. Forget it")
+def test_an_object_that_is_kept_for_a_reason_is_not_removed() -> None:
+    catalog = deployed(T, table("ops.u", "x int", keep="billing"))
+    assert problems(catalog.plan(spec("2.0", T, removed=["ops.u"]))) == [
+        "all rows of ops.u would be lost, and it is kept: billing. To lose it, deploy it without that reason first"
+    ]
 
 
 def test_what_is_removed_goes_last_and_readers_first() -> None:
-    soft = {"stability": Stability.UNSTABLE}
+    soft = {"keep": False}
     catalog = deployed(
         T, table("ops.tmp", "x int", **soft), view("ops.a", "SELECT x FROM ops.tmp", **soft),
         view("ops.b", "SELECT x FROM ops.a", **soft), view("ops.kept", "SELECT x FROM ops.tmp"),
@@ -239,7 +234,7 @@ def test_what_is_removed_goes_last_and_readers_first() -> None:
 
 
 def test_what_is_removed_goes_first_if_its_name_is_needed_and_takes_its_removed_readers_along() -> None:
-    soft = {"stability": Stability.UNSTABLE}
+    soft = {"keep": False}
     catalog = deployed(table("ops.x", "a int", **soft), view("ops.y", "SELECT a FROM ops.x", **soft))
     found = catalog.deploy(spec("2.0", table("ops.x", "a string", id=OTHER)))
     assert did(found) == ["remove ops.y", "remove ops.x", "create ops.x"]
@@ -247,7 +242,7 @@ def test_what_is_removed_goes_first_if_its_name_is_needed_and_takes_its_removed_
 
 def test_an_object_that_came_back_after_it_was_removed_has_none_of_its_old_rows() -> None:
     """Row 17, over v2; straight from v1 to v3 it is a change of the same object."""
-    soft = {"stability": Stability.UNSTABLE}
+    soft = {"keep": False}
     v1, v3 = table("ops.x", "a int", **soft), table("ops.x", "a bigint", "b int", **soft)
     catalog = deployed(v1)
     assert did(catalog.plan(spec("3.0", v3))) == ["evolve ops.x"]
@@ -256,23 +251,21 @@ def test_an_object_that_came_back_after_it_was_removed_has_none_of_its_old_rows(
 
 
 def test_what_somebody_dropped_already_is_only_forgotten() -> None:
-    catalog = deployed(T, table("ops.tmp", "x int", stability=Stability.UNSTABLE))
+    catalog = deployed(T, table("ops.tmp", "x int", keep=False))
     del catalog.things["ops.tmp"]
     found = catalog.plan(spec("2.0", T))
     assert found.steps == () and found.forgotten == (stable_id("ops", "ops.tmp"),) and found.applicable
 
 
 def test_what_is_removed_is_read_by_nobody_that_stays() -> None:
-    catalog = deployed(
-        T, table("ops.tmp", "x int", stability=Stability.UNSTABLE), view("ops.v", "SELECT x FROM ops.tmp")
-    )
+    catalog = deployed(T, table("ops.tmp", "x int", keep=False), view("ops.v", "SELECT x FROM ops.tmp"))
     found = catalog.plan(spec("2.0", T, view("ops.v", "SELECT x FROM ops.tmp")))
     assert problems(found) == ["reads ops.tmp, which is no longer declared"]
 
 
 # One object for each instance
 
-LOG = obj(Kind.LOG, "ops.log", "line string", per_instance="lake", stability=Stability.UNSTABLE)
+LOG = obj(Kind.LOG, "ops.log", "line string", per_instance="lake", keep=False)
 
 
 def test_a_generated_name_takes_a_number_until_nobody_has_it_and_is_kept_whatever_the_instance_is_called() -> None:
@@ -283,7 +276,7 @@ def test_a_generated_name_takes_a_number_until_nobody_has_it_and_is_kept_whateve
     wanted = spec("1.1", T, LOG)
     found = catalog.plan(wanted, instances={"lake": (Instance("l1", "Main"),)})
     assert did(found) == ["create ops.log_Main_2"]
-    assert found.steps[0].details["instance"] == "l1"
+    assert [each.instance for each in found.records] == ["l1"]
     catalog.apply(found)
     found = catalog.plan(wanted, instances={"lake": (Instance("l1", "renamed"), Instance("l2", "eu west"))})
     assert did(found) == ["create ops.log_eu_west"]
@@ -326,12 +319,12 @@ def test_an_instance_that_is_gone_takes_its_object_along_and_one_that_nobody_lis
     catalog.apply(catalog.plan(wanted, instances={"lake": (Instance("l1", "main"),)}))
     assert did(catalog.plan(wanted)) == []
     assert did(catalog.plan(wanted, instances={"lake": ()})) == ["remove ops.log_main"]
-    stable = replace(LOG, stability=Stability.STABLE)
-    catalog.apply(catalog.plan(spec("1.2", T, stable), instances={"lake": (Instance("l1", "main"),)}))
-    found = catalog.plan(spec("1.2", T, stable), instances={"lake": ()})
-    assert did(found) == [] and found.warnings == (
-        "ops.log_main: its instance is gone; it stays, for its rows are history",
-    )
+    kept = replace(LOG, keep=True)
+    catalog.apply(catalog.plan(spec("1.2", T, kept), instances={"lake": (Instance("l1", "main"),)}))
+    found = catalog.plan(spec("1.2", T, kept), instances={"lake": ()})
+    assert did(found) == [] and problems(found)[0].startswith("all rows of ops.log_main would be lost: accept that")
+    found = catalog.plan(spec("1.2", T, kept, removed=["ops.log_main"]), instances={"lake": ()})
+    assert did(found) == ["remove ops.log_main"] and found.steps[0].reason == "its instance is gone"
 
 
 def test_each_instances_object_follows_its_template_though_nobody_lists_it() -> None:
@@ -342,11 +335,6 @@ def test_each_instances_object_follows_its_template_though_nobody_lists_it() -> 
     wider = replace(LOG, columns=(*LOG.columns, T.columns[0]))
     found = catalog.plan(spec("1.2", T, wider), instances=lakes)
     assert did(found) == ["evolve ops.log_eu", "evolve ops.log_main"]
-
-
-def test_an_object_that_is_many_is_not_read_by_its_name() -> None:
-    found = plan(spec("1.0", LOG, view("ops.v", "SELECT line FROM ops.log")), RegistryState(), ActualState())
-    assert problems(found) == ["reads ops.log, which is not one object but one for each lake"]
 
 
 @pytest.mark.parametrize("query", ["SELECT (", "SELECT id FROM ops.t; SELECT 1"])

@@ -4,30 +4,22 @@ the steps never meets a missing table, a missing column or a view that reads its
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import (
-    BuiltinObject,
-    CatalogSpec,
-    Column,
-    Contents,
-    Dependency,
-    Kind,
-    Migration,
-    Stability,
-    Strategy,
-    stable_id,
-)
+from airflow_provider_rfr.builtins.reasons import Why
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Dependency, Kind, Was, stable_id
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from tests.profile import examples
-from tests.unit.builtins.catalogs import Catalog, contract, spec
+from tests.unit.builtins.catalogs import Catalog, create_order, drop_order, spec
 
 COLUMNS = "abcdef"
 TYPES = ("int", "bigint", "string", "decimal(10,2)", "decimal(12,2)")
@@ -46,19 +38,20 @@ class Draft:
     query: str | None = None
     reads: tuple[tuple[int, str], ...] = ()
     declared: bool = True
+    keep: bool = True
 
-    def made(self, migrations: tuple[Migration, ...] = ()) -> BuiltinObject:
-        columns = tuple(Column(name, kind) for name, kind in self.types.items()) if self.declared else ()
-        return BuiltinObject(
-            self.kind,
-            self.name,
-            stable_id("ops", f"ops.o{self.number}"),
-            columns,
-            stability=Stability.UNSTABLE,
-            contents=Contents.HISTORY if self.kind is Kind.TABLE else Contents.DERIVABLE,
-            query=self.query,
-            migrations=migrations,
-        )
+    @property
+    def id(self) -> UUID:
+        return stable_id("ops", f"ops.o{self.number}")
+
+    def made(self, was: Mapping[str, Was] = MappingProxyType({})) -> BuiltinObject:
+        columns: tuple[Column, ...] = ()
+        if self.declared:
+            columns = tuple(
+                Column(name, kind, was=(was[name],) if name in was else ()) for name, kind in self.types.items()
+            )
+        keep = self.keep and self.kind is not Kind.MATERIALIZED_VIEW
+        return BuiltinObject(self.kind, self.name, self.id, columns, keep=keep, query=self.query)
 
 
 @st.composite
@@ -78,6 +71,8 @@ def catalogs(draw: Any, before: dict[int, Draft] | None = None) -> dict[int, Dra
             found[number] = Draft(number, names[number], Kind.TABLE, draw(_columns(old)))
         else:
             found[number] = draw(_query(number, names[number], kind, found, old))
+        keep = old.keep if old is not None and draw(st.integers(0, 3)) else draw(st.booleans())
+        found[number] = replace(found[number], keep=keep)
     return found
 
 
@@ -116,22 +111,24 @@ def _valid(reads: Sequence[tuple[int, str]], found: dict[int, Draft]) -> bool:
     return all(each in found and column in found[each].types for each, column in reads)
 
 
-def instructed(draft: Draft, old: Draft | None) -> BuiltinObject:
-    """With an instruction for whatever became of its columns."""
-    if old is None or draft.kind is not Kind.TABLE or not old.declared:
+def changed(draft: Draft, old: Draft | None) -> BuiltinObject:
+    """With a `was` for each column that has another type, unless its rows may be made again."""
+    if old is None or draft.kind is not Kind.TABLE or not old.declared or not (draft.keep or old.keep):
         return draft.made()
-    before = contract(*(f"{name} {kind}" for name, kind in old.types.items()))
-    after = contract(*(f"{name} {kind}" for name, kind in draft.types.items()))
-    values = {
-        name: f"CAST({name} AS {kind})"
-        for name, kind in draft.types.items()
-        if name in old.types and old.types[name] != kind
-    }
-    return draft.made((Migration(before, after, Strategy.REWRITE if values else Strategy.EVOLVE, values),))
+    return draft.made(
+        {
+            name: Was(None, old.types[name], f"CAST({name} AS {kind})")
+            for name, kind in draft.types.items()
+            if name in old.types and old.types[name] != kind
+        }
+    )
 
 
 TWO = catalogs().flatmap(lambda first: st.tuples(st.just(first), catalogs(first)))
-EVERYTHING = frozenset(f"ops.o{number}" for number in range(9)) | {"ops.other"}
+NAMES = [*(f"ops.o{number}" for number in range(9)), "ops.other"]
+OUTPUTS = ("c0", "c1", "c2")
+"""Columns of queries, which may become those of tables."""
+EVERYTHING = frozenset(NAMES) | {f"{name}.{column}" for name in NAMES for column in (*COLUMNS, *OUTPUTS)}
 
 
 def deployed(first: dict[int, Draft]) -> Catalog:
@@ -141,7 +138,7 @@ def deployed(first: dict[int, Draft]) -> Catalog:
 
 
 def second_version(first: dict[int, Draft], second: dict[int, Draft]) -> CatalogSpec:
-    return spec("2.0", *(instructed(each, first.get(number)) for number, each in second.items()))
+    return spec("2.0", *(changed(each, first.get(number)) for number, each in second.items()))
 
 
 def positions(order: Sequence[Any]) -> dict[Any, int]:
@@ -181,6 +178,7 @@ def test_a_deploy_that_died_anywhere_is_gone_on_with_or_taken_back_and_ends_as_d
     tables = [each.name for each in first.values() if each.kind is Kind.TABLE]
     wanted, allowed = second_version(first, second), {"accept_data_loss": EVERYTHING}
     begun = catalog.plan(wanted, **allowed)
+    assert begun.applicable
     catalog.apply(begun, until=data.draw(st.integers(0, len(begun.steps))))
     if back:
         wanted = second_version(second, first)
@@ -194,8 +192,38 @@ def test_a_deploy_that_died_anywhere_is_gone_on_with_or_taken_back_and_ends_as_d
         assert {catalog.things[name].born for name in tables} == {"d1"}
 
 
+@examples(200, suppress_health_check=[HealthCheck.too_slow])
+@given(TWO)
+def test_nothing_is_lost_that_was_not_accepted_and_the_names_in_the_plan_are_all_that_it_takes(
+    two: tuple[dict[int, Draft], dict[int, Draft]],
+) -> None:
+    first, second = two
+    catalog = deployed(first)
+    wanted = second_version(first, second)
+    found = catalog.plan(wanted)
+    reasons = [reason for each in found.blocked for reason in each.problems]
+    asked = {reason.facts[-1] for reason in reasons if reason.why is Why.WOULD_LOSE}
+    assert found.applicable is not bool(asked)
+    assert not any(each.loses for each in found.steps)
+    for name in asked:
+        assert not catalog.plan(wanted, accept_data_loss=asked - {name}).applicable
+    found = catalog.deploy(wanted, accept_data_loss=asked)
+    assert not any("loses nothing" in each for each in found.warnings)
+    assert {name for each in found.steps for name in each.loses} <= asked
+    there = {each.marker: each for key, each in catalog.things.items() if key not in catalog.garbage}
+    for number, each in first.items():
+        names = {each.name, second[number].name if number in second else each.name}
+        if each.kind is not Kind.TABLE or not each.keep or names & asked:
+            continue
+        # Its rows are where they were, with each column that nobody let go.
+        thing = there[each.id]
+        gone = {name.rpartition(".")[2] for name in asked if name.startswith(f"{thing.name}.")}
+        assert thing.born == "d1" and each.types.keys() - gone <= {column.name for column in thing.columns}
+        assert each.id not in {catalog.things[key].marker for key in catalog.garbage}
+
+
 def assert_orders(found: Plan, edges: set[tuple[Any, Any]], second: dict[int, Draft]) -> None:
-    dropped, created = positions(found.drop_order), positions(found.create_order)
+    dropped, created = positions(drop_order(found)), positions(create_order(found))
     for reader, read in closure(edges):
         if reader in dropped and read in dropped:
             assert dropped[reader] < dropped[read]

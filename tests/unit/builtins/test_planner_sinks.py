@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.spec import Dependency, Stability, Strategy, stable_id
-from tests.unit.builtins.catalogs import Catalog, contract, migration, mview, sink, spec, table, view
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Dependency, stable_id
+from tests.unit.builtins.catalogs import Catalog, made, mview, problems, sink, spec, table, view
 
 OLD, NEW = ["id bigint", "rows int"], ["id bigint", "rows string"]
 T = table("ops.t", *OLD, exportable=True)
 
 
-def deployed(*objects: Any) -> Catalog:
+def deployed(*objects: BuiltinObject) -> Catalog:
     catalog = Catalog()
     catalog.deploy(spec("1.0", *objects))
     return catalog
 
 
 def sinks(found: Plan) -> list[tuple[str, str, str]]:
-    return [(each.name, each.how, each.reason) for each in found.dependents if each.kind.value == "sink"]
+    return [(each.name, each.how, str(each.reason)) for each in found.dependents if each.kind.value == "sink"]
 
 
-def changed(how: Strategy, **expressions: str) -> Any:
-    return table(
-        "ops.t", *NEW, exportable=True, migrations=(migration(contract(*OLD), contract(*NEW), how, **expressions),)
-    )
+SOFT = replace(T, keep=False)
+"""With rows that may be made again, so that it can be emptied."""
+EMPTIED = table("ops.t", *NEW, exportable=True, keep=False)
 
 
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
         (table("ops.t", *OLD, "more int", exportable=True), "cursor kept, no snapshot is made"),
-        (changed(Strategy.REWRITE, rows="CAST(rows AS STRING)"), "cursor kept, migration snapshots skipped"),
+        (
+            table("ops.t", "id bigint", made("rows string", "CAST(rows AS STRING)"), exportable=True),
+            "cursor kept, migration snapshots skipped",
+        ),
         (table("ops.t", *OLD, exportable=True, comment="more"), "cursor kept, no snapshot is made"),
-        (table("ops.runs", *OLD, exportable=True, id=T.id), "cursor kept, the object is the same one"),
+        (table("ops.runs", *OLD, exportable=True, id=T.id), "cursor kept, no snapshot is made"),
     ],
 )
 def test_a_sink_goes_on_from_its_cursor(wanted: Any, why: str) -> None:
@@ -55,7 +58,7 @@ def test_the_cursor_is_shown() -> None:
     assert found.dependents[0].user
 
 
-def test_a_materialized_view_that_is_computed_anew_sends_nothing_if_nothing_is_other() -> None:
+def test_a_materialized_view_that_is_computed_again_sends_nothing_if_nothing_is_other() -> None:
     """Row 54."""
 
     def version(number: str, kind: str, query: str) -> Any:
@@ -66,9 +69,7 @@ def test_a_materialized_view_that_is_computed_anew_sends_nothing_if_nothing_is_o
     catalog.deploy(version("1.0", "int", "SELECT CAST(rows AS BIGINT) AS rows FROM ops.t"))
     found = catalog.plan(version("1.1", "bigint", "SELECT rows FROM ops.t"))
     assert [(each.name, each.how) for each in found.steps] == [("ops.t", Action.EVOLVE), ("ops.m", Action.RECOMPUTE)]
-    assert sinks(found) == [
-        ("ops.k", "continue", "cursor kept, migration snapshots skipped; equal contents send nothing")
-    ]
+    assert sinks(found) == [("ops.k", "continue", "cursor kept, migration snapshots skipped")]
 
 
 @pytest.mark.parametrize(
@@ -84,51 +85,99 @@ def test_where_the_rows_are_gone_the_declared_choice_is_made_and_a_sink_stops_be
 ) -> None:
     """Row 53."""
     declared = sink("ops.k", "ops.t", on_replace=choice)
-    catalog = deployed(T, declared)
-    found = catalog.plan(spec("1.1", changed(Strategy.REPLACE_EMPTY), declared), accept_data_loss={"ops.t"})
+    catalog = deployed(SOFT, declared)
+    found = catalog.plan(spec("1.1", EMPTIED, declared))
     assert found.applicable
     assert [(each.how.value, each.name) for each in found.steps] == order
     assert sinks(found)[0][1] == choice and "since ops.t is emptied" in sinks(found)[0][2]
-    found = catalog.plan(
-        spec("1.1", changed(Strategy.REPLACE_EMPTY), declared), accept_data_loss={"ops.t"}, sinks={"OPS.K": "resend"}
-    )
+    found = catalog.plan(spec("1.1", EMPTIED, declared), sinks={"OPS.K": "resend"})
     assert sinks(found)[0][1] == "resend"
 
 
 def test_where_nobody_chose_nothing_is_emptied_and_nothing_is_sent_again() -> None:
     """Row 53: a sink of a user."""
-    catalog = deployed(T)
+    catalog = deployed(SOFT)
     catalog.attach("bob.k", T.id)
-    wanted = spec("1.1", changed(Strategy.REPLACE_EMPTY))
-    found = catalog.plan(wanted, accept_data_loss={"ops.t"})
-    assert exit_code(found) == 1
-    assert [each.problems for each in found.blocked] == [
-        ("ops.t is emptied: say what becomes of the sink, by sinks: {bob.k: hold | resume_from_new | resend}",)
+    wanted = spec("1.1", EMPTIED)
+    assert problems(catalog.plan(wanted)) == [
+        "ops.t is emptied: say what it is to do, by sinks: {bob.k: hold | resume_from_new | resend}"
     ]
-    found = catalog.plan(wanted, accept_data_loss={"ops.t"}, sinks={"bob.k": "hold"})
+    found = catalog.plan(wanted, sinks={"bob.k": "hold"})
     assert found.applicable and found.steps[0].how is Action.HOLD
 
 
-def test_a_table_that_is_made_anew_as_a_view_is_a_case_for_a_choice_too() -> None:
+def test_a_table_that_is_made_again_as_a_view_is_a_case_for_a_choice_too() -> None:
     base = table("ops.base", *OLD)
     declared = sink("ops.k", "ops.t")
     catalog = deployed(T, base, declared)
-    found = catalog.plan(spec("2.0", view("ops.t", "SELECT id, rows FROM ops.base", *OLD), base, declared))
+    wanted = spec("2.0", view("ops.t", "SELECT id, rows FROM ops.base", *OLD), base, declared, removed=["ops.t"])
+    found = catalog.plan(wanted)
     assert [(each.how.value, each.name) for each in found.steps] == [
         ("hold", "ops.k"), ("drop", "ops.t"), ("create", "ops.t"),
     ]  # fmt: skip
 
 
 def test_a_sink_that_sends_a_column_which_goes_stops_the_plan_unless_it_follows() -> None:
-    drop = (migration(contract(*OLD), contract("id bigint"), Strategy.EVOLVE),)
-    less = table("ops.t", "id bigint", exportable=True, migrations=drop)
+    less, accepted = table("ops.t", "id bigint", exportable=True), {"accept_data_loss": {"ops.t.rows"}}
     for declared in (sink("ops.k", "ops.t"), sink("ops.k", "ops.t", "rows")):
         catalog = deployed(T, declared)
-        found = catalog.plan(spec("1.1", less, declared))
-        assert found.blocked[0].problems == ("reads ops.t.rows, which is gone now",)
+        found = catalog.plan(spec("1.1", less, declared), **accepted)
+        assert problems(found) == ["reads ops.t.rows, which is removed", "say under sink which columns it is to send"]
+        assert found.blocked[0].paste == (() if declared.sink.columns else ('columns: ["id"]',))
     for declared in (sink("ops.k", "ops.t", follow_schema=True), sink("ops.k", "ops.t", "id")):
         catalog = deployed(T, declared)
-        assert catalog.plan(spec("1.1", less, declared)).applicable
+        assert catalog.plan(spec("1.1", less, declared), **accepted).applicable
+
+
+MORE = ["id bigint", "n int", "rows int"]
+
+
+def renamed(*columns: str) -> Any:
+    return table("ops.t", *columns, exportable=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reads"),
+    [((), (), "comment"), (("id", "n"), ("id", "n"), "comment"), (("id", "n"), ("id", "Comment"), "comment")],
+)
+def test_a_column_that_is_renamed_stops_no_sink(before: tuple[str, ...], after: tuple[str, ...], reads: str) -> None:
+    """Its row is told of the new name, so that a table that was never sent, or is made anew, is understood as well."""
+    catalog = deployed(table("ops.t", *MORE, exportable=True), sink("ops.k", "ops.t", *before))
+    wanted = spec("1.1", renamed("id bigint", "Comment int < n", "rows int"), sink("ops.k", "ops.t", *after))
+    found = catalog.deploy(wanted)
+    assert [(each.how.value, each.name) for each in found.steps] == [("evolve", "ops.t"), ("metadata", "ops.k")]
+    assert found.steps[1].details["columns"] == ["id", reads, *([] if before else ["rows"])]
+    assert "ops.t.n is called Comment now" in found.steps[1].reason
+    assert sinks(found) == [("ops.k", "continue", "cursor kept, no snapshot is made")]
+    assert not catalog.plan(wanted).steps
+
+
+@pytest.mark.parametrize(("sent", "stale"), [(("id", "N"), ()), (("id", "Comment"), ("ops.t.Comment",))])
+def test_an_old_name_is_needed_as_long_as_a_sink_sends_it(sent: tuple[str, ...], stale: tuple[str, ...]) -> None:
+    catalog = deployed(table("ops.t", *MORE, exportable=True), sink("ops.k", "ops.t", "id", "n"))
+    wanted = spec("1.1", renamed("id bigint", "Comment int < n", "rows int"), sink("ops.k", "ops.t", *sent))
+    catalog.deploy(wanted)
+    again = catalog.plan(wanted)
+    assert (again.steps, again.stale) == ((), stale)
+
+
+def test_a_sink_knows_its_columns_over_several_releases() -> None:
+    catalog = deployed(table("ops.t", *MORE, exportable=True), sink("ops.k", "ops.t"))
+    catalog.deploy(spec("1.1", renamed("id bigint", "m int < n", "rows int", "more int"), sink("ops.k", "ops.t")))
+    less = ("id bigint", "rows int", "more int")
+    dropped, accepted = table("ops.t", *less, exportable=True), {"accept_data_loss": {"ops.t.m"}}
+    found = catalog.plan(spec("1.2", dropped, sink("ops.k", "ops.t")), **accepted)
+    assert problems(found)[0] == "reads ops.t.m, which is removed"
+    assert found.blocked[0].paste == ('columns: ["id", "rows"]',)
+    assert catalog.plan(spec("1.2", dropped, sink("ops.k", "ops.t", "id", "rows")), **accepted).applicable
+
+
+@pytest.mark.parametrize("now", [("c", "a"), ("b", "a")])
+def test_columns_that_swap_their_names_or_hand_them_on_are_followed(now: tuple[str, str]) -> None:
+    catalog = deployed(table("ops.t", "a int", "b int", exportable=True), sink("ops.k", "ops.t"))
+    wanted = renamed(f"{now[0]} int < a", f"{now[1]} int < b")
+    found = catalog.deploy(spec("1.1", wanted, sink("ops.k", "ops.t")))
+    assert found.steps[1].details["columns"] == list(now)
 
 
 def test_a_sink_that_exports_another_object_has_no_use_for_its_cursor() -> None:
@@ -145,18 +194,17 @@ def test_a_sinks_new_settings_are_no_reason_to_send_anything() -> None:
 
 
 def test_a_sink_is_created_after_its_source_and_its_source_is_not_removed_below_it() -> None:
-    soft = table("ops.t", *OLD, exportable=True, stability=Stability.UNSTABLE)
-    catalog = deployed(soft, sink("ops.k", "ops.t"))
+    catalog = deployed(SOFT, sink("ops.k", "ops.t"))
     assert [each.name for each in catalog.recorded.objects] == ["ops.k", "ops.t"]
     found = catalog.plan(spec("1.1", sink("ops.k", "ops.t")))
-    assert "its source ops.t is not declared" in found.blocked[0].problems
-    catalog = deployed(soft)
-    catalog.attach("bob.k", soft.id)
-    assert catalog.plan(spec("1.1")).blocked[0].problems == ("the sink bob.k exports it",)
+    assert "its source ops.t is not declared" in problems(found)
+    catalog = deployed(SOFT)
+    catalog.attach("bob.k", SOFT.id)
+    assert problems(catalog.plan(spec("1.1"))) == ["the sink bob.k exports it"]
 
 
 def test_a_sink_that_is_no_longer_declared_ends_before_its_source_goes() -> None:
-    soft = {"stability": Stability.UNSTABLE}
+    soft = {"keep": False}
     catalog = deployed(table("ops.t", *OLD, **soft), sink("ops.k", "ops.t", **soft))
     found = catalog.deploy(spec("1.1"))
     assert [(each.how.value, each.name) for each in found.steps] == [("remove", "ops.k"), ("remove", "ops.t")]
@@ -164,15 +212,15 @@ def test_a_sink_that_is_no_longer_declared_ends_before_its_source_goes() -> None
 
 
 def test_sinks_and_views_of_users_that_should_not_be_there_are_noted() -> None:
-    stable, unstable = table("ops.s", "x int"), table("ops.u", "x int", stability=Stability.UNSTABLE)
-    catalog = deployed(stable, unstable)
+    kept, soft = table("ops.s", "x int"), table("ops.u", "x int", keep=False)
+    catalog = deployed(kept, soft)
     catalog.attach("bob.k", stable_id("ops", "ops.s"))
     catalog.attach("bob.l", stable_id("ops", "ops.u"))
     catalog.user_view("bob.v", "SELECT x FROM ops.u", Dependency("ops.u", None, ("x",)))
-    found = catalog.plan(spec("1.0", stable, unstable))
+    found = catalog.plan(spec("1.0", kept, soft))
     assert found.warnings == (
         "sink bob.k (user): ops.s is not exportable; make a materialized view over it and export that",
-        "sink bob.l (user): ops.u is unstable: it may change or go at any time",
-        "view bob.v (user): ops.u is unstable: it may change or go at any time",
+        "sink bob.l (user): ops.u is not kept: it may change or go at any time",
+        "view bob.v (user): ops.u is not kept: it may change or go at any time",
     )
     assert exit_code(found) == 0

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Load, Plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Removal, Strategy
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
 from airflow_provider_rfr.builtins.state import LiveKind
-from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, spec, table
-from tests.unit.builtins.test_planner_mechanisms import step
+from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, problems, spec, table
 
 ONE = ["id bigint", "rows int"]
 TWO = ["id bigint", "rows string"]
@@ -22,14 +21,15 @@ V1, V2 = (
 
 
 CREATED, IS_EMPTIED, REDEFINED = ({"raw.Orders": why} for why in Load)
-ACCEPTED = frozenset({"raw.orders"})
+ADOPTED = frozenset({"raw.orders"})
 
 
 def source(*columns: str, kind: Kind = Kind.SOURCE, **more: Any) -> BuiltinObject:
-    return obj(kind, "raw.Orders", *(columns or ONE), **{"source": V1, **more})
+    return obj(kind, "raw.Orders", *(columns or ONE), **{"source": V1, "keep": False, **more})
 
 
-EMPTIED = source(*TWO, migrations=(step(ONE, TWO, Strategy.REPLACE_EMPTY),))
+EMPTIED = source(*TWO)
+"""It can't keep its rows, which may be made again, as all of :func:`source`."""
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_how_and_when_a_source_is_refreshed_takes_no_step(catalog: Catalog) -> N
 
 
 def test_an_emptied_source_is_refreshed(catalog: Catalog) -> None:
-    found = deployed(catalog, EMPTIED, accept_data_loss=ACCEPTED)
+    found = deployed(catalog, EMPTIED)
     assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.REPLACE_EMPTY], IS_EMPTIED)
 
 
@@ -97,12 +97,29 @@ def test_a_table_that_becomes_a_source_and_one_that_is_taken_over_get_their_firs
     assert deployed(catalog, source()).sources_to_load() == CREATED
     foreign = Catalog()
     foreign.things["raw.orders"] = Thing("raw.Orders", LiveKind.TABLE, None, tuple(map(column, ONE)))
-    found = foreign.plan(spec("1.0", source()), adopt=ACCEPTED)
+    found = foreign.plan(spec("1.0", source()), adopt=ADOPTED)
     assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.ADOPT], CREATED)
 
 
+@pytest.mark.parametrize("kind", [Kind.TABLE, Kind.LOG])
+def test_rows_that_a_table_keeps_are_lost_when_it_becomes_a_source(kind: Kind) -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", source(kind=kind, source=None, keep=True)))
+    wanted = spec("1.1", source())
+    assert problems(catalog.plan(wanted))[0].startswith("all rows would be lost: accept that by a document")
+    found = catalog.plan(wanted, accept_data_loss={"raw.Orders"})
+    assert (found.applicable, found.steps[0].losses, found.sources_to_load()) == (True, ("all rows",), CREATED)
+    appended = catalog.plan(spec("1.1", source(refresh={"options": {"mode": "append"}})))
+    assert (appended.applicable, appended.steps[0].losses) == (True, ())
+    catalog.apply(found)
+    assert catalog.plan(wanted).steps == ()
+    reason = Catalog()
+    reason.deploy(spec("1.0", source(kind=kind, source=None, keep="billing")))
+    assert problems(reason.plan(wanted, accept_data_loss={"raw.Orders"}))[0].startswith("all rows would be lost, and")
+
+
 def test_a_source_that_comes_back_gets_its_first_rows(catalog: Catalog) -> None:
-    catalog.deploy(spec("1.1", source(removed=Removal("1.0", "1.1")), table("ops.t", *ONE)))
+    catalog.deploy(spec("1.1", table("ops.t", *ONE)))
     assert catalog.plan(spec("1.2", source(), table("ops.t", *ONE))).sources_to_load() == CREATED
 
 
@@ -119,7 +136,7 @@ def test_a_deploy_that_goes_on_for_a_dead_one_asks_again(
 ) -> None:
     if gone:
         del catalog.things["raw.orders"]
-    decided = {"accept_data_loss": ACCEPTED, "drift": "repair"}
+    decided = {"drift": "repair"}
     spec_ = spec("1.1", wanted, table("ops.t", *ONE))
     catalog.apply(catalog.plan(spec_, **decided), until=1)
     assert catalog.plan(spec_, **decided).sources_to_load() == {"raw.Orders": Load(asked)}

@@ -1,4 +1,4 @@
-"""Views that others made over our objects are found and bound again, or the deploy stops, as was decided."""
+"""Views that others made over our objects are bound again; where one would break, somebody has to name it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.spec import Dependency, Stability, Strategy
+from airflow_provider_rfr.builtins.planning.render import render
+from airflow_provider_rfr.builtins.spec import Dependency, stable_id
 from airflow_provider_rfr.builtins.state import UserView
-from tests.unit.builtins.catalogs import Catalog, contract, migration, spec, table, view
+from tests.unit.builtins.catalogs import Catalog, did, problems, spec, steps, table, view
 
 OLD = ["id bigint", "rows int"]
 T = table("ops.t", *OLD)
 WIDER = table("ops.t", "id bigint", "rows bigint")
-LESS = table("ops.t", "id bigint", migrations=(migration(contract(*OLD), contract("id bigint"), Strategy.EVOLVE),))
+U = stable_id("ops", "ops.u")
+LESS = spec("1.1", table("ops.t", "id bigint"))
 
 
 def reading(name: str, *columns: str) -> Dependency:
@@ -32,6 +34,12 @@ def deployed(*objects: Any) -> Catalog:
     return catalog
 
 
+def less(catalog: Catalog, **policies: Any) -> Plan:
+    """The plan that drops the column, which is accepted."""
+    there = {each.name for each in catalog.things["ops.t"].columns}
+    return catalog.plan(LESS, **policies, accept_data_loss={"ops.t.rows"} if "rows" in there else ())
+
+
 def told(found: Plan) -> dict[str, str]:
     return {each.name: each.how for each in found.dependents if each.user}
 
@@ -40,46 +48,87 @@ def test_those_who_read_a_wider_column_are_bound_again_in_order_and_after_ours()
     catalog = deployed(T, view("ops.v", "SELECT rows FROM ops.t"))
     catalog.user_view("bob.over", "SELECT rows FROM ops.v", reading("ops.v", "rows"))
     found = catalog.plan(spec("1.1", WIDER, view("ops.v", "SELECT rows FROM ops.t")))
-    assert [(each.how.value, each.name, each.user) for each in found.steps] == [
+    assert [(each.how.value, each.name, each.user) for each in steps(found)] == [
         ("evolve", "ops.t", False),
         ("rebind", "ops.v", False),
         ("rebind", "bob.daily", True),
         ("rebind", "bob.over", True),
         ("rebind", "bob.weekly", True),
     ]
-    assert found.steps[2].details == {"sql": "SELECT rows FROM ops.t"} and found.steps[2].uuid is None
+    daily = steps(found)[2]
+    assert daily.details == {"sql": "SELECT rows FROM ops.t"} and daily.uuid is None
     assert told(found) == dict.fromkeys(("bob.daily", "bob.over", "bob.weekly"), "rebind")
     catalog.apply(found)
     catalog.check()
 
 
-def test_the_deploy_stops_or_goes_on_with_a_warning_if_that_was_decided() -> None:
+def test_a_view_that_would_break_stops_the_deploy_until_it_is_named() -> None:
     catalog = deployed()
-    found = catalog.plan(spec("1.1", WIDER), user_views="fail")
-    assert exit_code(found) == 1 and {each.name for each in found.blocked} == {"bob.daily", "bob.weekly"}
-    assert found.blocked[0].problems == (
-        "reads ops.t.rows", "user_views: fail; change the view, or let it break with user_views: warn",
-    )  # fmt: skip
-    found = catalog.plan(spec("1.1", WIDER), user_views="warn")
-    assert [each.name for each in found.steps] == ["ops.t"] and found.applicable
-    assert found.warnings[0] == "view bob.daily (user) reads ops.t.rows: it may fail from now on"
+    found = less(catalog)
+    assert {each.name: [str(problem) for problem in each.problems] for each in found.blocked} == {
+        "bob.daily": [
+            "reads ops.t.rows, which is removed", "change the view, or let it break with break_views: bob.daily",
+        ],
+        "bob.weekly": ["reads bob.daily", "change the view, or let it break with break_views: bob.weekly"],
+    }  # fmt: skip
+    assert told(found) == {"bob.daily": "blocked", "bob.weekly": "blocked"}
+    found = less(catalog, break_views={"BOB.Daily"})
+    assert [each.name for each in found.blocked] == ["bob.weekly"] and told(found)["bob.daily"] == "break"
+    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "count int < rows")))
+    assert problems(found)[0] == "reads ops.t.rows, which is called count now"
 
 
-@pytest.mark.parametrize("policy", ["rebind", "fail"])
-def test_a_view_that_reads_what_goes_can_not_be_bound_again_and_stops_the_deploy(policy: str) -> None:
+def test_one_view_may_break_while_the_others_are_bound_again() -> None:
+    catalog = deployed(table("ops.t", "id int", "rows int"))
+    del catalog.user_views["bob.weekly"]
+    wanted = spec("1.1", table("ops.t", "id bigint"), removed=["ops.t.rows"])
+    found = catalog.plan(wanted, break_views={"bob.daily"})
+    assert told(found) == {"bob.daily": "break", "bob.ids": "rebind"} and found.applicable
+    assert did(found) == ["evolve ops.t", "mark_broken bob.daily", "rebind bob.ids"]
+    catalog.apply(found)
+    catalog.check()
+
+
+def test_a_view_that_was_let_break_is_marked_and_shown_until_it_is_mended() -> None:
     catalog = deployed()
-    found = catalog.plan(spec("1.1", LESS), user_views=policy)
-    assert found.blocked[0].problems[0] == "reads ops.t.rows, which is gone now"
-    assert told(found)["bob.daily"] == "blocked" and "bob.ids" not in told(found)
-    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "count int < rows")), user_views=policy)
-    assert found.blocked[0].problems[0] == "reads ops.t.rows, which is called count now"
+    both = {"break_views": {"bob.daily", "bob.weekly"}}
+    found = less(catalog, **both)
+    assert did(found) == ["evolve ops.t", "mark_broken bob.daily", "mark_broken bob.weekly"] and found.applicable
+    assert [each.details for each in found.steps[1:]] == [
+        {"broken": "reads ops.t.rows, which is removed"}, {"broken": "reads bob.daily"},
+    ]  # fmt: skip
+    assert found.warnings == (
+        "view bob.daily (user) breaks: reads ops.t.rows, which is removed",
+        "view bob.weekly (user) breaks: reads bob.daily",
+    )
+    catalog.apply(found)
+    catalog.check()
+    shown = (
+        "view bob.daily (user) is broken: reads ops.t.rows, which is removed",
+        "view bob.weekly (user) is broken: reads bob.daily",
+    )
+    found = less(catalog)
+    assert (found.steps, found.warnings, exit_code(found)) == ((), shown, 0)
+    assert all(each in render(found) for each in shown)
+    catalog.user_view("bob.daily", "SELECT id AS rows FROM ops.t", reading("ops.t", "id"))
+    assert less(catalog).warnings == shown[1:]
+
+
+def test_a_broken_view_is_not_defined_again_before_somebody_mends_it() -> None:
+    catalog = deployed(table("ops.t", "id int", "rows int"))
+    catalog.user_view("bob.both", "SELECT id, rows FROM ops.t", reading("ops.t", "id", "rows"))
+    named = {"bob.daily", "bob.weekly", "bob.both"}
+    catalog.deploy(spec("1.1", table("ops.t", "id int"), removed=["ops.t.rows"]), break_views=named)
+    found = catalog.deploy(spec("1.2", table("ops.t", "id bigint")))
+    assert did(found) == ["evolve ops.t", "rebind bob.ids"]
+    catalog.check()
 
 
 def test_a_column_that_comes_troubles_nobody_not_even_who_reads_all() -> None:
     """Row 47."""
     catalog = deployed()
     catalog.user_view("bob.all", "SELECT * FROM ops.t", reading("ops.t"))
-    found = catalog.plan(spec("1.1", table("ops.t", *OLD, "more int")), user_views="fail")
+    found = catalog.plan(spec("1.1", table("ops.t", *OLD, "more int")))
     assert found.applicable and told(found) == {}
 
 
@@ -87,22 +136,51 @@ def test_who_may_read_any_column_may_read_the_one_that_goes() -> None:
     catalog = deployed()
     catalog.user_views.clear()
     catalog.user_view("bob.all", "SELECT * FROM ops.t", reading("ops.t"))
-    found = catalog.plan(spec("1.1", LESS))
-    assert found.blocked[0].problems[0] == "may read ops.t.rows, which is gone now"
+    assert problems(less(catalog))[0] == "reads ops.t.rows, which is removed"
 
 
 def test_an_object_that_somebody_reads_is_neither_removed_nor_renamed_under_them() -> None:
     """Spark would not mind; we do."""
-    catalog = deployed(replace(T, stability=Stability.UNSTABLE))
+    catalog = deployed(replace(T, keep=False))
     found = catalog.plan(spec("2.0"))
-    assert {each.name: each.problems[0] for each in found.blocked} == {
+    assert {each.name: str(each.problems[0]) for each in found.blocked} == {
         "bob.daily": "reads ops.t, which is removed",
         "bob.ids": "reads ops.t, which is removed",
         "bob.weekly": "reads bob.daily",
     }
-    assert catalog.plan(spec("2.0"), user_views="warn").applicable
-    found = catalog.plan(spec("2.0", replace(T, name="ops.runs", stability=Stability.UNSTABLE)))
-    assert found.blocked[0].problems[0] == "reads ops.t, which is called ops.runs now"
+    named = {"break_views": {"bob.daily", "bob.ids", "bob.weekly"}}
+    found = catalog.plan(spec("2.0"), **named)
+    assert did(found) == ["mark_broken bob.daily", "mark_broken bob.ids", "mark_broken bob.weekly", "remove ops.t"]
+    assert found.applicable
+    found = catalog.plan(spec("2.0", replace(T, name="ops.runs", keep=False)))
+    assert problems(found)[0] == "reads ops.t, which is called ops.runs now"
+
+
+@pytest.mark.parametrize("other", ["ops.runs", "ops.u"])
+def test_a_deploy_that_died_after_a_rename_is_no_reason_to_ask_nobody(other: str) -> None:
+    """Where two tables exchange their names, the views can still be read, and read the other table."""
+    catalog = deployed(T, table("ops.u", *OLD))
+    wanted = spec("2.0", replace(T, name=other), table("ops.t" if other == "ops.u" else "ops.u", *OLD, id=U))
+    named = {"break_views": {"bob.daily", "bob.ids", "bob.weekly"}}
+    begun = catalog.plan(wanted, **named)
+    catalog.apply(begun, until=sum(not each.user for each in begun.steps))
+    assert problems(catalog.plan(wanted))[0] == f"reads ops.t, which is called {other} now"
+    catalog.deploy(wanted, **named)
+    assert all(each.broken for each in catalog.user_views.values())
+    assert catalog.plan(wanted).steps == ()
+
+
+def test_a_view_over_one_that_a_deploy_marked_before_it_died_is_marked_too() -> None:
+    catalog = deployed()
+    both = {"break_views": {"bob.daily", "bob.weekly"}}
+    catalog.apply(less(catalog, **both), until=2)
+    assert catalog.user_views["bob.daily"].broken and not catalog.user_views["bob.weekly"].broken
+    assert problems(less(catalog))[0] == "reads bob.daily"
+    found = less(catalog, **both)
+    assert [each.name for each in found.steps if each.user] == ["bob.weekly"]
+    catalog.apply(found)
+    catalog.check()
+    assert less(catalog).steps == ()
 
 
 def test_a_view_that_can_not_be_read_may_read_anything() -> None:
@@ -112,7 +190,8 @@ def test_a_view_that_can_not_be_read_may_read_anything() -> None:
     assert catalog.plan(spec("1.1", table("ops.t", *OLD, "more int"))).applicable
     found = catalog.plan(spec("1.1", WIDER))
     assert [(each.how, each.name) for each in found.steps if each.user] == [(Action.REBIND, "bob.x")]
-    assert catalog.plan(spec("1.1", LESS)).blocked[0].problems[0] == "can't be read, so it may read ops.t as it was"
+    assert problems(less(catalog))[0] == "can't be read; maybe it reads ops.t.rows, which is removed"
+    assert less(catalog, break_views={"bob.x"}).applicable
 
 
 def test_views_of_users_that_read_each_other_in_a_circle_are_no_reason_to_fail() -> None:
@@ -120,3 +199,87 @@ def test_views_of_users_that_read_each_other_in_a_circle_are_no_reason_to_fail()
     catalog.user_view("bob.a", "SELECT 1", reading("bob.b", "x"), reading("ops.t", "rows"))
     catalog.user_view("bob.b", "SELECT 1", reading("bob.a", "x"))
     assert told(catalog.plan(spec("1.1", WIDER)))["bob.a"] == "rebind"
+
+
+def test_an_output_of_a_view_of_ours_that_goes_breaks_who_reads_it() -> None:
+    narrow = spec("1.1", T, view("ops.v", "SELECT id FROM ops.t"))
+    catalog = deployed(T, view("ops.v", "SELECT id, rows FROM ops.t"))
+    catalog.user_views.clear()
+    catalog.user_view("bob.rows", "SELECT rows FROM ops.v", reading("ops.v", "rows"))
+    catalog.user_view("bob.id", "SELECT id FROM ops.v", reading("ops.v", "id"))
+    assert told(catalog.plan(narrow)) == {"bob.rows": "blocked", "bob.id": "rebind"}
+    assert problems(catalog.plan(narrow))[0] == "reads ops.v.rows, which is removed"
+    found = catalog.deploy(narrow, break_views={"bob.rows"})
+    assert did(found) == ["replace ops.v", "rebind bob.id", "mark_broken bob.rows"]
+
+
+def test_what_a_star_of_ours_gave_under_another_name_breaks_who_reads_it() -> None:
+    catalog = deployed(T, view("ops.v", "SELECT * FROM ops.t"))
+    catalog.user_views.clear()
+    catalog.user_view("bob.rows", "SELECT rows FROM ops.v", reading("ops.v", "rows"))
+    renamed = table("ops.t", "id bigint", "count int < rows")
+    assert problems(catalog.plan(spec("1.1", renamed, view("ops.v", "SELECT * FROM ops.t")))) == [
+        "reads ops.v.rows, which is removed", "change the view, or let it break with break_views: bob.rows",
+    ]  # fmt: skip
+
+
+def test_a_table_that_becomes_a_view_breaks_who_reads_a_column_that_it_does_not_give() -> None:
+    catalog = deployed(T, table("ops.u", *OLD))
+    found = catalog.plan(spec("1.1", table("ops.u", *OLD), view("ops.t", "SELECT id FROM ops.u")))
+    assert told(found) == {"bob.daily": "blocked", "bob.ids": "rebind", "bob.weekly": "blocked"}
+
+
+@pytest.mark.parametrize("kind", ["table", "view"])
+def test_a_new_object_does_not_hide_the_new_name_of_the_one_that_is_read(kind: str) -> None:
+    a = view("ops.a", "SELECT id, rows FROM ops.t") if kind == "view" else table("ops.a", *OLD)
+    catalog = deployed(T, a)
+    catalog.user_views.clear()
+    catalog.user_view("bob.x", "SELECT rows FROM ops.a", reading("ops.a", "rows"))
+    over = view("ops.a", "SELECT id FROM ops.b", id=stable_id("ops", "another"))
+    found = catalog.plan(spec("1.1", T, replace(a, name="ops.b"), over))
+    assert problems(found)[0] == "reads ops.a, which is called ops.b now"
+
+
+def starred(catalog: Catalog, *, star_last: bool = True, pinned: str | None = "SELECT id, rows FROM ops.t") -> None:
+    catalog.user_views.clear()
+    star = UserView("bob.all", "SELECT * FROM ops.t", (reading("ops.t"),), pinned=pinned, star_last=star_last)
+    catalog.user_views["bob.all"] = star
+
+
+@pytest.mark.parametrize("columns", [["id bigint", "more int", "rows int"], ["rows int", "id bigint"]])
+def test_a_star_is_written_out_before_what_it_stands_for_changes_its_places(columns: list[str]) -> None:
+    catalog, wanted = deployed(), spec("1.1", table("ops.t", *columns))
+    starred(catalog)
+    found = catalog.plan(wanted)
+    assert did(found) == ["rebind bob.all", "evolve ops.t"] and told(found) == {"bob.all": "rebind"}
+    assert found.steps[0].details == {"sql": "SELECT id, rows FROM ops.t"}
+    why = "its star is written out, for the columns of ops.t change their places"
+    assert found.steps[0].reason == why
+    starred(catalog, pinned=None)
+    found = catalog.plan(wanted)
+    assert did(found) == ["evolve ops.t"] and found.warnings == (
+        "view bob.all (user) may show others' values: its star can't be written out, "
+        "and the columns of ops.t change their places",
+    )
+
+
+def test_a_column_that_comes_last_moves_what_stands_behind_a_star() -> None:
+    catalog, wanted = deployed(), spec("1.1", table("ops.t", *OLD, "more int"))
+    starred(catalog)
+    assert did(catalog.plan(wanted)) == ["evolve ops.t"]
+    starred(catalog, star_last=False)
+    assert did(catalog.plan(wanted)) == ["rebind bob.all", "evolve ops.t"]
+
+
+@pytest.mark.parametrize("columns", [["id int", "count int < rows", "rows int"], ["id int < rows", "rows int < id"]])
+@pytest.mark.parametrize("query", ["SELECT * FROM ops.t", "SELECT rows FROM ops.t"])
+def test_a_column_that_takes_the_name_of_another_one_is_not_what_is_read(columns: list[str], query: str) -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", table("ops.t", "id int", "rows int")))
+    reads = reading("ops.t") if "*" in query else reading("ops.t", "rows")
+    catalog.user_views["bob.x"] = UserView("bob.x", query, (reads,), pinned="SELECT id, rows FROM ops.t")
+    [why, _] = problems(catalog.plan(spec("1.1", table("ops.t", *columns))))
+    assert why in [
+        f"reads ops.t.{old}, which is called {now} now"
+        for old, now in (("rows", "count"), ("rows", "id"), ("id", "rows"))
+    ]

@@ -29,7 +29,7 @@ def test_it_is_applied_while_nothing_has_changed_though_rows_came_in(tmp_path: P
     catalog.deploy(ONE)
     saved = load_plan(save_plan(catalog.plan(TWO), tmp_path / "plan.json"))
     live = catalog.live()
-    more = replace(live, objects={key: replace(each, rows=1_000, snapshot_id=9) for key, each in live.objects.items()})
+    more = replace(live, objects={key: replace(each, rows=1_000, bytes=9) for key, each in live.objects.items()})
     assert ensure_current(saved, plan(TWO, catalog.recorded, more, policies=saved.policies)) is saved
 
 
@@ -53,7 +53,7 @@ def test_it_is_stale_for_other_code_other_policies_and_another_catalog() -> None
     ):
         ensure_current(saved, catalog.plan(spec("1.2", *TWO.objects, table("ops.w", "x int"))))
     with pytest.raises(StalePlanError, match="its policies are others"):
-        ensure_current(saved, catalog.plan(TWO, user_views="fail"))
+        ensure_current(saved, catalog.plan(TWO, break_views={"bob.v"}))
     other = spec("1.1", TWO.objects[0], view("ops.v", "SELECT x FROM ops.t WHERE x > 0"))
     with pytest.raises(StalePlanError, match="a step has other details"):
         ensure_current(saved, catalog.plan(other))

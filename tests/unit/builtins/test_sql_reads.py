@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Dependency, Kind, SinkSpec, stable_id
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Dependency, Kind, stable_id
 from airflow_provider_rfr.builtins.sql.facts import dependencies, object_reads, unqualified
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
+from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
 
 ALL = None
@@ -58,6 +59,8 @@ def view(query: str, *depends_on: str) -> BuiltinObject:
         ("FROM runs |> WHERE a > 1 |> SELECT b", {"ops.runs": ("a", "b")}),
         ("(SELECT a FROM runs) LIMIT 3", {"ops.runs": ("a",)}),
         ("((SELECT a FROM runs))", {"ops.runs": ("a",)}),
+        ("SELECT lake.ops.runs.a FROM ops.runs", {"ops.runs": ("a",)}),
+        ("SELECT /*+ BROADCAST(r), REPARTITION(r.b) */ r.a FROM runs AS r", {"ops.runs": ("a",)}),
         ("SELECT a FROM parquet.`/data/x`", {"parquet.`/data/x`": ("a",)}),
         ("SELECT a FROM `x.y`", {"ops.`x.y`": ("a",)}),
     ],
@@ -171,6 +174,11 @@ def test_however_sources_are_combined_each_is_read(sources: list[str], comma: st
     assert {each.name for each in dependencies(query, "OPS")} == names
 
 
+def test_a_pivot_over_what_with_names_reads_no_table_of_that_name() -> None:
+    query = "WITH c AS (SELECT a, b FROM runs) SELECT p.x FROM c PIVOT (sum(a) FOR b IN ('x')) AS p"
+    assert reads(query) == {"ops.runs": ("a", "b")}
+
+
 def test_the_metadata_of_a_known_table_is_read_from_that_table() -> None:
     query = "SELECT h.snapshot_id FROM ops.runs.history h JOIN lake.ops.runs.files f ON 1 = 1 JOIN ops.runs.branch_x b"
     known = {each.name: each.columns for each in dependencies(query, "", known={"ops.runs"})}
@@ -183,8 +191,8 @@ def test_a_table_that_is_called_like_metadata_is_itself() -> None:
     )
 
 
-def test_where_nothing_is_known_both_are_read_the_table_and_its_metadata() -> None:
-    assert set(reads("SELECT snapshot_id FROM ops.runs.snapshots")) == {"ops.runs", "ops.runs.snapshots"}
+def test_what_is_not_known_is_read_by_its_whole_name() -> None:
+    assert set(reads("SELECT snapshot_id FROM ops.runs.snapshots")) == {"ops.runs.snapshots"}
     assert set(reads("SELECT a FROM lake.ops.runs")) == {"lake.ops.runs"}
 
 

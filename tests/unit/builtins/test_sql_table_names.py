@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark._engine import RegisteredView, _resolved
-from airflow_provider_rfr.builtins.sql.scopes import at_snapshots
+from airflow_provider_rfr.builtins.spark.engine import reading, resolved
+from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
 from airflow_provider_rfr.exceptions import UnreadableQueryError
 
-RUNS = {"ops.runs": 7}
+
+def pinned(table: NamedTable) -> str | None:
+    return f"{table.written} VERSION AS OF 7" if table.name == "ops.runs" else None
 
 
 @pytest.mark.parametrize(
@@ -20,7 +22,6 @@ RUNS = {"ops.runs": 7}
             "SELECT 1 FROM ops.runs AS r, runs r2",
             "SELECT 1 FROM ops.runs VERSION AS OF 7 AS r, runs VERSION AS OF 7 r2",
         ),
-        ("SELECT 1 FROM ops.runs VERSION AS OF 3", "SELECT 1 FROM ops.runs VERSION AS OF 3"),
         ("WITH runs AS (SELECT 1 AS a) SELECT a FROM runs", "WITH runs AS (SELECT 1 AS a) SELECT a FROM runs"),
         ("SELECT 1 FROM ops.runs.history", "SELECT 1 FROM ops.runs.history"),
         (
@@ -30,17 +31,34 @@ RUNS = {"ops.runs": 7}
     ],
 )
 def test_tables_are_read_at_a_snapshot_and_nothing_else_is_touched(query: str, expected: str) -> None:
-    assert at_snapshots(query, "ops", RUNS) == expected
+    assert replace_tables(query, "ops", pinned) == expected
 
 
 def test_a_query_that_can_not_be_parsed_is_not_guessed_at() -> None:
     with pytest.raises(UnreadableQueryError):
-        at_snapshots("SELECT a FROM runs MATCH_RECOGNIZE nonsense (((", "ops", RUNS)
+        replace_tables("SELECT a FROM runs MATCH_RECOGNIZE nonsense (((", "ops", pinned)
+    assert reading("SELECT a FROM runs MATCH_RECOGNIZE nonsense (((", "ops.runs", "VERSION AS OF 7") is None
 
 
-def test_a_registered_view_and_a_table_are_called_by_whole_names() -> None:
-    known = {"ops.v": RegisteredView("ops.V", "SELECT 1")}
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (
+            "SELECT CAST((rows) AS int) AS rows FROM ops.`Runs`",
+            "SELECT CAST((rows) AS int) AS rows FROM ops.`Runs` VERSION AS OF 7",
+        ),
+        ("SELECT max(a) OVER () AS a FROM ops.runs", None),
+        ("SELECT count(*) AS a FROM ops.runs", None),
+        ("SELECT a FROM ops.runs WHERE a > (SELECT 1)", None),
+        ("SELECT a FROM ops.runs UNION ALL SELECT a FROM ops.runs", None),
+    ],
+)
+def test_rows_are_computed_one_by_one_only_if_each_comes_from_one(query: str, expected: str | None) -> None:
+    assert reading(query, "OPS.runs", "VERSION AS OF 7") == expected
+
+
+def test_a_known_view_and_a_table_are_called_by_whole_names() -> None:
     query = "SELECT t.a, v.b FROM t JOIN ops.V ON true JOIN lake.ops.u JOIN other.w x"
-    assert _resolved(query, "ops", "lake", known) == (
-        "SELECT t.a, v.b FROM `lake`.`ops`.t JOIN `ops.V` AS `v` ON true JOIN lake.ops.u JOIN `lake`.other.w x"
+    assert resolved(query, "ops", "lake", {"ops.v": "mine.V"}) == (
+        "SELECT t.a, v.b FROM `lake`.`ops`.t JOIN `mine.V` AS `v` ON true JOIN lake.ops.u JOIN `lake`.other.w x"
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.sql.parse import _RULES, CANONICALIZER, _without_comments, canonical_sql
+from airflow_provider_rfr.builtins.sql.parse import _RULES, CANONICALIZER, canonical_sql, without_comments
 from tests.unit.builtins.declaring import PATIENT
 
 WORDS = ["select", "from", "where", "group by", "order by", "job_id", "Rows", "x1", "count", "date", "and", "not in"]
@@ -60,7 +60,7 @@ def test_any_text_has_a_canonical_text(text: str) -> None:
 @PATIENT
 @given(written_twice())
 def test_comments_become_blanks_and_nothing_moves(texts: tuple[str, str]) -> None:
-    blank = _without_comments(texts[1])
+    blank = without_comments(texts[1])
     assert len(blank) == len(texts[1])
     assert all(after in (before, " ") for before, after in zip(texts[1], blank, strict=True))
 

@@ -17,7 +17,6 @@ from tests.unit.triggers.lake import Lake
 RUNS = """
 kind: table
 name: ops.runs
-contents: history
 columns:
   - {name: id, type: string, required: true}
   - {name: rows, type: %s}
@@ -68,7 +67,42 @@ def test_a_plan_says_by_its_exit_code_whether_there_is_anything_to_do(
     assert told(capsys)["steps"] == []
     declare(objects, "string")
     assert rfr(objects, "plan") == 1
-    assert 'how: rewrite, expressions: {rows: "CAST(rows AS string)"}' in capsys.readouterr().out
+    said = '- {name: rows, type: string, was: {type: int, using: "CAST(`rows` AS string)"}}'
+    assert f"        write:  {said}    # {objects}/ops.yaml:2" in capsys.readouterr().out.splitlines()
+
+
+def test_a_check_says_what_of_the_past_may_be_deleted(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a column was, once no table is so any more, and removals that are done: by its exit code, for CI."""
+    rfr(objects, "apply")
+    capsys.readouterr()
+    assert rfr(objects, "plan", "--check", "-o", "json") == 0
+    assert told(capsys) == []
+    declare(
+        objects, "int", "  - {name: ended_at, type: timestamp, was: finished_at}\n---\nkind: removed\nname: ops.old\n"
+    )
+    assert rfr(objects, "plan", "--check", "-o", "json") == 1
+    assert told(capsys) == [{"name": "ops.old"}, {"name": "ops.runs.ended_at"}]
+    rfr(objects, "apply")
+    assert "ops.old, ops.runs.ended_at; delete them once no lake needs them" in capsys.readouterr().out
+    declare(objects, "int", "  - {name: at, type: timestamp, was: ended_at}\n")
+    assert rfr(objects, "plan", "--check") == 0, "it is what leads there"
+
+
+def test_what_is_lost_and_which_views_break_is_said_name_by_name(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declare(objects, "int", "  - {name: note, type: string}\n")
+    rfr(objects, "apply")
+    declare(objects, "int")
+    assert rfr(objects, "apply", "--accept-data-loss", "ops.runs") == 1, "that is another name"
+    assert "column note would be lost" in capsys.readouterr().err
+    assert rfr(objects, "plan", "--accept-data-loss", "ops.runs.note", "--break-views", "bob.v", "-o", "json") == 2
+    plan = told(capsys)
+    assert (plan["summary"]["data_loss"], plan["steps"][0]["loses"]) == (1, ["ops.runs.note"])
+    assert plan["policies"]["break_views"] == ["bob.v"]
+    assert rfr(objects, "apply", "--accept-data-loss", "ops.runs.note") == 0
 
 
 def test_a_saved_plan_is_applied_only_to_what_it_was_made_from(
@@ -133,7 +167,7 @@ def test_drift_is_told_and_stops_a_deploy_until_somebody_says_what_is_right(
     assert "by_hand" in str(drift["problems"])
     assert rfr(objects, "apply") == 1
     assert rfr(objects, "apply", "--drift", "repair") == 1, "that would lose what is in the column"
-    assert rfr(objects, "apply", "--drift", "repair", "--accept-data-loss", "ops.runs") == 0
+    assert rfr(objects, "apply", "--drift", "repair", "--accept-data-loss", "ops.runs.by_hand") == 0
     assert rfr(objects, "drift") == 0
 
 
@@ -148,7 +182,8 @@ def test_somebody_else_s_table_is_adopted_and_forgotten_with_its_rows(
     theirs = catalog.create_table("ops.runs", schema=schema)
     theirs.append(pa.Table.from_pylist([{"id": "a", "rows": 1}], schema=schema))
     assert rfr(objects, "apply") == 1
-    assert "adopt ops.runs" in capsys.readouterr().err
+    assert "the table ops.runs is there and lacks our marker" in (said := capsys.readouterr().err)
+    assert "rename one of the two, or adopt it if it is what is declared" in said
     assert rfr(objects, "adopt", "ops.runs") == 0
     assert rfr(objects, "plan") == 0
     assert rfr(objects, "forget", "ops.runs") == 0
@@ -189,7 +224,7 @@ def test_a_namespace_that_spark_would_take_for_the_catalog_is_refused(
 LOG = """
 kind: log
 name: ops.log
-stability: unstable
+keep: false
 per_instance: lake
 columns: [{name: line, type: string}]
 """

@@ -44,7 +44,7 @@ def host(bench: Bench) -> str | None:
 def test_settings_that_do_not_work_change_and_stop_nothing(bench: Bench) -> None:
     bench.run("load", "api")
     bench.shelf.dead.add("http://two")
-    with pytest.raises(ConnectionValidationError, match="nothing answers at http://two"):
+    with pytest.raises(ConnectionValidationError, match="refused, nothing was changed: nothing answers at http://two"):
         bench.alter(MOVE)
     assert host(bench) == "http://one"
     assert not bench.use("load").is_stale
@@ -238,14 +238,13 @@ def test_who_dies_after_the_commit_is_finished_by_the_same_statement_again(bench
 @pytest.mark.parametrize(("stored", "detail"), [(True, _RECOVERED), (False, _DIED)])
 def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: bool, detail: str) -> None:
     from airflow_provider_rfr.connections._journal import Journal
-    from airflow_provider_rfr.store._tables import LEASES
 
     journal = Journal(bench.store, "api", "who", "text")
     journal.__enter__()
     journal.intend({}, bench.hashes.of(API), bench.hashes.of(replace(API, host="http://two")))
     if stored:
         bench.shelf.connections["api"] = replace(API, host="http://two")
-    bench.store.run(lambda connection: connection.execute(LEASES.update().values(until=1)))
+    bench.lose_leases()
     bench.alter("ALTER CONNECTION api SET (host = 'http://three')")
     assert [row.detail for row in bench.audit()] == [None, detail]
 
@@ -395,16 +394,9 @@ def test_no_secret_is_anywhere_in_the_control_store(bench: Bench, tmp_path: Path
     assert CANARY not in repr(bench.shelf.connections) + "".join(bench.said)
 
 
-def test_a_connection_is_renamed_only_while_nothing_is_known_to_use_it(bench: Bench) -> None:
-    with pytest.raises(AlterationRefusedError, match="broker use it"):
-        bench.alter("ALTER CONNECTION tunnel RENAME TO bastion")
-    assert bench.alter("ALTER CONNECTION api RENAME TO shop").result == "renamed"
-    assert "api" not in bench.shelf.connections
-
-
 def test_validating_says_the_real_cause(bench: Bench) -> None:
     bench.shelf.dead.add("http://one")
-    with pytest.raises(ConnectionValidationError, match="nothing answers at http://one"):
+    with pytest.raises(ConnectionValidationError, match="connection api: nothing answers at http://one"):
         bench.alter("VALIDATE CONNECTION api")
     bench.shelf.dead.clear()
     assert bench.alter("VALIDATE CONNECTION api").result == "valid"
@@ -418,6 +410,38 @@ def test_who_can_try_nothing_does_not_say_that_it_was_tried(bench: Bench) -> Non
     assert bench.alter("VALIDATE CONNECTION broker").result == "not tried"
     blind = bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (VALIDATE = false)")
     assert (blind.validated, blind.notice) == (False, "")
+
+
+def test_the_line_before_a_trial_does_not_read_as_if_it_were_done(bench: Bench) -> None:
+    bench.alter(MOVE)
+    bench.alter("ALTER CONNECTION api SET (host = 'http://one') WITH (VALIDATE = false)")
+    trying, storing = bench.said
+    assert trying == "connection api: trying host: http://one -> http://two"
+    assert storing == "connection api: storing host: http://two -> http://one"
+
+
+def test_a_comment_on_a_connection_that_does_not_work_is_stored_and_neither_tries_nor_restarts(bench: Bench) -> None:
+    bench.run("load", "api")
+    bench.shelf.dead.add("http://one")
+    outcome = bench.alter("COMMENT ON CONNECTION api IS 'the old shop'")
+    assert (outcome.result, outcome.validated, verdicts(outcome)) == ("applied", None, {"load": "unaffected"})
+    assert bench.shelf.connections["api"] == replace(API, description="the old shop")
+    assert (bench.shelf.tried, bench.use("load").is_stale) == ([], False)
+    (row,) = bench.audit()
+    assert (row.state, row.statement) == ("applied", "COMMENT ON CONNECTION api")
+    assert row.options == {"description": {"before": None, "after": "the old shop"}}
+    assert bench.alter("COMMENT ON CONNECTION api IS 'the old shop'").result == "unchanged"
+    bench.alter("COMMENT ON CONNECTION api IS NULL")
+    assert bench.shelf.connections["api"] == API
+
+
+def test_a_comment_has_the_guards_of_every_change(bench: Bench) -> None:
+    with pytest.raises(ConnectionNotFoundError):
+        bench.alter("COMMENT ON CONNECTION none IS 'x'")
+    bench.shelf.forbidden.add("api")
+    with pytest.raises(ConnectionRightsError, match="may not edit api"):
+        bench.alter("COMMENT ON CONNECTION api IS 'x'")
+    assert bench.audit()[0].state == "refused"
 
 
 def test_a_later_run_of_a_task_takes_the_place_of_one_that_ended(bench: Bench) -> None:

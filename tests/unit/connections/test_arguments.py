@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,12 @@ def test_a_wrong_statement_is_told_while_the_dag_is_parsed_and_a_template_is_not
     with pytest.raises(StatementError):
         AlterConnectionOperator(task_id="alter", statement="ALTER CONNECTION")
     AlterConnectionOperator(task_id="alter", statement="{{ params.statement }}", set="{{ params.set }}")
+
+
+@pytest.mark.parametrize("text", ["DROP CONNECTION c", "COMMENT ON CONNECTION c IS 'mine'"])
+def test_the_operator_takes_every_statement(text: str) -> None:
+    operator = AlterConnectionOperator(task_id="alter", statement=text, if_exists=True)
+    assert operator._statement == replace(parse_statement(text), if_exists=True)
 
 
 def test_values_are_taken_whole_or_not_at_all() -> None:
@@ -161,6 +168,7 @@ def test_a_number_may_be_a_secret() -> None:
     [
         {"connection": "c", "set": {"password": CANARY}},
         {"connection": "c", "set": {"extra": {"api_key": CANARY}}},
+        {"connection": "c", "set": {"extra": {"key": CANARY}}},
         {"statement": f"ALTER CONNECTION c SET (password = '{CANARY}')"},
     ],
 )

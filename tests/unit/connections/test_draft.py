@@ -12,7 +12,6 @@ from airflow_provider_rfr.connections.alteration import execute
 from airflow_provider_rfr.connections.statement import Settings
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, ConnectionConflictError
-from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 from tests.unit.connections.worlds import CANARY, Bench
 
 PG = Definition("pg", "postgres", host="db1", login="app", password=CANARY, extra={"sslmode": "require"})
@@ -59,6 +58,8 @@ def refused(bench: Bench, text: str) -> list[str]:
         (f"lake SET (properties = '{CANARY}')", "extra.properties: is secret"),
         ("api SET (password = :missing)", "the parameter :missing is not given"),
         ("api SET (host = 'ftp://x')", "host: must be a web address"),
+        ("api SET (host = 'nonsense')", "host: must be a web address"),
+        ("lake SET (s3_endpoint = 'nonsense/path')", "extra.s3_endpoint: must be a web address"),
         (f"api SET (host = 'https://me:{CANARY}@x')", "host: holds credentials"),
         ("api RESET (host)", "host: must be set"),
         ("lake RESET (host)", "host: must be set for this catalog_type"),
@@ -74,6 +75,9 @@ def refused(bench: Bench, text: str) -> list[str]:
         ("http SET (timeout = '--5')", "extra.timeout: must be an integer"),
         ("http SET (host = 'me:pw@h')", "host: holds credentials"),
         (f"http SET (extra.keyfile_dict = '{CANARY}')", "extra.keyfile_dict: is secret"),
+        (f"api SET (extra.pat = '{CANARY}')", "extra.pat: is secret"),
+        (f"api SET (extra.key = '{CANARY}')", "extra.key: is secret"),
+        (f"http SET (extra.deep.KEY = '{CANARY}')", "extra.deep.KEY: is secret"),
         ("pg RENAME TO pg", "has this name already"),
         ('pg RENAME TO "a b"', "invalid name 'a b'"),
     ],
@@ -166,6 +170,12 @@ def test_what_a_connection_cant_hold_is_refused(bench: Bench, value: object) -> 
         bench.alter("ALTER CONNECTION api SET (login = :a)", {"a": "a\0b"})
 
 
+@pytest.mark.parametrize("host", ["api.example.com", "api:8080", "localhost", "http://api", "[::1]/v1"])
+def test_an_address_may_be_written_without_its_scheme_where_it_is_one(bench: Bench, host: str) -> None:
+    bench.alter(f"ALTER CONNECTION api SET (host = '{host}')")
+    assert bench.shelf.connections["api"].host == host
+
+
 def test_a_field_may_have_a_dot_in_its_name(bench: Bench) -> None:
     outcome = bench.alter("ALTER CONNECTION api SET (extra.more.\"s3.region\" = 'eu')")
     assert bench.shelf.connections["api"].extra["more"] == {"s3.region": "eu"}
@@ -201,48 +211,6 @@ def test_a_secret_is_not_shown_whatever_option_it_is_put_into(bench: Bench, tmp_
 def test_what_a_secret_holds_is_checked_with_all_the_rest(bench: Bench) -> None:
     bench.shelf.secrets = {"env:H": f"https://me:{CANARY}@h"}
     assert "host: holds credentials" in refused(bench, "ALTER CONNECTION api SET (host = SECRET 'env:H')")[0]
-
-
-def test_only_keys_of_ssh_connections_are_rotated(bench: Bench) -> None:
-    assert "has no keys" in refused(bench, "ALTER CONNECTION pg ROTATE KEYS")[0]
-
-
-def test_rotating_keys_leaves_the_other_side_one_that_it_knows(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Definition("bastion", "ssh", host="b", login="me", extra={"private_key": "first"}))
-    first = bench.alter("ALTER CONNECTION bastion ROTATE KEYS")
-    after_first = bench.shelf.connections["bastion"].extra
-    assert after_first["private_key"] == "first"
-    assert after_first["public_keys"] in first.notice
-    second = bench.alter("ALTER CONNECTION bastion ROTATE KEYS")
-    after_second = bench.shelf.connections["bastion"].extra
-    assert after_second["private_key"] == after_first["next_private_key"]
-    assert len(after_second["public_keys"].splitlines()) == 2
-    for outcome in (first, second):
-        told = f"{outcome.to_json()} {bench.audit()}"
-        assert "PRIVATE KEY" not in told
-
-
-def test_a_dry_run_shows_no_key_that_nobody_will_have(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Definition("bastion", "ssh", host="b", extra={"private_key": "first"}))
-    statement = parse_statement("ALTER CONNECTION bastion ROTATE KEYS")
-    dry = replace(statement, settings=Settings(dry_run=True))
-    outcome = execute(bench.world, dry, actor="tester")
-    assert outcome.result == "planned"
-    assert "ssh-" not in outcome.notice
-
-
-def test_rotating_the_key_of_a_file_keeps_it_until_the_other_side_knows_the_next(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Definition("bastion", "ssh", host="b", extra={"key_file": "/k"}))
-    bench.shelf.secrets = {"env:PW": "pw"}
-    bench.alter("ALTER CONNECTION bastion SET (password = SECRET 'env:PW')")
-    bench.alter("ALTER CONNECTION bastion ROTATE KEYS")
-    first = bench.shelf.connections["bastion"].extra
-    assert (first["key_file"], "private_key" in first) == ("/k", False)
-    bench.alter("ALTER CONNECTION bastion ROTATE KEYS")
-    second = bench.shelf.connections["bastion"].extra
-    assert (second["private_key"], "key_file" in second) == (first["next_private_key"], False)
-    with bench.store.read() as connection:
-        assert ConnectionNotes(connection, "bastion").secret_references() == {"password": "env:PW"}
 
 
 def test_a_dry_run_of_a_rename_renames_nothing(bench: Bench) -> None:

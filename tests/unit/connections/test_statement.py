@@ -66,6 +66,9 @@ def test_a_statement_is_frozen_and_is_what_it_prints() -> None:
         'ALTER CONNECTION a SET (extra."s3.region" = 1, extra."a""b".c = 2)',
         "ALTER CONNECTION a SET (b = 1) WITH (DRAIN_TIMEOUT = 0.5)",
         "ALTER CONNECTION a SET (b = 5--3\n)",
+        'DROP CONNECTION IF EXISTS "if"',
+        "COMMENT ON CONNECTION a.b IS 'it''s mine'",
+        "COMMENT ON CONNECTION is IS NULL",
     ],
 )
 def test_odd_names_and_values_are_what_they_print(text: str) -> None:
@@ -74,7 +77,7 @@ def test_odd_names_and_values_are_what_they_print(text: str) -> None:
     assert [(each.option, each.value) for each in again.actions] == [
         (each.option, each.value) for each in statement.actions
     ]
-    assert (again.connection, again.settings) == (statement.connection, statement.settings)
+    assert (again.verb, again.connection, again.settings) == (statement.verb, statement.connection, statement.settings)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +109,28 @@ def test_the_other_forms_are_read() -> None:
     assert parse_statement("alter connection c rotate keys").verb is Verb.ROTATE_KEYS
     renamed = parse_statement("ALTER CONNECTION c RENAME TO d")
     assert (renamed.verb, renamed.new_name) == (Verb.RENAME, "d")
+    assert parse_statement("drop connection c;") == Statement(Verb.DROP, "c")
+    assert parse_statement("DROP CONNECTION IF EXISTS c") == Statement(Verb.DROP, "c", if_exists=True)
+
+
+def test_a_comment_is_the_description() -> None:
+    made = parse_statement("COMMENT ON CONNECTION c\nIS 'it''s mine'")
+    assert (made.verb, made.connection, made.set) == (Verb.COMMENT, "c", {"description": "it's mine"})
+    assert (made.actions[0].line, made.actions[0].column) == (2, 4)
+    for text in ("NULL", "null", "''"):
+        (action,) = parse_statement(f"COMMENT ON CONNECTION c IS {text}").actions
+        assert (action.option, action.removes) == ("description", True)
+
+
+def test_a_switch_that_is_only_named_is_on() -> None:
+    made = parse_statement("ALTER CONNECTION c DROP (a) WITH (DRY_RUN, NEW_IDENTITY, VALIDATE false)").settings
+    assert (made.dry_run, made.new_identity, made.validate) == (True, True, False)
 
 
 @pytest.mark.parametrize(
     ("text", "line", "column", "said"),
     [
-        ("", 1, 1, "expected ALTER or VALIDATE"),
+        ("", 1, 1, "expected ALTER or DROP or COMMENT or VALIDATE"),
         ("ALTER CONNECTION", 1, 17, "the connection's name"),
         ("ALTER CONNECTION c", 1, 19, "expected SET or DROP or RESET"),
         ("ALTER CONNECTION c\n  SET (host 'a' 'b')", 2, 17, "expected ')'"),
@@ -121,7 +140,22 @@ def test_the_other_forms_are_read() -> None:
         ("ALTER CONNECTION c SET (host = 'a", 1, 32, "does not end"),
         ("ALTER CONNECTION c SET (host = 'a') WITH (SPEED = 1)", 1, 43, "no such setting"),
         ("ALTER CONNECTION c DROP (a) WITH (DRY_RUN = true, DRY_RUN = true)", 1, 51, "more than once"),
-        ("ALTER CONNECTION c DROP (a) WITH (VALIDATE = 'perhaps')", 1, 46, "VALIDATE must be a boolean"),
+        (
+            "ALTER CONNECTION c DROP (a) WITH (VALIDATE = 'perhaps')",
+            1,
+            46,
+            "VALIDATE must be true or false; write e.g. VALIDATE = true",
+        ),
+        ("ALTER CONNECTION c DROP (a) WITH (VALIDATE = maybe)", 1, 46, "VALIDATE must be true or false"),
+        ("ALTER CONNECTION c DROP (a) WITH (DRY_RUN =)", 1, 44, "DRY_RUN must be true or false"),
+        ("ALTER CONNECTION c DROP (a) WITH (DRY_RUN = :dry)", 1, 45, "DRY_RUN must be true or false"),
+        ("ALTER CONNECTION c DROP (a) WITH (DRY_RUN", 1, 42, "expected ')', found the end"),
+        (
+            "ALTER CONNECTION c DROP (a) WITH (DRAIN_TIMEOUT)",
+            1,
+            48,
+            "must be a duration; write e.g. DRAIN_TIMEOUT = '10m'",
+        ),
         ("ALTER CONNECTION c DROP (a) WITH (DRAIN_TIMEOUT = 'soon')", 1, 51, "must be a duration"),
         ("ALTER CONNECTION c SET (password = SECRET 'plain')", 1, 43, "no reference follows SECRET"),
         ("ALTER CONNECTION c ROTATE KEYS, SET (a = 1)", 1, 31, "combined with other actions"),
@@ -131,6 +165,19 @@ def test_the_other_forms_are_read() -> None:
         ("ALTER CONNECTION c ROTATE KEYS WITH (VALIDATE = false)", 1, 32, "combined with WITH"),
         ("ALTER CONNECTION c DROP (a); DROP", 1, 30, "the end of the statement"),
         ("ALTER CONNECTION c OWNER TO somebody", 1, 20, "found 'OWNER'"),
+        ("DROP", 1, 5, "expected CONNECTION, found the end; write DROP CONNECTION name"),
+        ("DROP CONNECTION", 1, 16, "expected the connection's name, found the end"),
+        ("DROP CONNECTION IF c", 1, 20, "expected EXISTS, found a name; write DROP CONNECTION name"),
+        ("DROP CONNECTION c\n CASCADE", 2, 2, "expected the end of the statement"),
+        ("DROP CONNECTION c, d", 1, 18, "found ','; write one statement at a time"),
+        ("COMMENT CONNECTION c IS 'x'", 1, 9, "expected ON, found 'CONNECTION'; write COMMENT ON CONNECTION name IS"),
+        ("COMMENT ON c IS 'x'", 1, 12, "expected CONNECTION, found a name"),
+        ("COMMENT ON CONNECTION IF EXISTS c IS 'x'", 1, 26, "expected IS, found 'EXISTS'"),
+        ("COMMENT ON CONNECTION c", 1, 24, "expected IS, found the end"),
+        ("COMMENT ON CONNECTION c IS", 1, 27, "expected a text or NULL, found the end"),
+        ("COMMENT ON CONNECTION c IS 5", 1, 28, "expected a text or NULL, found a number"),
+        ("COMMENT ON CONNECTION c IS SECRET 'env:A'", 1, 28, "expected a text or NULL, found 'SECRET'"),
+        ("COMMENT ON CONNECTION c IS NULL 'x'", 1, 33, "expected the end of the statement"),
         ("ALTER CONNECTION c SET (a = " + "9" * 5000 + ")", 1, 29, "too large"),
         ("ALTER CONNECTION c SET (a = 1e999)", 1, 29, "too large"),
         ("ALTER CONNECTION c DROP (a) WITH (DRAIN_TIMEOUT = 1e999)", 1, 51, "too large"),
@@ -164,6 +211,9 @@ def test_errors_point_at_their_place(text: str, line: int, column: int, said: st
         f"ALTER CONNECTION c SET (password = SECRET 'p4ss:{CANARY}')",
         f"ALTER CONNECTION c SET (a = 1) WITH ({CANARY} = 1)",
         f"{CANARY}",
+        f"DROP CONNECTION c {CANARY}",
+        f"COMMENT ON CONNECTION c IS {CANARY}",
+        f"COMMENT ON CONNECTION c IS 'a' '{CANARY}'",
     ],
 )
 def test_an_error_never_repeats_what_may_be_a_secret(text: str) -> None:
@@ -176,3 +226,4 @@ def test_a_statement_is_shown_without_secrets() -> None:
     statement = parse_statement(f"ALTER CONNECTION c SET (password = '{CANARY}', extra.api_key = '{CANARY}')")
     assert CANARY not in f"{statement} {statement!r} {statement.outline()}"
     assert CANARY not in parse_statement(f"ALTER CONNECTION c SET (host = '{CANARY}')").outline()
+    assert parse_statement(f"COMMENT ON CONNECTION c IS '{CANARY}'").outline() == "COMMENT ON CONNECTION c"

@@ -14,6 +14,7 @@ from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.statement import SecretReference, Value
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError
+from airflow_provider_rfr.store._tables import LEASES
 from airflow_provider_rfr.store.connection_audit import AlterationRecord, list_alterations
 from airflow_provider_rfr.store.connections import (
     TaskRef,
@@ -24,7 +25,7 @@ from airflow_provider_rfr.store.connections import (
     note_copies,
     register_use,
 )
-from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.engine import ControlStore, SystemClock, open_store
 
 CANARY = "canary-19c7e4"
 
@@ -71,6 +72,12 @@ class Shelf:
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
         self.connections[new_name] = self.connections.pop(definition.name)
 
+    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
+        self.before_commit()
+        if hashes.of(self.connections.get(definition.name)) != expected:
+            raise ConnectionConflictError(definition.name, "was changed meanwhile")
+        del self.connections[definition.name]
+
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         return [name for name in names if name in self.forbidden]
 
@@ -99,6 +106,16 @@ class Shelf:
         self.started.append(str(task.dag_id))
 
 
+class _Ahead(SystemClock):
+    """A clock that is so many seconds ahead."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def now(self) -> float:
+        return super().now() + self._seconds
+
+
 class Bench:
     """A world with its control store, and tasks that run in it."""
 
@@ -119,6 +136,14 @@ class Bench:
 
     def alter(self, text: str, parameters: Mapping[str, Value] | None = None) -> Outcome:
         return execute(self.world, parse_statement(text), actor="tester", parameters=parameters)
+
+    def later(self, seconds: float) -> None:
+        """For the control store, so many seconds have passed from here on."""
+        self.store.clock = _Ahead(seconds)
+
+    def lose_leases(self) -> None:
+        """The time of all leases is over, as after a while for those of processes that died."""
+        self.store.run(lambda connection: connection.execute(LEASES.update().values(until=1)))
 
     def run(self, dag: str, *names: str, kind: str = "refresh", **details: Any) -> Use:
         """A task starts, and registers what it uses."""

@@ -28,10 +28,17 @@ def test_the_password_is_a_secret_under_the_three_names_that_sources_use() -> No
 
 
 def test_an_extra_is_secret_when_its_name_says_so() -> None:
-    extra = {"client_secret": "a", "refresh_token": "b", "x-api-key": "c", "page_size": 500, "private_key_id": "d"}
-    settings = source_settings(api(extra=extra))
+    secret = {
+        "client_secret": "a",
+        "refresh_token": "b",
+        "x-api-key": "c",
+        "private_key_id": "d",
+        "pat": "e",
+        "key": "f",
+    }
+    settings = source_settings(api(extra={**secret, "page_size": 500}))
     assert settings.config == {"page_size": 500}
-    assert settings.secrets == {"client_secret": "a", "refresh_token": "b", "x-api-key": "c", "private_key_id": "d"}
+    assert settings.secrets == secret
 
 
 def test_everything_below_secrets_is_secret_and_wins_over_a_shown_extra() -> None:
@@ -95,8 +102,9 @@ def test_the_test_button_asks_the_api_itself(monkeypatch: pytest.MonkeyPatch) ->
             )
 
 
-def test_the_test_button_says_when_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "rfr_api", "host": "http://127.0.0.1:1"}))
+def test_the_test_button_says_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = {"conn_type": "rfr_api", "host": "http://127.0.0.1:1/v1", "extra": json.dumps({"test_path": "/a?api_key=b"})}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(shop))
     passed, message = ApiHook("shop").test_connection()
     assert not passed
-    assert "did not answer" in message
+    assert message == "the API did not answer at http://127.0.0.1:1/v1/a?api_key=*** (ConnectionError)"

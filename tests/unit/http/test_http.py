@@ -149,6 +149,36 @@ def test_whatever_drips_is_cut_at_the_deadline(server: Receiver, write: Callable
     assert outcome.detail == f"http://127.0.0.1:{server.port} gave no complete answer within 1 s"
 
 
+@pytest.mark.parametrize(
+    ("write", "status"),
+    [
+        (drip(b"HTTP/1.1 201 OK\r\nContent-Length: 100\r\n\r\n", *[b"x"] * 100), 201),
+        (drip(b"HTTP/1.1 400 No\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"1\r\nx\r\n"] * 100), 400),
+        (drip(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", pause=0), 200),
+        (
+            drip(
+                b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\nContent-Length: 4\r\n\r\nnope",
+                pause=0,
+            ),
+            200,
+        ),
+    ],
+    ids=["drips", "chunks", "breaks off", "can't be decoded"],
+)
+def test_where_the_status_is_what_matters_a_body_is_not_waited_for(
+    server: Receiver, write: Callable[[socket.socket], None], status: int
+) -> None:
+    raw(server, write)
+    client, request = Client(), Request("POST", server.url, {}, b"{}")
+    answer = client.send(request, Deadline(3), GUARD, Limits(body=0.3))
+    assert isinstance(answer, Answer)
+    assert (answer.status, answer.body) == (status, b"")
+    server.answers(Reply(200, b"whole"))
+    answer = client.send(request, Deadline(5), GUARD, Limits(body=5))
+    assert isinstance(answer, Answer)
+    assert answer.body == b"whole"
+
+
 def test_a_server_that_reads_nothing_is_cut_at_the_deadline() -> None:
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -202,7 +232,10 @@ def test_a_resolver_that_hangs_is_cut_at_the_deadline(monkeypatch: pytest.Monkey
         (drip(b"\x16\x03\x01\x00\x00 not http at all\r\n\r\n", pause=0), "connection"),
         (drip(pause=0), "connection"),
         (
-            drip(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope", pause=0),
+            drip(
+                b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\nContent-Length: 4\r\n\r\nnope",
+                pause=0,
+            ),
             "connection",
         ),
     ],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.fingerprint import _masked
-from airflow_provider_rfr.builtins.spark._session import without
-from airflow_provider_rfr.http.redaction import Masker, is_secret, secrets_in
+from airflow_provider_rfr.http.redaction import Masker, Redactor, is_secret, is_secret_extra, secrets_in
 from airflow_provider_rfr.refresh.errors import redact
 
 SECRETS = (
@@ -34,6 +33,8 @@ SECRETS = (
     "Cookie",
     "X-Signature",
     "credential",
+    "pat",
+    "github_pat",
 )
 
 
@@ -42,17 +43,22 @@ def test_what_is_secret_by_its_name_is_so_in_every_room(name: str) -> None:
     assert is_secret(name) and is_secret(name.upper())
     message = "the catalog said canary-81c2 to that"
     secrets = secrets_in({name: "canary-81c2", "warehouse": "s3://lake"})
-    assert redact(message, secrets) == without(message, secrets) == "the catalog said *** to that"
+    assert redact(message, secrets) == Redactor(secrets).text(message) == "the catalog said *** to that"
     assert _masked({name: "canary-81c2"}) == {name: "***"}
     assert "canary-81c2" not in Masker(()).kept(f"{name}: canary-81c2".encode())
 
 
 @pytest.mark.parametrize(
     "name",
-    ["warehouse", "uri", "s3.endpoint", "region", "key", "keys", "primary_key", "token_url", "kansas"],
+    ["warehouse", "uri", "s3.endpoint", "region", "key", "keys", "primary_key", "token_url", "kansas", "path", "patch"],
 )
 def test_other_names_are_not(name: str) -> None:
     assert not is_secret(name)
+
+
+def test_a_connection_keeps_its_key_in_a_field_that_is_only_called_so() -> None:
+    assert is_secret_extra("key") and is_secret_extra("extra.deep.KEY") and is_secret_extra("pat")
+    assert not is_secret_extra("primary_key") and not is_secret_extra("key_file") and not is_secret_extra("keys")
 
 
 def test_passwords_in_addresses_are_secret_as_they_are_written_and_as_they_are_meant() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from pyiceberg.types import StringType
 
+from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
 from demo.webhook_receiver import Received, Receiver
@@ -84,7 +86,7 @@ def test_what_was_changed_by_hand_fails_the_check_until_somebody_adopts_it(lake:
     operate(objects, "apply")
     with lake.catalog.load_table("ops.runs").update_schema() as update:
         update.add_column("theirs", StringType())
-    with pytest.raises(AirflowFailException, match="theirs was added by hand"):
+    with pytest.raises(AirflowFailException, match="ops.runs was changed by hand: column theirs was added"):
         operate(objects, "check")
     (objects / "ops.yaml").write_text(RUNS % "bigint")
     adopt = {"drift": "adopt"}
@@ -96,7 +98,7 @@ def test_what_stops_a_plan_fails_the_task_without_a_retry(lake: Lake, objects: P
     operate(objects, "apply")
     (objects / "ops.yaml").write_text(RUNS % "string")
     for action in ("plan", "apply"):
-        with pytest.raises(AirflowFailException, match=r"ops\.runs.*no migration from"):
+        with pytest.raises(AirflowFailException, match=r"ops\.runs.*id: int -> string needs values"):
             operate(objects, action)
     with pytest.raises(AirflowFailException, match="not as declared"):
         operate(objects, "check")
@@ -144,6 +146,7 @@ def test_a_sink_that_is_asked_to_stop_ends_after_its_batch_and_goes_on_behind_it
 
     with Receiver(answer) as receiver:
         monkeypatch.setenv("AIRFLOW_CONN_OUT", json.dumps({"conn_type": "http", "host": receiver.url}))
+        monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
         (objects / "ops.yaml").write_text(RUNS % "int" + SINK % ("http", "{connection: out, batch_size: 1}"))
         operate(objects, "apply")
         write(lake, *range(5))
@@ -172,12 +175,17 @@ def test_sinks_send_what_came_since_the_last_run(
     with Receiver(answer) as receiver:
         connection = {"conn_type": "http", "host": receiver.url, **settings}
         monkeypatch.setenv("AIRFLOW_CONN_OUT", json.dumps(connection))
+        monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
         sinks = SINK % ("http", "{connection: out, path: rows}")
         (objects / "ops.yaml").write_text(RUNS % "int" + sinks)
         operate(objects, "apply")
         write(lake, 1, 2)
         assert export(objects)["ops.runs_out"]["rows"] == 2
         write(lake, 3)
+        monkeypatch.delenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS")
+        with pytest.raises(AirflowFailException, match=r"\[rfr\] webhook_allowed_hosts"):
+            export(objects)
+        monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
         (objects / "ops.yaml").write_text(RUNS % "bigint" + sinks)
         operate(objects, "apply")
         assert export(objects, "OPS.runs_out")["ops.runs_out"]["rows"] == 1
@@ -188,11 +196,33 @@ def test_sinks_send_what_came_since_the_last_run(
         export(objects, "ops.nothing")
 
 
-def test_a_sink_that_is_deprecated_sends_until_it_is_removed(lake: Lake, objects: Path, tmp_path: Path) -> None:
-    """And its source may be written in another case, as in every query."""
+def test_the_examples_of_the_documentation_are_read(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "sinks.md").read_text()
+    (declared,), (program,) = (re.findall(rf"```{each}\n(.*?)```", text, re.DOTALL) for each in ("yaml", "python"))
+    (tmp_path / "out.yaml").write_text(declared)
+    table = "kind: table\nname: ops.ingest_runs\ncolumns: [{name: id, type: int}]\n"
+    (tmp_path / "runs.yaml").write_text(table)
+    found = load_objects(tmp_path, project="acme", version="1.0").by_key()["ops.runs_out"].sink
+    assert found is not None and found.settings["format"] == "jsonl"
+    names: dict[str, Any] = {}
+    exec(compile(program, "docs/sinks.md", "exec"), names)
+    assert names["SinkOperator"] is SinkOperator
+
+
+def test_a_sink_writes_the_name_of_its_source_in_any_case(lake: Lake, objects: Path, tmp_path: Path) -> None:
+    """As every query does."""
     out = SINK % ("files", f"{{path: {tmp_path}/out, format: jsonl}}")
-    deprecated = 'removed: {deprecated_since: "1.0", removed_in: "2.0"}\n'
-    (objects / "ops.yaml").write_text(RUNS % "int" + out.replace("source: ops.runs", "source: OPS.Runs") + deprecated)
+    (objects / "ops.yaml").write_text(RUNS % "int" + out.replace("source: ops.runs", "source: OPS.Runs"))
     operate(objects, "apply")
     write(lake, 1, 2)
     assert export(objects)["ops.runs_out"]["rows"] == 2
+
+
+def test_what_may_be_lost_and_what_may_break_are_lists_of_names(lake: Lake, objects: Path) -> None:
+    """As the ready DAG's form gives them."""
+    operate(objects, "apply")
+    (objects / "ops.yaml").write_text("kind: table\nname: ops.runs\ncolumns: [{name: number, type: int}]\n")
+    with pytest.raises(AirflowFailException, match=r"column id would be lost: .*accept_data_loss: ops\.runs\.id"):
+        operate(objects, "apply")
+    done = operate(objects, "apply", policies={"accept_data_loss": ["ops.runs.id"], "break_views": []})
+    assert done["steps"] == 1

@@ -149,23 +149,16 @@ def test_mistakes_of_declarations_are_told_as_they_are_anywhere(objects: Path) -
         only(objects)
 
 
-def test_the_example_of_the_documentation_makes_the_dag_of_the_declaration_beside_it(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "builtins.md").read_text()
-    declaration, code = (
-        re.search(f"```{language}\n({begin}.*?)```", text, re.S)
-        for language, begin in (("yaml", "kind: source"), ("python", "[^`]*declared_sources"))
-    )
+def test_the_example_of_the_documentation_is_the_source_that_it_says(tmp_path: Path) -> None:
+    declaration = re.search("```yaml\n(kind: source.*?)```", (ROOT / "docs" / "builtins.md").read_text(), re.S)
     assert declaration is not None
-    assert code is not None
     for folder, file, content in (
         ("objects", "raw.yaml", declaration[1]),
         ("sources", "shop.yaml", (ROOT / "demo" / "shop.yaml").read_text()),
     ):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).write_text(content)
-    found: dict[str, Any] = {"__file__": str(tmp_path / "load.py")}
-    exec(compile(code[1], "docs/builtins.md", "exec"), found)
-    source = found["source"]
+    source = only(tmp_path / "objects")
     assert source.refresh().target == source.name
     assert source.arguments["source"]["file"] == str(tmp_path / "sources" / "shop.yaml")
     assert source.schedule.timetable.expression == "0 4 * * *"
@@ -173,8 +166,7 @@ def test_the_example_of_the_documentation_makes_the_dag_of_the_declaration_besid
 
 def test_sources_that_are_gone_and_those_of_each_instance_have_no_dag(objects: Path) -> None:
     (objects / "more.yaml").write_text(
-        "kind: source\nname: raw.gone\nsource: {streams: [a]}\n"
-        "removed: {deprecated_since: '0.1', removed_in: '0.2'}\n"
+        "kind: removed\nname: raw.gone\n"
         "---\nkind: source\nname: raw.each\nper_instance: region\nsource: {streams: [a]}\n"
     )
     assert only(objects).name == "raw.Orders"
@@ -183,13 +175,13 @@ def test_sources_that_are_gone_and_those_of_each_instance_have_no_dag(objects: P
 def test_a_refresh_waits_until_what_is_declared_is_deployed(lake: Lake, objects: Path) -> None:
     name, uuid = "name: raw.Orders\n", "id: 0c9f2a44-64ce-4a8e-9b3e-5a0c6e1d7a11\n"
     first = (objects / "orders.yaml").read_text().replace(name, name + uuid)
-    table = f"kind: table\n{name}{uuid}protect: audit\ncolumns: [{{name: id, type: bigint}}]\n"
+    table = f"kind: table\n{name}{uuid}keep: false\ncolumns: [{{name: id, type: bigint}}]\n"
     for declared in (
         first,
         first.replace("page_size: 50", "page_size: 20"),
         first.replace("raw.Orders", "raw.sales"),
         first.replace("raw.Orders", "raw.sales") + "refresh: {retries: 3}\n",
-        table.replace("protect: audit\n", ""),
+        table,
         first,
     ):
         (objects / "orders.yaml").write_text(declared)
@@ -263,7 +255,7 @@ def test_a_table_that_a_dead_deploy_made_once_more_is_told_by_the_next_run(
     lake.catalog.drop_table("raw.Orders")
     repair = {"policies": {"drift": "repair"}}
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider_rfr.builtins.execution.deploy._Deploy._close", died)
+        patch.setattr("airflow_provider_rfr.builtins.execution.deploy._close", died)
         with pytest.raises(MemoryError):
             run(migrate(objects, **repair), "dies")
     planned, _ = run(migrate(objects, action="plan", **repair))

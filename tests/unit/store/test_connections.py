@@ -7,7 +7,7 @@ import threading
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.store import connection_audit as audit
-from airflow_provider_rfr.store.connection_audit import ConnectionNotes
+from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes
 from airflow_provider_rfr.store.connections import (
     IDLE,
     RUNNING,
@@ -124,9 +124,23 @@ def test_a_dead_ones_lease_ends_by_itself_and_its_row_is_found(store: ControlSto
     later = 2 * late
     assert lease(store, later, "next") is not None
     assert not store.run(lambda connection: first.renew(connection, later))
-    next_row = store.run(lambda connection: audit.begin_alteration(connection, later, "api", "next", "text"))
+    store.run(lambda connection: audit.begin_alteration(connection, later, "other", "next", "text"))
     with store.read() as connection:
-        assert [each.id for each in audit.interrupted_alterations(connection, "api", next_row)] == [row]
+        assert [each.id for each in audit.open_alterations(connection, "api")] == [row]
+
+
+def test_the_last_change_of_an_option_is_one_that_was_stored(store: ControlStore) -> None:
+    def note(connection: Connection) -> None:
+        for now, state in ((10, AlterationState.APPLIED), (20, AlterationState.STORED), (30, AlterationState.REFUSED)):
+            row = audit.begin_alteration(connection, now, "api", "who", "text")
+            audit.note_alteration(connection, now, row, state, options={"host": {}})
+
+    store.run(note)
+    with store.read() as connection:
+        found = [audit.last_change(connection, "api", "host", 0, until) for until in (5, 15, 40)]
+        assert found == [None, 10, 20]
+        assert audit.last_change(connection, "api", "port", 0, 40) is None
+        assert audit.last_change(connection, "api", "host", 21, 40) is None
 
 
 def test_notes_of_a_connection_follow_it(store: ControlStore) -> None:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.builtins.sinks._steps import sink_states
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Stability, Strategy
-from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table, view
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.state import BROKEN
+from airflow_provider_rfr.sinks.registry import sink_states
+from tests.unit.builtins.catalogs import made, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import Place
 
 OLD, NEW = ("id bigint", "n int"), ("id bigint", "n string")
 POLICIES: dict[str, Any] = {
     "adopt": frozenset({"ops.theirs"}),
-    "accept_data_loss": frozenset({"ops.emptied"}),
+    "accept_data_loss": frozenset({"ops.turned"}),
+    "break_views": frozenset({"bob.old"}),
 }
 RETIRED = ("ops.gone", "ops.turned")
 """Names of retired tables."""
+USERS = ("bob.mine", "bob.old", "bob.wide")
+"""Views of users."""
 
 
-def _way(how: Strategy, **expressions: str) -> Any:
-    return migration(contract(*OLD), contract(*NEW), how, **expressions)
-
-
-def _loose(name: str, *columns: str) -> BuiltinObject:
-    return table(name, *columns, stability=Stability.UNSTABLE)
+def _rewritten(name: str, using: str, **more: Any) -> BuiltinObject:
+    return table(name, "id bigint", made("n string", using, type="int"), **more)
 
 
 _NAMED, _SEEN = table("ops.named", "id int"), view("ops.seen", "SELECT 1 AS one")
@@ -33,18 +33,20 @@ BEFORE = spec(
     "1.0",
     table("ops.evolved", "id bigint", "n int"),
     table("ops.rewritten", *OLD),
-    table("ops.emptied", *OLD, exportable=True),
+    table("ops.emptied", *OLD, exportable=True, keep=False),
     table("ops.said", "id int", comment="old"),
-    _loose("ops.gone", "id int"),
-    _loose("ops.turned", "id bigint"),
+    table("ops.widened", "id int"),
+    table("ops.gone", "id int", keep=False),
+    table("ops.turned", "id bigint"),
     _NAMED,
     mview("ops.summed", "SELECT id FROM ops.evolved", "id bigint"),
     view("ops.bound", "SELECT n FROM ops.evolved"),
+    view("ops.watching", "SELECT id FROM ops.widened"),
     _SEEN,
-    view("ops.lost", "SELECT 2 AS two", stability=Stability.UNSTABLE),
+    view("ops.lost", "SELECT 2 AS two"),
     sink("ops.out", "ops.emptied", on_replace="resume_from_new"),
-    sink("ops.stopped", "ops.emptied", on_replace="hold", stability=Stability.UNSTABLE),
-    sink("ops.through", "ops.evolved", stability=Stability.UNSTABLE),
+    sink("ops.stopped", "ops.emptied", on_replace="hold"),
+    sink("ops.through", "ops.evolved", keep=False),
 )
 
 AFTER = spec(
@@ -52,31 +54,30 @@ AFTER = spec(
     table(
         "ops.evolved", "number bigint < n", "id bigint!", "more string", partitioning=("bucket(2, id)",), keys=("id",)
     ),
-    table("ops.rewritten", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n * 2 AS string)"),)),
-    table("ops.emptied", *NEW, migrations=(_way(Strategy.REPLACE_EMPTY),), exportable=True),
+    _rewritten("ops.rewritten", "CAST(n * 2 AS string)"),
+    table("ops.emptied", *NEW, exportable=True, keep=False),
     table("ops.said", "id int", comment="new", properties={"a": "1"}),
+    table("ops.widened", "id bigint"),
     table("ops.theirs", "id int"),
-    view("ops.turned", "SELECT id FROM ops.evolved", stability=Stability.UNSTABLE),
+    view("ops.turned", "SELECT id FROM ops.evolved"),
     replace(_NAMED, name="ops.called"),
     mview("ops.summed", "SELECT id + 1 AS id FROM ops.evolved", "id bigint"),
     mview("ops.filled", "SELECT id FROM ops.evolved", "id bigint"),
     view("ops.bound", "SELECT number AS n FROM ops.evolved"),
+    view("ops.watching", "SELECT id FROM ops.widened"),
     replace(_SEEN, name="ops.watched"),
     sink("ops.out", "ops.emptied", on_replace="resume_from_new"),
-    sink("ops.stopped", "ops.emptied", on_replace="hold", stability=Stability.UNSTABLE),
-    sink("ops.more", "ops.theirs", stability=Stability.UNSTABLE),
+    sink("ops.stopped", "ops.emptied", on_replace="hold"),
+    sink("ops.more", "ops.theirs", keep=False),
+    removed=("ops.lost",),
 )
 
 CORRECTED = replace(
     AFTER,
     objects=tuple(
         {
-            "ops.rewritten": table(
-                "ops.rewritten", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n * 3 AS string)"),)
-            ),
-            "ops.emptied": table(
-                "ops.emptied", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n AS string)"),), exportable=True
-            ),
+            "ops.rewritten": _rewritten("ops.rewritten", "CAST(n * 3 AS string)"),
+            "ops.emptied": _rewritten("ops.emptied", "CAST(n AS string)", exportable=True, keep=False),
             "ops.said": table("ops.said", "id int", comment="corrected"),
             "ops.filled": mview("ops.filled", "SELECT id + 7 AS id FROM ops.evolved", "id bigint"),
             "ops.bound": view("ops.bound", "SELECT number + 1 AS n FROM ops.evolved"),
@@ -99,8 +100,10 @@ def prepare(place: Place) -> None:
     theirs = place.catalog.create_table("ops.theirs", place.catalog.load_table("ops.said").schema())
     assert not theirs.properties
     place.append("ops.theirs", {"id": 9})
-    view = "SELECT n FROM ops.bound"
-    place.engine.create_view("bob.mine", view, properties={"team": "b"}, comment=None, columns=(), replace=False)
+    place.append("ops.widened", {"id": 7})
+    texts = ("SELECT n FROM ops.bound", "SELECT two FROM ops.lost", "SELECT id FROM ops.watching")
+    for name, text in zip(USERS, texts, strict=True):
+        place.engine.create_view(name, text, properties={"team": "b"}, comment=None, columns=(), replace=False)
 
 
 def check(place: Place, wanted: CatalogSpec = AFTER) -> None:
@@ -112,17 +115,28 @@ def check(place: Place, wanted: CatalogSpec = AFTER) -> None:
     assert place.rows("ops.rewritten") == [{"id": 1, "n": "20"}, {"id": 2, "n": "40"}]
     assert place.rows("ops.emptied") == [] and place.rows("ops.theirs") == [{"id": 9}]
     assert place.rows("ops.summed") == [{"id": 2}, {"id": 3}] and place.rows("ops.filled") == [{"id": 1}, {"id": 2}]
-    assert place.rows("ops.called") == [{"id": 2}]
+    assert place.rows("ops.called") == [{"id": 2}] and place.rows("ops.widened") == [{"id": 7}]
     markers = place.markers()
     ours = {each.name: str(each.id) for each in AFTER.objects if each.sink is None}
     assert {name: markers.pop(name) for name in ours} == ours
-    assert markers.pop("bob.mine") is None
+    check_users(place, markers)
     aside = {name.partition("__")[0] for name in markers}
     assert aside == set(RETIRED) and len(markers) <= len(RETIRED) + 1, markers
     live = place.catalog.load_table("ops.evolved")
     assert (len(live.metadata.snapshots), len(place.catalog.load_table("ops.rewritten").metadata.snapshots)) == (1, 2)
     again = place.plan(wanted)
     assert (again.steps, again.drift, again.records, again.blocked) == ((), (), (), ())
+
+
+def check_users(place: Place, markers: dict[str, str | None]) -> None:
+    """Users' views are theirs, with their own texts; the one that was let break says so."""
+    assert [markers.pop(name) for name in USERS] == [None] * len(USERS)
+    found = {each.name: each for each in place.engine.views(place.catalog)}
+    properties = {name: dict(found[name].properties) for name in USERS}
+    assert properties["bob.old"].pop(BROKEN).endswith("reads ops.lost, which is removed")
+    assert properties == {name: {"team": "b"} for name in USERS}
+    assert found["bob.wide"].query == "SELECT id FROM ops.watching"
+    assert found["ops.watching"].query == "SELECT id FROM ops.widened"
 
 
 def check_corrected(place: Place, wanted: CatalogSpec) -> None:
@@ -138,7 +152,8 @@ def check_corrected(place: Place, wanted: CatalogSpec) -> None:
     markers = place.markers()
     ours = {each.name: str(each.id) for each in wanted.objects if each.sink is None}
     assert {name: markers.pop(name) for name in ours} == ours
-    assert all("__g" in name for name in markers if name != "bob.mine"), markers
+    check_users(place, markers)
+    assert all("__g" in name for name in markers), markers
     again = place.plan(wanted)
     assert (again.steps, again.drift, again.records, again.blocked) == ((), (), (), ())
     with place.store.read() as connection:

@@ -3,50 +3,92 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
+import sqlglot
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import IcebergTables
 
 from airflow_provider_rfr.builtins import Applied, apply, observe
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Column, namespace_of
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
+from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import append_files
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.inventory import ViewEntry
+from airflow_provider_rfr.lake.inventory import LiveColumn, ViewEntry, list_views
 from airflow_provider_rfr.store.engine import Clock, ControlStore, open_store
 from tests.unit.builtins.catalogs import PROJECT
 
 
-class DuckEngine:
-    """Views in a file, which outlives a crash as a catalog does; queries by DuckDB over tables without a dot.
+def _duck_type(text: str) -> str:
+    """A type of Spark in DuckDB's words."""
+    return sqlglot.exp.DataType.build(text, dialect="spark").sql("duckdb")
 
+
+def _metadata(view: ViewEntry) -> dict[str, Any]:
+    version = {
+        "version-id": 1,
+        "schema-id": 0,
+        "default-namespace": namespace_of(view.name).split("."),
+        "representations": [{"type": "sql", "sql": view.query, "dialect": "spark"}],
+    }
+    fields = [
+        {"id": number, "name": each.name, "type": each.type.replace("bigint", "long"), "required": False}
+        for number, each in enumerate(view.columns, 1)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": fields}
+    return {"properties": dict(view.properties), "schemas": [schema], "versions": [version], "current-version-id": 1}
+
+
+class DuckEngine:
+    """Views in the catalog, where Spark puts them; queries by DuckDB over tables without a dot.
+
+    :param folder: of the views' metadata
     :ivar during: called after rows were read and before they are written, once
     """
 
-    def __init__(self, catalog: Catalog, path: Path) -> None:
-        self._catalog = catalog
-        self._path = path
+    def __init__(self, catalog: Catalog, folder: Path) -> None:
+        self._catalog: Any = catalog
+        self._folder = folder
         self.calls: list[str] = []
         self.during: Callable[[], None] | None = None
 
     def views(self, catalog: Catalog) -> tuple[ViewEntry, ...]:
-        known = json.loads(self._path.read_text()) if self._path.exists() else {}
-        return tuple(ViewEntry(name, query, properties) for name, (query, properties) in sorted(known.items()))
+        return list_views(catalog)
 
-    def _write(self, views: Mapping[str, ViewEntry]) -> None:
-        self._path.write_text(json.dumps({name: (each.query, dict(each.properties)) for name, each in views.items()}))
+    def _write(self, old: str | None, new: ViewEntry | None) -> None:
+        """Put a view in the place of another one, in one transaction."""
+        rows = IcebergTables.__table__
+        with self._catalog.engine.begin() as connection:
+            if old is not None:
+                is_old = (rows.c.table_namespace == namespace_of(old)) & (rows.c.table_name == old.rpartition(".")[2])
+                connection.execute(rows.delete().where(is_old, rows.c.iceberg_type == "VIEW"))
+            if new is not None:
+                self._folder.mkdir(exist_ok=True)
+                path = self._folder / f"{uuid4().hex}.json"
+                path.write_text(json.dumps(_metadata(new)))
+                row = {
+                    "catalog_name": self._catalog.name,
+                    "metadata_location": f"file://{path}",
+                    "iceberg_type": "VIEW",
+                }
+                names = {"table_namespace": namespace_of(new.name), "table_name": new.name.rpartition(".")[2]}
+                connection.execute(rows.insert().values(**row, **names))
 
     def _known(self) -> dict[str, ViewEntry]:
-        return {each.name: each for each in self.views(self._catalog)}
+        return {each.name: each for each in list_views(self._catalog)}
 
     def create_view(
         self,
@@ -62,48 +104,96 @@ class DuckEngine:
         assert replace or name not in known, f"{name} is there"
         said = {**properties, **({"comment": comment} if comment is not None else {})}
         self.calls.append(f"create_view {name}")
-        self._write({**known, name: ViewEntry(name, sql, said)})
+        self._write(name, ViewEntry(name, sql, said, self.shown(sql, [each.name for each in columns])))
+
+    def shown(self, sql: str, columns: Sequence[str]) -> tuple[LiveColumn, ...]:
+        """What the catalog says of the columns of a view with this text; nothing here."""
+        return ()
+
+    def analyse(
+        self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]
+    ) -> Sequence[Outputs | None]:
+        with duckdb.connect() as connection:
+            for name, columns in tables.items():
+                nulls = ", ".join(f'CAST(NULL AS {_duck_type(each.type)}) AS "{each.name}"' for each in columns)
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+                connection.execute(f"CREATE TABLE {name} AS SELECT {nulls} LIMIT 0")
+            self._show_others(connection, [*tables, *(each.name for each in queries)])
+            return [self._outputs(connection, each) for each in queries]
+
+    def _show_others(self, connection: duckdb.DuckDBPyConnection, known: Iterable[str]) -> None:
+        """The catalog's own tables and users' views, as far as they can be read."""
+        for name, rows in self._inputs(" ".join(self.tables() - {*known}), {}):
+            connection.register("rows_of", rows)
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {name} AS SELECT * FROM rows_of LIMIT 0")
+        for name, view in self._known().items():
+            if MARKER not in view.properties:
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+                with suppress(duckdb.Error):
+                    connection.execute(f"CREATE VIEW {name} AS {view.query}")
+
+    def tables(self) -> set[str]:
+        there = self._catalog.namespace_exists("ops")
+        return {".".join(each) for each in self._catalog.list_tables("ops")} if there else set()
+
+    def _outputs(self, connection: duckdb.DuckDBPyConnection, query: AnalysedQuery) -> Outputs | None:
+        [text] = sqlglot.transpile(query.sql, read="spark", write="duckdb")
+        try:
+            rows = connection.execute(f"DESCRIBE {text}").fetchall()
+        except duckdb.Error as error:
+            if query.optional:
+                return None
+            raise SparkJobError(f"{query.name}: {error}") from None
+        if query.is_view:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {query.name.partition('.')[0]}")
+            connection.execute(f"CREATE VIEW {query.name} AS {text}")
+        return tuple((row[0], row[1].lower()) for row in rows)
 
     def drop_view(self, name: str) -> None:
         self.calls.append(f"drop_view {name}")
-        self._write({key: each for key, each in self._known().items() if key != name})
+        self._write(name, None)
 
     def rename_view(self, old: str, new: str) -> None:
         known = self._known()
         self.calls.append(f"rename_view {old}")
-        self._write({**{key: each for key, each in known.items() if key != old}, new: known[old]})
+        self._write(old, replace(known[old], name=new))
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
         known = self._known()
         said = {**known[name].properties, **properties, "comment": comment}
         kept = {key: value for key, value in said.items() if value is not None}
         self.calls.append(f"set_view_properties {name}")
-        self._write({**known, name: replace(known[name], properties=kept)})
+        self._write(name, replace(known[name], properties=kept))
 
     def compute(
-        self,
-        *,
-        query: str,
-        table: str,
-        target: FileTarget,
-        read: Mapping[str, int] | None = None,
-        row_wise: str | None = None,
+        self, *, query: str, table: str, target: FileTarget, snapshot: int | None = None
     ) -> tuple[StoredFile, ...]:
         self.calls.append(f"compute {table}")
+        views = self._views_in(query)
         with duckdb.connect() as connection:
-            for name, rows in self._inputs(query, read or {}):
+            for name, rows in self._inputs(" ".join((query, *views.values())), {table: snapshot}):
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
                 connection.register("rows_in", rows)
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM rows_in")
+            for name, text in reversed(views.items()):
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+                connection.execute(f"CREATE VIEW {name} AS {text}")
             found = connection.execute(query).to_arrow_table()
         if self.during is not None:
             during, self.during = self.during, None
             during()
         return tuple(file for file, _ in target.write(found))
 
-    def _inputs(self, query: str, read: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:
-        for identifier in self._catalog.list_tables("ops"):
-            name = ".".join(identifier)
+    def _views_in(self, query: str) -> dict[str, str]:
+        """Texts of the views that the query names, each before those that it names itself."""
+        found = {name: each.query for name, each in self._known().items() if name in query}
+        for text in list(found.values()):
+            found |= self._views_in(text)
+        return found
+
+    def _inputs(self, query: str, read: Mapping[str, int | None]) -> Iterator[tuple[str, pa.Table]]:
+        for name in sorted(self.tables()):
             if name in query:
                 table = self._catalog.load_table(name)
                 # A snapshot shows the columns of then; those of now may have other names.
@@ -122,18 +212,18 @@ class Place:
         self.store_url = f"sqlite:///{folder}/control.db"
         self.catalog = open_catalog(self.settings)
         self.store: ControlStore = open_store(self.store_url, clock=clock)
-        self.engine = DuckEngine(self.catalog, folder / "views.json")
+        self.engine = DuckEngine(self.catalog, folder / "views")
 
     def close(self) -> None:
         self.store.close()
         self.catalog.close()  # type: ignore[attr-defined]
 
     def plan(self, wanted: CatalogSpec, **policies: Any) -> Plan:
-        recorded, live = observe(self.catalog, self.store, project=PROJECT, views=self.engine.views)
+        recorded, live = observe(self.catalog, self.store, project=PROJECT)
         return make_plan(wanted, recorded, live, policies=Policies(**policies))
 
     def apply(self, plan: Plan, wanted: CatalogSpec, **more: Any) -> Applied:
-        given = {"sql": self.engine, "views": self.engine.views, "patience": 20.0, **more}
+        given = {"sql": self.engine, "patience": 20.0, **more}
         return apply(plan, catalog=self.catalog, store=self.store, spec=wanted, **given)
 
     def deploy(self, wanted: CatalogSpec, **policies: Any) -> Applied:
@@ -162,7 +252,7 @@ class Place:
         return sorted(found, key=str)
 
     def recorded(self, name: str) -> RecordedObject:
-        objects = observe(self.catalog, self.store, project=PROJECT, views=self.engine.views)[0].objects
+        objects = observe(self.catalog, self.store, project=PROJECT)[0].objects
         return next(each for each in objects if each.name == name)
 
     def tables(self) -> list[str]:

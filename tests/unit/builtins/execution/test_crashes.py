@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Strategy
-from airflow_provider_rfr.exceptions import StalePlanError, StepError
-from tests.unit.builtins.catalogs import contract, migration, mview, spec, table, view
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.exceptions import BlockedPlanError, StalePlanError, StepError
+from tests.unit.builtins.catalogs import made, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
 from tests.unit.builtins.execution.everything import AFTER, CORRECTED, POLICIES, check, check_corrected, prepare
 from tests.unit.builtins.execution.places import Place
@@ -21,7 +22,7 @@ from tests.unit.builtins.execution.places import Place
 LATER = replace(AFTER, version="3.0")
 MECHANISMS = {
     *("create", "adopt", "metadata", "evolve", "rewrite", "recompute", "replace_empty"),
-    *("replace", "rebind", "rename", "drop", "remove", "hold", "resume_from_new"),
+    *("replace", "bridge", "rebind", "mark_broken", "rename", "drop", "remove", "hold", "resume_from_new"),
 }
 PARTS = 8
 """Every crash is tried by one of so many tests, which can run side by side."""
@@ -115,12 +116,116 @@ def test_names_that_go_round_in_a_circle_converge_after_any_crash(tmp_path: Path
             assert place.plan(wanted).steps == () and place.tables() == ["ops.a", "ops.b"]
 
 
-OLD = table("ops.b", "id int", "n int")
+BEFORE = table("ops.t", "a int", "b int")
+SWAPPED = table("ops.t", "a int < b", "b int < a")
+OTHER_TYPES = table("ops.t", "a int", "b string")
+MORE = made("c int", "a * 100")
+"""A new column, of what its author knows as ``a``."""
 
 
-def rewritten(how: Strategy, **expressions: str) -> Any:
-    way = migration(contract("id int", "n int"), contract("id int", "n string"), how, **expressions)
-    return table("ops.b", "id int", "n string", migrations=(way,))
+@pytest.mark.parametrize(
+    ("before", "died_in", "later", "row", "once_finished"),
+    [
+        (BEFORE, SWAPPED, SWAPPED, {"a": 2, "b": 1}, None),
+        (BEFORE, SWAPPED, replace(SWAPPED, comment="x"), {"a": 2, "b": 1}, None),
+        (
+            BEFORE,
+            SWAPPED,
+            replace(SWAPPED, columns=(*SWAPPED.columns, MORE)),
+            {"a": 2, "b": 1, "c": 100},
+            {"a": 2, "b": 1, "c": 200},
+        ),
+        (BEFORE, SWAPPED, BEFORE, {"a": 1, "b": 2}, {"a": 2, "b": 1}),
+        (BEFORE, SWAPPED, table("ops.t", "c int < a", "d int < b"), {"c": 1, "d": 2}, {"c": 2, "d": 1}),
+        (
+            OTHER_TYPES,
+            table("ops.t", "a string < b", "b int < a"),
+            table("ops.t", "a string < b", "b int < a"),
+            {"a": "2", "b": 1},
+            None,
+        ),
+        (
+            BEFORE,
+            table("ops.t", made("a bigint", "b * 10", name="b"), "b int < a"),
+            table("ops.t", made("a bigint", "b * 10", name="b"), "b int < a", comment="x"),
+            {"a": 20, "b": 1},
+            None,
+        ),
+        (
+            BEFORE,
+            table("ops.t", made("a bigint", "a * 10", type="int"), "b int"),
+            table("ops.t", made("a bigint", "a * 10", type="int"), "b int", comment="x"),
+            {"a": 10, "b": 2},
+            None,
+        ),
+    ],
+    ids=["again", "comment", "column", "given up", "renamed", "types", "made", "made in place"],
+)
+def test_columns_that_exchange_their_names_keep_their_values_whatever_comes_after_a_crash(
+    tmp_path: Path,
+    before: BuiltinObject,
+    died_in: BuiltinObject,
+    later: BuiltinObject,
+    row: dict[str, Any],
+    once_finished: dict[str, Any] | None,
+) -> None:
+    """Their names are the same before and after."""
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    place.deploy(spec("1.0", before))
+    place.append("ops.t", {"a": 1, "b": "2" if before is OTHER_TYPES else 2})
+    worlds.record(place, lambda: place.deploy(spec("2.0", died_in)))
+    place.close()
+    for number in range(len(worlds.names)):
+        with died(worlds, number) as place:
+            finished = place.recorded("ops.t").columns == died_in.columns
+            place.deploy(spec("2.1", later))
+            assert place.rows("ops.t") == [once_finished if finished and once_finished else row]
+            assert place.plan(spec("2.1", later)).steps == ()
+
+
+def behind_the_last_commit(worlds: Worlds) -> int:
+    """Where everything is done but for the registry."""
+    return len(worlds.names) - worlds.names[::-1].index("commit_table")
+
+
+def test_deploys_that_die_one_after_the_other_exchange_names_once(tmp_path: Path) -> None:
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    place.deploy(spec("1.0", BEFORE))
+    place.append("ops.t", {"a": 1, "b": 2})
+    rows = []
+    for wanted in (SWAPPED, replace(SWAPPED, comment="x"), BEFORE, SWAPPED):
+        worlds.record(place, partial(place.deploy, spec("2.0", wanted)))
+        place.close()
+        place = worlds.restore(behind_the_last_commit(worlds))
+        rows += place.rows("ops.t")
+    assert rows == [{"a": 2, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 1}]
+    place.deploy(spec("2.0", SWAPPED))
+    assert place.rows("ops.t") == [{"a": 2, "b": 1}] and place.plan(spec("2.0", SWAPPED)).steps == ()
+    place.close()
+
+
+@pytest.mark.parametrize(("made_as", "row"), [(BEFORE, {"a": 2, "b": 1}), (SWAPPED, {"a": 1, "b": 2})])
+def test_a_table_that_a_deploy_made_before_it_died_knows_what_its_columns_were(
+    tmp_path: Path, made_as: BuiltinObject, row: dict[str, int]
+) -> None:
+    """The next declaration exchanges their names, or it is the one that the table was made by."""
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    worlds.record(place, lambda: place.deploy(spec("1.0", made_as)))
+    place.close()
+    with died(worlds, behind_the_last_commit(worlds)) as place:
+        place.append("ops.t", {"a": 1, "b": 2})
+        place.deploy(spec("1.1", SWAPPED))
+        assert place.rows("ops.t") == [row]
+
+
+OLD = table("ops.b", "id int", "n int", keep=False)
+
+
+def rewritten(using: str) -> BuiltinObject:
+    return table("ops.b", "id int", made("n string", using, type="int"))
 
 
 @pytest.fixture
@@ -144,23 +249,31 @@ def test_an_expression_that_is_corrected_after_a_failed_deploy_is_the_one_that_r
     place: Place, failed: Callable[..., None]
 ) -> None:
     first = table("ops.a", "id int")
-    failed(spec("2.0", first, rewritten(Strategy.REWRITE, n="CAST(n AS string)")))
-    wanted = spec("2.0", first, rewritten(Strategy.REWRITE, n="CAST(n * 100 AS string)"))
+    failed(spec("2.0", first, rewritten("CAST(n AS string)")))
+    wanted = spec("2.0", first, rewritten("CAST(n * 100 AS string)"))
     plan = place.plan(wanted)
     assert place.apply(plan, wanted).plan_hash == plan.plan_hash
     assert place.rows("ops.b") == [{"id": 1, "n": "1000"}, {"id": 2, "n": "2000"}]
 
 
-def test_a_mechanism_that_is_corrected_after_a_failed_deploy_loses_no_rows(
-    place: Place, failed: Callable[..., None]
+@pytest.mark.parametrize(
+    ("lossy", "loss"),
+    [
+        (table("ops.b", "id int", "n string", keep=False), frozenset[str]()),
+        (rewritten("TRY_CAST(n AS string)"), frozenset({"ops.b.n"})),
+    ],
+    ids=["emptied", "narrowed"],
+)
+def test_a_loss_that_is_taken_back_after_a_failed_deploy_loses_nothing(
+    place: Place, failed: Callable[..., None], lossy: BuiltinObject, loss: frozenset[str]
 ) -> None:
-    """The permission to lose them is still given; nothing makes use of it."""
-    way = migration(contract("id int"), contract("id string"), Strategy.REWRITE, id="CAST(id AS string)")
-    first, loss = table("ops.a", "id string", migrations=(way,)), frozenset({"ops.b"})
+    """The permission is still given, and nothing makes use of it."""
+    first = table("ops.a", made("id string", "CAST(id AS string)", type="int"))
     place.append("ops.a", {"id": 5})
-    failed(spec("2.0", first, rewritten(Strategy.REPLACE_EMPTY)), accept_data_loss=loss)
-    wanted = spec("2.0", first, rewritten(Strategy.REWRITE, n="CAST(n AS string)"))
+    failed(spec("2.0", first, lossy), accept_data_loss=loss)
+    wanted = spec("2.0", first, rewritten("CAST(n AS string)"))
     plan = place.plan(wanted, accept_data_loss=loss)
+    assert [each.loses for each in plan.steps if each.loses] == []
     done = place.apply(plan, wanted)
     assert [(each.name, each.how) for each in done.steps] == [("ops.a", "rewrite"), ("ops.b", "rewrite")]
     assert place.rows("ops.b") == [{"id": 1, "n": "10"}, {"id": 2, "n": "20"}]
@@ -171,14 +284,13 @@ def test_a_cast_that_a_value_stopped_runs_as_the_remedy_says(place: Place) -> No
     place.append("ops.s", {"score": "7"}, {"score": "x"})
 
     def wanted(cast: str) -> CatalogSpec:
-        way = migration(
-            contract("score string"), contract("score int"), Strategy.REWRITE, score=f"{cast}(score AS int)"
-        )
-        return spec("2.0", table("ops.s", "score int", migrations=(way,)))
+        return spec("2.0", table("ops.s", made("score int", f"{cast}(score AS int)", type="string")))
 
     with pytest.raises(StepError, match="rewrite ops.s"):
         place.deploy(wanted("CAST"))
-    place.deploy(wanted("TRY_CAST"))
+    with pytest.raises(BlockedPlanError, match="values of score that are no int would be lost"):
+        place.apply(place.plan(wanted("TRY_CAST")), wanted("TRY_CAST"))
+    place.deploy(wanted("TRY_CAST"), accept_data_loss=frozenset({"ops.s.score"}))
     assert place.rows("ops.s") == [{"score": 7}, {"score": None}]
 
 
@@ -194,7 +306,7 @@ def test_what_reads_a_table_sees_its_new_rows_though_the_deploy_died_between_the
     place.append("ops.b", {"id": 1, "n": 10})
     place.deploy(spec("1.1", OLD, *readers))
     assert place.rows("ops.m") == [{"id": 1, "n": "10"}]
-    wanted = spec("2.0", rewritten(Strategy.REWRITE, n="CAST(n + 1 AS string)"), *readers)
+    wanted = spec("2.0", rewritten("CAST(n + 1 AS string)"), *readers)
     worlds.record(place, lambda: place.deploy(wanted))
     place.close()
     for number in range(len(worlds.names)):

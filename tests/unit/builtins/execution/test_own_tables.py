@@ -24,9 +24,13 @@ def test_they_list_every_object_and_every_step_and_a_deploy_without_changes_adds
     objects = place.rows("rfr_system.builtin_objects")
     assert {row["name"] for row in objects} == {each.name for each in LOGS}
     assert {row["kind"] for row in objects} == {"log"}
-    more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns=(Column("a", "int"),))
+    columns = (Column("a", "int"),)
+    more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns, keep="billing, seven years")
     assert deploy(place, more) == "done"
-    assert len(place.rows("rfr_system.builtin_objects")) == len(LOGS) + 1
+    objects = place.rows("rfr_system.builtin_objects")
+    kept = dict.fromkeys((each.name for each in LOGS), "true")
+    kept |= {"rfr_system.builtin_objects": "false", "ops.more": "billing, seven years"}
+    assert {row["name"]: row["keep"] for row in objects} == kept
     steps = place.rows("rfr_system.migration_history")
     assert {row["state"] for row in steps} == {"done"}
     assert {(row["object_name"], row["how"]) for row in steps if row["seq"]} == {

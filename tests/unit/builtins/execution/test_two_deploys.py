@@ -12,27 +12,25 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Stability, Strategy
+from airflow_provider_rfr.builtins.spec import CatalogSpec
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError, RfrError, StalePlanError
 from airflow_provider_rfr.store.leases import acquire
-from tests.unit.builtins.catalogs import PROJECT, contract, migration, spec, table
+from tests.unit.builtins.catalogs import PROJECT, made, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
 from tests.unit.builtins.execution.places import Place
 
-WAY = migration(contract("id int"), contract("id string"), Strategy.REWRITE, id="CAST(id AS string)")
-NAMED, LOOSE = table("ops.named", "id int"), table("ops.gone", "id int", stability=Stability.UNSTABLE)
+TEXT = table("ops.text", made("id string", "CAST(id AS string)", type="int"))
+NAMED, LOOSE = table("ops.named", "id int"), table("ops.gone", "id int", keep=False)
 BEFORE = spec("1.0", table("ops.wide", "id int"), table("ops.text", "id int"), NAMED, LOOSE)
 AFTER = spec(
     "2.0",
     table("ops.wide", "id bigint"),
-    table("ops.text", "id string", migrations=(WAY,)),
+    TEXT,
     replace(NAMED, name="ops.called"),
     table("ops.fresh", "id int", comment="new"),
 )
 LATER = replace(AFTER, version="3.0", objects=tuple(each for each in AFTER.objects if each.name != "ops.fresh"))
-OTHER = spec(
-    "3.0", table("ops.wide", "id bigint", "x int"), table("ops.text", "id string", migrations=(WAY,)), NAMED, LOOSE
-)
+OTHER = spec("3.0", table("ops.wide", "id bigint", "x int"), TEXT, NAMED, LOOSE)
 
 
 def prepare(place: Place) -> None:
@@ -122,7 +120,7 @@ def test_a_deploy_that_wakes_up_after_another_one_took_over_changes_nothing(tmp_
     place = worlds.open()
     prepare(place)
     plan = place.plan(AFTER)
-    assert [each.how.value for each in plan.steps] == ["rename", "create", "rewrite", "evolve", "remove"]
+    assert [each.how.value for each in plan.steps] == ["rename", "create", "evolve", "rewrite", "remove"]
     worlds.record(place, lambda: place.apply(plan, AFTER))
     place.close()
     effects = [name for name in worlds.names if name != "the end"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark._session import SparkSettings, _of_application
+from airflow_provider_rfr.builtins.spark.session import SparkSettings, _of_application
 from airflow_provider_rfr.lake.catalog import _ICEBERG_PACKAGES, LakeSettings, spark_sql_settings
 
 LAKE = LakeSettings("lake", {"type": "sql", "uri": "postgresql://me:hidden@db/lake", "warehouse": "file:///w"})
 
 
 def settings(**options: object) -> dict[str, str]:
-    return _of_application(SparkSettings(**options), spark_sql_settings(LAKE), "app")
+    return _of_application(SparkSettings(**options), spark_sql_settings(LAKE))
 
 
 @pytest.fixture(autouse=True)

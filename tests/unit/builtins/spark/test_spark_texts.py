@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark import _engine as engine
-from airflow_provider_rfr.builtins.spark import _session as session
-from airflow_provider_rfr.builtins.spark._session import _sentence, spark_errors, without
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery
+from airflow_provider_rfr.builtins.spark import engine, session
+from airflow_provider_rfr.builtins.spark.session import spark_errors
 from airflow_provider_rfr.builtins.spec import Column
-from airflow_provider_rfr.exceptions import SparkJobError
-from airflow_provider_rfr.http.redaction import secrets_in
+from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
+from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.lake.inventory import LiveColumn
+from airflow_provider_rfr.lake.spark import spark_problem
 
 
 def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
@@ -24,27 +25,30 @@ def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
 
 def test_a_view_gets_everything_in_one_statement() -> None:
     columns = (Column("id", "bigint", comment="first"), Column("b", "string"))
-    view = engine._ViewText("ops.v", "SELECT 1", {"k": "v"}, "c", columns)
-    assert engine.create_view(view, "rfr", replace=True) == (
-        "CREATE OR REPLACE VIEW `rfr`.`ops`.`v` (`id` COMMENT 'first', `b`) COMMENT 'c' TBLPROPERTIES ('k' = 'v')"
-        " AS SELECT 1"
+    assert engine.view_body("SELECT 1", properties={"k": "v"}, comment="c", columns=columns) == (
+        "(`id` COMMENT 'first', `b`) COMMENT 'c' TBLPROPERTIES ('k' = 'v') AS SELECT 1"
     )
-    bare = engine._ViewText("ops.v", "SELECT 1", {}, None)
-    assert engine.create_view(bare, "rfr", replace=False) == "CREATE VIEW `rfr`.`ops`.`v` AS SELECT 1"
+    assert engine.view_body("SELECT 1", properties={}, comment=None, columns=()) == "AS SELECT 1"
 
 
 def test_a_text_with_comments_is_kept_whole_beside_what_spark_keeps_of_it() -> None:
-    view = engine._ViewText("ops.v", "SELECT 1 -- one", {"k": "v"}, None)
-    said = engine.create_view(view, "rfr", replace=False)
-    assert said.endswith("TBLPROPERTIES ('k' = 'v', 'rfr.text' = 'SELECT 1 -- one') AS SELECT 1 -- one")
+    said = engine.view_body("SELECT 1 -- one", properties={"k": "v"}, comment=None, columns=())
+    assert said == "TBLPROPERTIES ('k' = 'v', 'rfr.text' = 'SELECT 1 -- one') AS SELECT 1 -- one"
 
 
 def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query() -> None:
-    view = engine._ViewText("ops.v", "SELECT id FROM t", {}, None)
-    assert view.named([LiveColumn("id", "bigint")], ["id"]) == view
-    assert [each.name for each in view.named([LiveColumn("n", "bigint")], ["id"]).columns] == ["n"]
-    assert view.named([LiveColumn("id", "bigint", comment="c")], ["id"]).columns[0].comment == "c"
-    assert view.named([LiveColumn("n", "bigint")], ["id", "more"]) == view
+    assert engine.kept_columns([LiveColumn("id", "bigint")], ["id"]) == ()
+    assert [each.name for each in engine.kept_columns([LiveColumn("n", "bigint")], ["id"])] == ["n"]
+    assert engine.kept_columns([LiveColumn("id", "bigint", comment="c")], ["id"])[0].comment == "c"
+    assert engine.kept_columns([LiveColumn("n", "bigint")], ["id", "more"]) == ()
+    assert engine.kept_columns([], ["id"]) == ()
+
+
+class Catalog:
+    """Neither of a database nor of a REST server, as Hive's is."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class Told:
@@ -60,12 +64,20 @@ class Told:
 def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> None:
     session = Told()
     made = engine.SparkSqlEngine(LakeSettings("rfr", {}), session=session)  # type: ignore[arg-type]
-    made.__dict__["_persistent"] = True
     made.set_view_properties("ops.v", {"a": "1", "b": None}, None)
     assert session.said == [
         "ALTER VIEW `rfr`.`ops`.`v` SET TBLPROPERTIES ('a' = '1')",
         "ALTER VIEW `rfr`.`ops`.`v` UNSET TBLPROPERTIES IF EXISTS ('b', 'comment')",
     ]
+
+
+def test_a_view_is_refused_before_anything_is_done_where_the_catalog_holds_none() -> None:
+    session, catalog = Told(), Catalog("rfr")
+    made = engine.SparkSqlEngine(LakeSettings("rfr", {}), session=session)  # type: ignore[arg-type]
+    made.__dict__["_catalog"] = catalog
+    with pytest.raises(ConfigurationError, match="ops.v is a view, and the catalog rfr can't hold views"):
+        made.analyse({}, [AnalysedQuery("ops.v", "SELECT 1 AS n", is_view=True)])
+    assert session.said == []
 
 
 JAVA = """An error occurred while calling o38.sql.
@@ -83,11 +95,11 @@ ValueError: no such thing
 """
 
 
-class _OfSpark(Exception):
+class Py4JJavaError(Exception):
     """An error as py4j would raise it."""
 
 
-_OfSpark.__module__ = "py4j.protocol"
+Py4JJavaError.__module__ = "py4j.protocol"
 
 
 @pytest.mark.parametrize(
@@ -102,13 +114,13 @@ _OfSpark.__module__ = "py4j.protocol"
     ],
 )
 def test_what_spark_says_is_told_in_one_sentence_without_its_stack(message: str, expected: str) -> None:
-    assert _sentence(_OfSpark(message)) == expected
+    assert spark_problem(Py4JJavaError(message)) == expected
 
 
 def test_only_sparks_errors_become_ours_and_secrets_are_taken_out() -> None:
     with pytest.raises(SparkJobError, match=r"^view ops.v: can't log in with \*\*\* here$") as caught:
         with spark_errors("view ops.v", ["hunter22"]):
-            raise _OfSpark("can't log in with hunter22 here")
+            raise Py4JJavaError("can't log in with hunter22 here")
     assert caught.value.__cause__ is None
     with pytest.raises(KeyError):
         with spark_errors("view ops.v"):
@@ -125,4 +137,4 @@ def test_secrets_are_found_by_the_names_of_properties_and_in_addresses() -> None
         }
     )
     assert found == ("abcdef", "p%40ss", "p@ss")
-    assert without("abcdef at s3://lake", found) == "*** at s3://lake"
+    assert Redactor(found).text("abcdef at s3://lake") == "*** at s3://lake"

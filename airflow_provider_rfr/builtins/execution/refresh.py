@@ -1,0 +1,230 @@
+"""Refreshing materialized views: the query's rows in the place of all rows, in one commit, if anything came.
+
+The summary of that commit, and of a deploy's that computes the rows, names the snapshots of all tables that the query
+reads. A refresh that finds the same ones has nothing to do.
+
+A refresh takes no lease, so that one of an hour stops no deploy. It works on the table as it was loaded, and commits if
+it is still that: of two that change the table at once, refreshes or deploys, one commits and the other starts again. A
+table that a deploy has changed is refreshed once that deploy is finished: until then its query is in no registry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.desired import in_order
+from airflow_provider_rfr.builtins.execution.engine import SqlEngine
+from airflow_provider_rfr.builtins.execution.observe import read_recorded, view_reads
+from airflow_provider_rfr.builtins.spec import Dependency, Kind, nearest
+from airflow_provider_rfr.builtins.sql.facts import tables_below
+from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
+from airflow_provider_rfr.lake.catalog import load_table
+from airflow_provider_rfr.lake.commits import CommitConflictError, last_change
+from airflow_provider_rfr.lake.expiry import expire_table, is_ours
+from airflow_provider_rfr.lake.inventory import find_view
+from airflow_provider_rfr.lake.migrated_table import MigratedTable
+from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.store.engine import ControlStore
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+log = logging.getLogger(__name__)
+_INPUTS: Final = "rfr.inputs"
+"""In a snapshot's summary: JSON, snapshot by name of each table that was read, null for one that never had a row."""
+_TRIES: Final = 3
+
+
+def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], catalog: Catalog) -> dict[str, str]:
+    """What the summary of a commit says of the tables that its rows come from; empty if one of them can't be told.
+
+    To be called before they are read: what is committed to them meanwhile then counts as not read.
+
+    :param objects: all of the registry, by name as it is compared
+    """
+    snapshots: dict[str, int | None] = {}
+
+    def of_view(name: str) -> list[str] | None:
+        known = objects.get(name)
+        if known is not None and known.kind is Kind.VIEW:
+            return _names(known.deps, catalog)
+        table = load_table(catalog, name if known is None else known.name)
+        if table is not None:
+            change = last_change(table)
+            snapshots[name] = None if change is None else change.snapshot_id
+            return None
+        view = find_view(catalog, name) if known is None else None
+        reads = None if view is None else view_reads(view, catalog.name)
+        return None if reads is None else _names(reads, catalog)
+
+    if snapshots.keys() != set(tables_below(_names(obj.deps, catalog), of_view)):
+        return {}
+    return {_INPUTS: json.dumps(snapshots, sort_keys=True, separators=(",", ":"))}
+
+
+def _names(reads: Sequence[Dependency], catalog: Catalog) -> list[str]:
+    return [each.name.removeprefix(f"{catalog.name.casefold()}.") for each in reads]
+
+
+def files_family(identity: UUID, since: str) -> str:
+    """The prefix of the names of files with an object's rows.
+
+    It is the same for each process that tries, until one commits. So files of a dead one are collected, and files of a
+    commit never are.
+
+    :param since: a value that changes with the commit
+    """
+    return f"rfr-{hashlib.sha256(f'{identity}/{since}'.encode()).hexdigest()[:32]}-"
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What became of one materialized view.
+
+    :ivar state: ``refreshed``, or ``unchanged`` if nothing had come since its rows were computed
+    :ivar rows: that it has now; None where that is not known
+    :ivar snapshot_id: its newest one, as text, because Airflow's pages round numbers of this size
+    """
+
+    name: str
+    state: str
+    rows: int | None = None
+    snapshot_id: str | None = None
+
+
+def refresh(
+    names: Sequence[str] = (),
+    *,
+    project: str,
+    catalog: Catalog,
+    store: ControlStore,
+    sql: SqlEngine,
+    force: bool = False,
+) -> tuple[Refreshed, ...]:
+    """Refresh materialized views as they are deployed, what is read before its readers.
+
+    Safe to repeat: after a crash nothing is changed, or all, and what was refreshed is unchanged.
+
+    :param names: empty, the default, for all of the project
+    :param force: also where nothing came, for a query that says something else each time
+    :raises ConfigurationError: a name is not that of a deployed materialized view; nothing was done
+    :raises StepError: one can't be refreshed, mostly because a deploy or others change it; those before it are done
+    :raises SchemaError: the query's columns or values don't fit the table
+    :raises SparkJobError: Spark can't run the query
+    """
+    deployed = _Deployed(project, catalog, store)
+    return tuple(_refresh(deployed, name, sql, force) for name in deployed.chosen(names))
+
+
+def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: ControlStore) -> dict[str, bool]:
+    """Whether something came, by name, for the same materialized views as :func:`refresh`; takes no Spark.
+
+    :raises ConfigurationError: a name is not that of a deployed materialized view
+    :raises StepError: one can't be refreshed
+    """
+    deployed = _Deployed(project, catalog, store)
+    return {each.obj.name: each.is_due for each in map(deployed.load, deployed.chosen(names))}
+
+
+class _Loaded(NamedTuple):
+    """A materialized view at one moment; ``summary`` is that of a commit whose rows are computed from now on."""
+
+    obj: RecordedObject
+    table: MigratedTable
+    summary: Mapping[str, str]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something came since its rows were computed, or whether that can't be told."""
+        noted = self.table.last_summary().get(_INPUTS)
+        return noted is None or noted != self.summary.get(_INPUTS)
+
+
+class _Deployed(NamedTuple):
+    """What is deployed, looked up again each time."""
+
+    project: str
+    catalog: Catalog
+    store: ControlStore
+
+    def _objects(self) -> dict[str, RecordedObject]:
+        with self.store.read() as connection:
+            return {each.key: each for each in read_recorded(connection, self.project).objects}
+
+    def chosen(self, names: Sequence[str]) -> list[str]:
+        objects = self._objects()
+        known = {key: each.name for key, each in objects.items() if each.kind is Kind.MATERIALIZED_VIEW}
+        wanted = {name.casefold(): name for name in names} or known
+        if unknown := [name for key, name in wanted.items() if key not in known]:
+            problem = f"{unknown[0]} is not a deployed materialized view of project {self.project}"
+            raise ConfigurationError("name", problem, nearest(unknown[0], known.values()) or "deploy it first")
+        reads = {key: [read.name for read in each.deps] for key, each in objects.items()}
+        return [key for key in in_order(reads, str) if key in wanted]
+
+    def load(self, key: str) -> _Loaded:
+        """The materialized view as it is now, if it is as the registry has it."""
+        objects = self._objects()
+        obj = objects.get(key)
+        if obj is None or obj.kind is not Kind.MATERIALIZED_VIEW:
+            raise _refused(key, "a deploy has just removed it", "leave it out")
+        table = MigratedTable.load(self.catalog, obj.name)
+        if table is None:
+            raise _refused(obj.name, "it is gone from the catalog", "deploy with the policy drift: repair")
+        if table.properties.get(MARKER) != str(obj.uuid):
+            raise _refused(obj.name, "it does not carry our marker: no deploy made it", "plan a deploy")
+        deploy = table.properties.get(DEPLOY)
+        if deploy != obj.deploy_id:
+            # Its rows may be those of another query already, which an older one must not take away again.
+            remedy = "wait for the deploy; if it failed, deploy again"
+            raise _refused(obj.name, f"deploy {deploy} has changed it and is not finished", remedy)
+        return _Loaded(obj, table, inputs_summary(obj, objects, self.catalog))
+
+
+def _refused(name: str, problem: str, remedy: str) -> StepError:
+    return StepError(name, "refresh", problem, remedy)
+
+
+def _refresh(deployed: _Deployed, name: str, sql: SqlEngine, force: bool) -> Refreshed:
+    """Refresh one; start again when another refresh, or a deploy, committed first."""
+    for _ in range(_TRIES):
+        found = deployed.load(name)
+        if not force and not found.is_due:
+            entry = found.table.entry
+            log.info("%s: nothing came since its rows were computed", found.obj.name)
+            return Refreshed(found.obj.name, "unchanged", entry.rows, str(entry.snapshot_id))
+        with suppress(CommitConflictError):
+            return _compute(deployed.catalog, found, sql)
+        log.info("%s: others committed while its rows were computed; starting again", found.obj.name)
+    raise _refused(name, f"others committed {_TRIES} times while its rows were computed", "run it again later")
+
+
+def _compute(catalog: Catalog, found: _Loaded, sql: SqlEngine) -> Refreshed:
+    """Compute the rows and commit them; then delete files of dead refreshes, and expire snapshots: each refresh leaves
+    a copy of all rows. Nothing is changed where the table is no longer as it was loaded."""
+    obj, table, change = found.obj, found.table, TableChange()
+    target = table.coming(change, files_family(obj.uuid, f"refresh/{table.snapshot_id}"))
+    files = sql.compute(query=str(obj.sql), table=obj.name, target=target)
+    try:
+        # A snapshot in any case: it is what makes the other one's commit fail.
+        snapshot = table.replace_rows(change, files, target, found.summary, always=True)
+    except CommitConflictError:
+        target.store.delete(each.location for each in files)
+        raise
+    rows = sum(each.rows for each in files)
+    log.info("%s: refreshed, %s rows", obj.name, rows)
+    try:
+        target.collect(files)
+        if is_ours(table.properties):
+            expire_table(catalog, table.name)
+    except Exception as error:  # noqa: BLE001 - stores fail in their own ways, and their texts may name secrets
+        reason = str(error) if isinstance(error, RfrError) else type(error).__name__
+        log.warning("%s is refreshed, but could not be tidied up: %s", table.name, reason)
+    return Refreshed(obj.name, "refreshed", rows, str(snapshot))

@@ -1,0 +1,219 @@
+"""What becomes of a table, from first to last: what it starts from, what differs, how that is done, and what it costs.
+
+The gentlest action that loses nothing is taken. What would make values or rows unreachable is a loss: it is counted,
+and nothing is done before somebody accepts it by name. What needs values that no row has stops the deploy until the
+column says, in its ``was``, how they are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Set
+
+from airflow_provider_rfr.builtins.desired import relation
+from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, same_names
+from airflow_provider_rfr.builtins.planning._origin import Origin, is_unfinished
+from airflow_provider_rfr.builtins.planning.columns import (
+    EVERYTHING,
+    NOTHING,
+    Change,
+    Effects,
+    diff_columns,
+    expressions_of,
+    folded,
+    gentlest,
+    pending_renames,
+    possible_renames,
+    proposed,
+    schema_updates,
+)
+from airflow_provider_rfr.builtins.planning.plan import Action, Load, Policies
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
+from airflow_provider_rfr.builtins.state import LiveKind
+from airflow_provider_rfr.lake.types import is_plain
+
+
+def decide_table(decision: Decision, origin: Origin, inputs: Inputs, policies: Policies, accepted: Set[str]) -> None:
+    """Decide about an object with a table behind it.
+
+    :param accepted: losses that somebody accepted, by names as they are compared
+    """
+    desired, known = decision.desired, decision.desired.recorded
+    # A deploy that did not finish may have made the table already.
+    is_table = desired.live is not None and desired.live.kind is LiveKind.TABLE and desired.live.marker == desired.uuid
+    was_no_table = known is not None and relation(known.kind) is not LiveKind.TABLE and not is_table
+    if origin.there and not was_no_table:
+        _Change(decision, origin, accepted).decide(inputs, policies)
+    else:
+        decision.how = Action.CREATE
+        if desired.sql is not None:
+            decision.details["sql"] = desired.sql
+        if known is None:
+            decision.reasons.append(because(Why.NEW))
+        else:
+            decision.reasons += origin.drift if not was_no_table else ()
+            decision.effects = decision.becomes()
+    if desired.kind is Kind.SOURCE:
+        _decide_load(decision)
+
+
+class _Change:
+    """How a table that is there becomes the declared one."""
+
+    def __init__(self, decision: Decision, origin: Origin, accepted: Set[str]) -> None:
+        self._decision, self._origin, self._accepted = decision, origin, accepted
+        self._desired, self._obj = decision.desired, decision.desired.obj
+        self._target = (*self._obj.columns, *origin.left)
+        self._renames = pending_renames(origin.columns, self._target, recorded=origin.told, moved=origin.moved)
+        self._changes = diff_columns(origin.columns, self._target, self._renames)
+        self._values = expressions_of(origin.columns, self._target, self._changes, self._renames, origin.moved)
+        self._losses: dict[str, str] = {}
+
+    def decide(self, inputs: Inputs, policies: Policies) -> None:
+        decision, origin, known = self._decision, self._origin, self._desired.recorded
+        decision.words += map(str, self._changes)
+        how = self._with_the_rest(self._columns_and_layout(), inputs)
+        # An adopted manual change is kept: writing everything that is declared would revert it.
+        if how is None and (policies.drift == "repair" if origin.drift else origin.note is not None):
+            how = Action.METADATA
+        decision.how = how = Action.ADOPT if origin.adopted else how
+        if how is Action.RECOMPUTE and self._obj.query is not None:
+            decision.details["sql"] = self._desired.sql
+        renamed = {each.column for each in self._changes if each.what is Change.RENAME}
+        decision.was_used = renamed | self._values.texts.keys()
+        decision.effects = Effects.of(origin.columns, self._target, self._changes, self._contents(how))
+        decision.lose(self._losses, self._accepted)
+        decision.problems += self._maybe_renamed()
+        if known is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
+            # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
+            decision.effects |= decision.becomes()
+        if how is not None and origin.note is not None:
+            decision.reasons.append(origin.note)
+        if origin.adopted:
+            decision.reasons.append(because(Why.ADOPTED))
+
+    def _columns_and_layout(self) -> Action | None:
+        """The action that columns, partitioning and keys ask for, with its details, losses and problems."""
+        layout, how = self._layout(), gentlest(self._changes)
+        if layout and how is not Action.REWRITE:
+            how = Action.EVOLVE
+        if how is Action.REWRITE or self._values.texts:
+            how = self._make_values()
+        self._losses = dict(self._lost(how))
+        if how is not None:
+            self._decision.details |= {**schema_updates(self._origin.columns, self._target, self._renames), **layout}
+        if how is Action.REWRITE:
+            self._decision.details["expressions"] = dict(self._values.texts)
+        return how
+
+    def _layout(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for said, name in (("partitioned by", "partitioning"), ("keys", "keys")):
+            old, new = getattr(self._origin, name), getattr(self._obj, name)
+            if not same_names(old, new):
+                words = f"~ {said}: {', '.join(old) or 'nothing'} -> {', '.join(new) or 'nothing'}"
+                self._decision.words.append(words)
+                found[name] = list(new)
+        return found
+
+    def _make_values(self) -> Action:
+        """Where values are needed that no row has: from the query, from a ``using``, or not at all."""
+        decision, values = self._decision, self._values
+        if self._obj.query is not None:
+            return Action.RECOMPUTE
+        decision.problems += [because(Why.USING_UNREADABLE, *each) for each in values.unreadable.items()]
+        if values.missing and not self._desired.keeps_rows:
+            # Rows that may be made again are not worth an expression.
+            return Action.REPLACE_EMPTY
+        declared, note = folded(self._obj.columns), self._origin.note
+        for each in values.missing:
+            if note is not None and note.why is Why.CHANGED_BY_HAND:
+                decision.problems.append(because(Why.NOT_UNDONE, each.column))
+                continue
+            decision.problems.append(because(Why.NEEDS_USING, each.column, each.before or "nothing", each.after))
+            decision.paste.append(_entry(declared[each.key], proposed(each, self._changes)))
+        return Action.REWRITE
+
+    def _lost(self, how: Action | None) -> Iterator[tuple[str, str]]:
+        """Names to accept, and what they stand for."""
+        if not self._desired.keeps_rows:
+            return
+        for each in self._changes:
+            if each.what is Change.DROP:
+                yield f"{self._obj.name}.{each.column}", f"column {each.column}"
+        for column in self._obj.columns if how is Action.REWRITE else ():
+            if column.name in self._values.narrowed:
+                yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
+
+    def _maybe_renamed(self) -> Iterator[Reason]:
+        """Questions about columns that nobody let go, while others like them come."""
+        for old, new in possible_renames(self._changes):
+            lost = f"{self._obj.name}.{old}"
+            if lost in self._losses and lost.casefold() not in self._accepted:
+                yield because(Why.MAYBE_RENAMED, new, old, old)
+
+    def _with_the_rest(self, how: Action | None, inputs: Inputs) -> Action | None:
+        """The action for all of it: there may be more to do than its columns ask for."""
+        decision, known = self._decision, self._desired.recorded
+        decision.note_metadata()
+        if how is None and decision.differences.keys() - {Why.RENAMED}:
+            how = Action.METADATA
+        kind = self._desired.kind
+        is_filled = kind in (Kind.MATERIALIZED_VIEW, Kind.SOURCE) and not _appends(self._obj)
+        if is_filled and known is not None and known.kind is not kind and known.keep is not False:
+            # Rows that nothing can make again are overwritten by a query's result, or by the first refresh.
+            self._losses = {self._obj.name: "all rows"}
+        if kind is not Kind.MATERIALIZED_VIEW:
+            return how
+        decision.input_reasons = {**inputs.contents, **inputs.shape}
+        decision.reasons += decision.input_reasons.values()
+        is_new = decision.differences.keys() & {Why.KIND_CHANGED, Why.QUERY_CHANGED, Why.STAR_CHANGED}
+        return Action.RECOMPUTE if decision.input_reasons or is_new else how
+
+    def _contents(self, how: Action | None) -> frozenset[str]:
+        """Columns whose values readers may see changed."""
+        if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY):
+            return EVERYTHING
+        return frozenset(map(str.casefold, self._values.texts)) if how is Action.REWRITE else NOTHING
+
+
+def _appends(obj: BuiltinObject) -> bool:
+    """Whether a refresh leaves the rows that are there."""
+    options = (obj.refresh or {}).get("options")
+    return isinstance(options, Mapping) and options.get("mode") == "append"
+
+
+def _entry(column: Column, was: Was) -> str:
+    """The column with its ``was``, as a line of YAML to paste."""
+    parts = {name: value for name, value in (("name", was.name), ("type", was.type), ("using", was.using)) if value}
+    said = ", ".join(f"{name}: {_scalar(value)}" for name, value in parts.items())
+    required = ", required: true" if column.required else ""
+    comment = f", comment: {_scalar(column.comment)}" if column.comment else ""
+    return f"- {{name: {_scalar(column.name)}, type: {_scalar(column.type)}{required}{comment}, was: {{{said}}}}}"
+
+
+def _scalar(text: str) -> str:
+    # JSON is YAML: texts in double quotes where a plain word might be read as something else.
+    is_word = is_plain(text) and text.casefold() not in ("null", "true", "false")
+    return text if is_word else json.dumps(text, ensure_ascii=False)
+
+
+def _decide_load(decision: Decision) -> None:
+    """Rows of a source come from a refresh: note why one has to run after the deploy."""
+    known, live = decision.desired.recorded, decision.desired.live
+    redefined = Why.DEFINITION_CHANGED in decision.differences
+    if redefined:
+        decision.words.append("~ definition: the next refresh starts a new generation")
+    if known is None or known.kind is not Kind.SOURCE or decision.how is Action.CREATE:
+        why = Load.CREATED
+    elif redefined:
+        why = Load.REDEFINED
+    elif decision.how is Action.REPLACE_EMPTY or (live is not None and not live.rows and is_unfinished(known, live)):
+        # An earlier deploy may have emptied it, and died before it could ask for the refresh.
+        why = Load.EMPTIED
+    else:
+        return
+    if decision.how is None and decision.problems:
+        return
+    decision.details["load_anew"] = why.value
+    decision.how = decision.how or Action.METADATA

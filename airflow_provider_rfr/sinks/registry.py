@@ -1,0 +1,140 @@
+"""The registered sinks: what deploys and users decide about them, and the snapshots that they keep from being expired.
+
+Decisions are made in the caller's transactions. Nothing is sent here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.commits import write_table_properties
+from airflow_provider_rfr.lake.expiry import hold_property
+from airflow_provider_rfr.lake.increments import SourceTable
+from airflow_provider_rfr.sinks._columns import Pins
+from airflow_provider_rfr.sinks._windows import Window
+from airflow_provider_rfr.sinks.spec import CHOICES, SinkSpec, SinkState
+from airflow_provider_rfr.store import sinks as store
+from airflow_provider_rfr.store.sinks import SinkRow
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+_FREE: Final[Mapping[str, Any]] = {"held_at": None, "held_reason": None, "behind": None}
+_FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "window": None, "deploy_id": None}
+_RELEASES: Final = CHOICES[1:]
+
+
+def sink_states(connection: Connection) -> tuple[SinkState, ...]:
+    """All sinks, by name, as plans compare them."""
+    rows = store.all_sinks(connection)
+    return tuple(SinkState(each.uuid, each.name, each.source, each.cursor, each.on_replace) for each in rows)
+
+
+def needed_physicals(connection: Connection) -> frozenset[str]:
+    """Uuids of tables that a sink still has to read from: garbage collection leaves them."""
+    return frozenset(each.physical for each in store.all_sinks(connection) if each.physical is not None)
+
+
+def register_sink(
+    connection: Connection,
+    identity: UUID,
+    name: str,
+    spec: SinkSpec,
+    source: UUID,
+    columns: Sequence[str],
+    renamed: Mapping[str, str],
+    now_ms: int,
+) -> None:
+    """Insert the sink's row, or bring it to what is declared. Doing it again changes nothing.
+
+    :param source: id of the exported object
+    :param columns: the sent columns by the names that they have in the source now, in the order of ``spec.columns``
+        where it has any; empty if they are not known
+    :param renamed: those that it called otherwise when the sink was registered last: old names, as compared, to new
+    :param now_ms: milliseconds since 1970, by the store's clock
+    """
+    row = store.load_sink(connection, identity)
+    moved = row is not None and row.source != source
+    before = Pins.loads(row.pins) if row is not None and not moved else None
+    pins = Pins.of(spec, columns, before, renamed).dumps()
+    if row is None:
+        store.insert_sink(connection, identity, name, source, pins, spec.on_replace, now_ms)
+        return
+    values: dict[str, Any] = {"name": name, "pins": pins, "on_replace": spec.on_replace, "source": str(source)}
+    if moved:
+        # A cursor means nothing in another table; what becomes of it is decided later in the deploy.
+        values |= {**_FROM_THE_START, "behind": None, "held_at": now_ms, "held_reason": "it has another source now"}
+    store.change_sink(connection, row.uuid, **values)
+
+
+def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str, now_ms: int, *, about: str) -> None:
+    """Decide what becomes of a sink whose source was emptied or is another one; nothing for one that is gone.
+
+    Doing it again changes nothing, nor does it when a later deploy decides the same about the same once more.
+
+    :param choice: one of :data:`CHOICES`
+    :param about: id of the deploy that emptied the source, as in the summary of its snapshots, which shows which rows
+        came after that; or of the new source
+    """
+    row = store.load_sink(connection, identity)
+    mark = f"{about}/{choice}"
+    if row is None or row.decided_by == mark:
+        return
+    if choice != "hold":
+        _decide(connection, row, choice, now_ms, about, decided_by=mark)
+    elif row.behind is None:
+        # One that is held for rows that others replaced continues behind those.
+        held = {"held_at": now_ms, "held_reason": reason, "window": None} if row.held_at is None else {}
+        store.change_sink(connection, row.uuid, **held, deploy_id=about, decided_by=mark)
+
+
+def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
+    """Decide what becomes of a sink that waits for it, or of any other.
+
+    :param choice: ``resume_from_new`` (with the rows that came since its source was replaced; for a sink that is not
+        held, since now) or ``resend``
+    :raises ConfigurationError: there is no such sink, or no such choice
+    """
+    row = store.load_sink(connection, identity)
+    if row is None:
+        raise ConfigurationError("sink", f"no sink with the id {identity} is registered", "deploy it first")
+    if choice not in _RELEASES:
+        raise ConfigurationError("choice", f"{choice!r} is unknown", f"one of {', '.join(_RELEASES)}")
+    if choice != "resend" and row.behind is not None:
+        store.change_sink(connection, row.uuid, **_FREE, window=None, cursor=row.behind, sequence=None)
+    else:
+        _decide(connection, row, choice, now_ms if row.held_at is None else row.held_at, row.deploy_id)
+
+
+def _decide(connection: Connection, row: SinkRow, choice: str, since: int, about: str | None, **more: Any) -> None:
+    values: dict[str, Any] = {"since": since, "deploy_id": about}
+    if choice == "resend":
+        values = {**_FROM_THE_START, "since": None, "round": row.round + 1}
+    store.change_sink(connection, row.uuid, **_FREE, **values, **more)
+
+
+def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | None = None) -> None:
+    """Write from which sequence number on the sink needs the table of this name; nothing for no table.
+
+    :param row: the sink's; None: it needs no snapshot any more
+    """
+    table = SourceTable.load(catalog, name)
+    if table is None:
+        return
+    begin, end = hold_property("sink."), f".{identity.hex[:8]}"
+    # Also under a name that it had.
+    holds: dict[str, str | None] = dict.fromkeys(
+        each for each in table.properties if each.startswith(begin) and each.endswith(end)
+    )
+    if row is not None:
+        needed = None
+        if row.since is None and row.physical in (None, table.uuid):
+            at = table.head if row.cursor is None else row.cursor
+            needed = table.sequence(at if row.window is None else Window.loads(row.window).needs)
+        holds[f"{begin}{row.name}{end}"] = str(needed or 0)
+    if holds:
+        write_table_properties(catalog, name, holds)

@@ -1,0 +1,15 @@
+"""Five kills of deploys, as the campaign of migrations deals them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.migrations_chaos import Campaign
+
+KILLS, SEED = 5, 1
+
+
+def test_after_five_kills_releases_are_as_if_created_fresh(tmp_path: Path) -> None:
+    report = Campaign(SEED, tmp_path).run(KILLS)
+    assert report.kills >= KILLS and report.reads > report.releases, "the reader looked on"
+    assert report.clean, report.notes

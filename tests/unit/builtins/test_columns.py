@@ -1,0 +1,408 @@
+"""Every row of the table of column changes, the updates that do them, and what PyIceberg makes of those."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, NestedField, StringType
+
+from airflow_provider_rfr.builtins.planning.columns import (
+    Change,
+    Expressions,
+    diff_columns,
+    expressions_of,
+    gentlest,
+    narrows,
+    pending_renames,
+    possible_renames,
+    proposed,
+    schema_updates,
+)
+from airflow_provider_rfr.builtins.planning.plan import Action
+from airflow_provider_rfr.builtins.spec import Column, Was
+from airflow_provider_rfr.builtins.sql.parse import columns_read, compose
+from tests.profile import examples
+from tests.unit.builtins.catalogs import column, columns, made, run_updates
+
+
+def changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> tuple[list[str], Action | None]:
+    found = diff_columns(old, new, pending_renames(old, new))
+    return [str(each) for each in found], gentlest(found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "how"),
+    [
+        (["a int"], ["a int", "b string"], ["+ column b string"], Action.EVOLVE),
+        (["a int"], ["b string", "a int"], ["+ column b string"], Action.EVOLVE),
+        (["a int"], ["a int", "b string!"], ["+ column b string, required"], Action.REWRITE),
+        (["a int", "b int"], ["a int"], ["- column b int (its values stay in older"], Action.EVOLVE),
+        (["a int"], ["b int < a"], ["> column a -> b (rename)"], Action.EVOLVE),
+        (["a int"], ["b int < a", "a int"], ["> column a -> b (rename)", "+ column a int"], Action.EVOLVE),
+        (["a int", "b int"], ["b int < a", "a int < b"], ["> column a -> b", "> column b -> a"], Action.EVOLVE),
+        (["a int", "b int"], ["b int", "a int"], ["~ column order: b, a"], Action.EVOLVE),
+        (["a int"], ["a bigint"], ["^ a: int -> bigint (widen)"], Action.EVOLVE),
+        (["a float"], ["a double"], ["^ a: float -> double (widen)"], Action.EVOLVE),
+        (["a decimal(10,2)"], ["a decimal(12,2)"], ["^ a: decimal(10,2) -> decimal(12,2)"], Action.EVOLVE),
+        (["a decimal(10,2)"], ["a decimal(20,4)"], ["! a: decimal(10,2) -> decimal(20,4)"], Action.REWRITE),
+        (["a decimal(12,2)"], ["a decimal(10,2)"], ["! a: decimal(12,2) -> decimal(10,2)"], Action.REWRITE),
+        (["a bigint"], ["a int"], ["! a: bigint -> int (incompatible)"], Action.REWRITE),
+        (["a string"], ["a int"], ["! a: string -> int (incompatible)"], Action.REWRITE),
+        (["a int"], ["a string"], ["! a: int -> string (incompatible)"], Action.REWRITE),
+        (["a date"], ["a timestamp"], ["! a: date -> timestamp (incompatible)"], Action.REWRITE),
+        (["a timestamp"], ["a timestamp_ntz"], ["! a: timestamp -> timestamp_ntz"], Action.REWRITE),
+        (["a struct<x:int>"], ["a struct<x:bigint>"], ["^ a: struct<x:int> -> struct<x:bigint>"], Action.EVOLVE),
+        (["a struct<x:int>"], ["a struct<y:int>"], ["! a: struct<x:int> -> struct<y:int>"], Action.REWRITE),
+        (["a int!"], ["a int"], ["~ a: required -> optional"], Action.EVOLVE),
+        (["a int"], ["a int!"], ["~ a: optional -> required (if no value is NULL)"], Action.EVOLVE),
+        (["a int"], ["b bigint < a"], ["> column a -> b (rename)", "^ b: int -> bigint (widen)"], Action.EVOLVE),
+        (["a int"], ["A int"], [], None),
+        (["a int"], ["a int"], [], None),
+    ],
+)
+def test_the_classes_of_column_changes(old: list[str], new: list[str], said: list[str], how: Action | None) -> None:
+    words, found = changes(columns(*old), columns(*new))
+    assert found is how
+    assert len(words) == len(said) and all(word.startswith(start) for word, start in zip(words, said, strict=True))
+
+
+def test_a_comment_is_metadata() -> None:
+    found = diff_columns((Column("a", "int"),), (Column("a", "int", comment="an a"),))
+    assert [each.what for each in found] == [Change.COMMENT] and gentlest(found) is Action.METADATA
+
+
+def test_a_rename_that_was_done_is_not_done_again_though_it_is_still_declared() -> None:
+    for texts in (["b int < a"], ["b int < a", "a int"], ["b int < a", "a int < b"]):
+        assert pending_renames(columns(*texts), columns(*texts)) == {}
+
+
+def test_columns_that_exchange_their_names_and_nothing_else_are_still_seen() -> None:
+    """The contract is the same text before and after; what the columns hold is not."""
+    old, new = columns("a int", "b int"), columns("a int < b", "b int < a")
+    assert pending_renames(old, new) == {"a": "b", "b": "a"}
+    assert changes(old, new)[0][:2] == ["> column b -> a (rename)", "> column a -> b (rename)"]
+
+
+def test_where_nobody_wrote_down_what_a_column_was_called_its_new_name_means_that_it_was_renamed() -> None:
+    live = columns("a int", "b int")
+    assert pending_renames(live, columns("b int < a", "a int"), recorded=False) == {}
+    assert pending_renames(columns("a int"), columns("b int < a"), recorded=False) == {"b": "a"}
+
+
+def test_one_column_is_not_renamed_to_two() -> None:
+    assert pending_renames(columns("a int"), columns("b int < a", "c int < a")) == {"b": "a"}
+
+
+def test_of_the_names_that_a_column_had_the_one_that_is_there_counts_and_the_newest_of_several() -> None:
+    """Rows 22 and 23: versions that were skipped."""
+    for there, was in (("a int", "a"), ("b int", "b")):
+        assert pending_renames(columns(there), columns("c int < b < a")) == {"c": was}
+        assert pending_renames(columns(there), columns("c int < b < a"), recorded=False) == {"c": was}
+    assert pending_renames(columns("a int", "b int"), columns("c int < b < a")) == {"c": "b"}
+    assert pending_renames(columns("c int < b < a"), columns("c int < b < a")) == {}
+
+
+SWAPPED = (("a int < b", "b int < a"), {"a": "b", "b": "a"})
+SHIFTED = (("b int < a", "c int < b"), {"b": "a", "c": "b"})
+
+
+@pytest.mark.parametrize(
+    ("left", "declared", "renames"),
+    [
+        (SWAPPED, ("a int < b", "b int < a", "c int"), {}),
+        (SWAPPED, ("a int", "b int"), {"a": "b", "b": "a"}),
+        (SWAPPED, ("c int < a", "d int < b"), {"c": "b", "d": "a"}),
+        (SWAPPED, ("c int < b < a", "d int < a < b"), {"c": "b", "d": "a"}),
+        (SHIFTED, ("c int < b", "b int < a", "a int"), {}),
+        (SHIFTED, ("a int", "b int"), {"a": "b", "b": "c"}),
+        (SHIFTED, ("d int < a", "c int < b"), {"d": "b"}),
+        (SHIFTED, ("d int < b < a", "c int < b"), {"d": "b"}),
+        (SHIFTED, ("a int", "d int < c < b"), {"d": "c", "a": "b"}),
+        (SHIFTED, ("a int < b", "d int < a"), {"a": "c", "d": "b"}),
+        ((("c int < a", "a int"), {"c": "a"}), ("a int", "c int < a"), {}),
+        ((("c int < a", "a int"), {"c": "a"}), ("a int",), {"a": "c"}),
+        ((("c int < a",), {"c": "a"}), ("a int", "c int"), {"a": "c"}),
+        ((("c int < a",), {"c": "a"}), ("d int < c",), {"d": "c"}),
+    ],
+)
+def test_after_renames_of_a_deploy_that_died_names_mean_recorded_columns(
+    left: tuple[tuple[str, ...], dict[str, str]], declared: tuple[str, ...], renames: dict[str, str]
+) -> None:
+    """What it did and is still declared is done; what is not declared any more is undone."""
+    there, moved = left
+    assert pending_renames(columns(*there), columns(*declared), moved=moved) == renames
+
+
+# Values that a `was` makes
+
+
+def expressions(old: tuple[Column, ...], new: tuple[Column, ...]) -> Expressions:
+    renames = pending_renames(old, new)
+    return expressions_of(old, new, diff_columns(old, new, renames), renames)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "texts"),
+    [
+        ("a string", made("a int", "CAST(a AS int)"), {"a": "CAST(a AS int)"}),
+        ("a string", made("a int", "CAST(a AS int)", type="string"), {"a": "CAST(a AS int)"}),
+        ("a string", made("a int", "CAST(A AS int)", name="A", type="string"), {"a": "CAST(A AS int)"}),
+        ("b string", made("a int", "CAST(b AS int)", name="b", type="string"), {"a": "CAST(b AS int)"}),
+        ("b string", made("a int", "CAST(a AS int)", name="b"), {"a": "CAST(b AS int)"}),
+        ("b string", made("a int", "a + b", name="b"), {"a": "b + b"}),
+        ("x int", made("a int!", "x + 1"), {"a": "x + 1"}),
+        ("x int", made("a int", "x + 1"), {"a": "x + 1"}),
+        ("a int", made("a bigint", "a * 100", type="int"), {"a": "a * 100"}),
+        ("b int", made("a bigint", "a * 100", name="b"), {"a": "b * 100"}),
+        ("b int", made("a int", "b * 100", name="b", type="int"), {"a": "b * 100"}),
+        ("a bigint", made("a bigint", "a * 100", type="int"), {}),
+        ("a int", made("a int", "a * 100", type="int"), {}),
+        ("a int", made("a bigint", "a + 1"), {}),
+        ("a int", made("a int", "a + 1"), {}),
+        ("a date", made("a int", "CAST(a AS int)", type="string"), {}),
+        ("x int", made("a int!", "x + 1", name="b"), {}),
+        ("x int", made("a int!", "x + 1", type="string"), {}),
+    ],
+)
+def test_a_using_makes_values_where_its_was_meets_the_column_and_values_are_needed(
+    old: str, new: Column, texts: dict[str, str]
+) -> None:
+    before = columns(old, "kept int")
+    found = expressions(before, columns(new, "kept int"))
+    assert (found.texts, found.unreadable) == (texts, {})
+
+
+def test_of_several_the_newest_was_that_meets_is_taken_and_any_old_name_may_be_used() -> None:
+    """Row 22."""
+    length = Was("b", "string", "length(b)")
+    new = columns(column("c int", length, Was("a", "double", "CAST(a AS int)"), Was("a", None, "0")))
+    for there, text in (
+        ("b string", "length(b)"), ("a double", "CAST(a AS int)"), ("a date", "0"), ("c string", None),
+    ):  # fmt: skip
+        assert expressions(columns(there), new).texts.get("c") == text
+    anyway = columns(column("c int", Was("b"), Was("a"), Was("a", None, "b + c"), Was("b", None, "a + c")))
+    assert expressions(columns("a string"), anyway).texts == {"c": "a + a"}
+    assert expressions(columns("b string"), anyway).texts == {"c": "b + b"}
+
+
+def test_names_that_need_quotes_are_quoted_in_what_is_proposed_and_in_what_is_taken_over() -> None:
+    old = (Column("owner name", "string"), Column("from", "string"))
+    new = (Column("owner", "int", was=(Was("owner name", None, "length(owner)"),)), Column("from", "int"))
+    assert expressions(old, new).texts == {"owner": "length(`owner name`)"}
+    (missing,) = expressions(old, new).missing
+    assert proposed(missing, (missing,)) == Was(None, "string", "CAST(`from` AS int)")
+
+
+def test_what_is_missing_and_what_can_not_be_read_is_told_by_column() -> None:
+    old = columns("a string", "b string", "c string")
+    found = expressions(old, columns("a int", made("b int", "CAST(b AS"), made("c int", "x + c"), "d int!"))
+    assert [each.column for each in found.missing] == ["a", "d"]
+    assert found.unreadable == {
+        "b": "'CAST(b AS' can't be read as an expression",
+        "c": "it reads x, and the table has a, b, c",
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "using", "lossy"),
+    [
+        ("string", "int", "CAST(a AS int)", False),
+        ("string", "int", "try_cast(a AS int)", True),
+        ("string", "int", "coalesce(TRY_TO_NUMBER(a, '9'), 0)", True),
+        ("string", "int", "CAST(retry_count AS int)", False),
+        ("string", "int", "CAST(try_count AS int)", False),
+        ("bigint", "int", "CAST(a AS int)", True),
+        ("double", "float", "CAST(a AS float)", True),
+        ("decimal(12,2)", "decimal(10,2)", "CAST(a AS decimal(10,2))", True),
+        ("struct<x:int,y:int>", "struct<x:int>", "named_struct('x', a.x)", True),
+        ("int", "string", "CAST(a AS string)", False),
+    ],
+)
+def test_a_column_is_narrowed_where_a_value_may_be_turned_down_or_its_type_could_be_widened_back(
+    before: str, after: str, using: str, lossy: bool
+) -> None:
+    assert narrows(before, after, using) is lossy
+    found = expressions(
+        (Column("a", before), *columns("retry_count int", "try_count int")), (made(f"a {after}", using),)
+    )
+    assert found.narrowed == (("a",) if lossy else ())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "was"),
+    [
+        ("a string", "a int", Was(None, "string", "CAST(a AS int)")),
+        ("a string", "b int < a", Was("a", "string", "CAST(a AS int)")),
+        ("`x` int", "a int!", Was(using="CAST(0 AS int)")),
+        ("`x` int", "a decimal(10,2)!", Was(using="CAST(0 AS decimal(10,2))")),
+        ("`x` int", "a string!", Was(using="''")),
+        ("`x` int", "a date!", Was(using="current_date()")),
+        ("`x` int", "a array<int>!", Was(using="CAST(NULL AS array<int>)")),
+    ],
+)
+def test_a_was_is_proposed_for_whatever_needs_values(old: str, new: str, was: Was) -> None:
+    before, after = columns(old), columns(new)
+    found = diff_columns(before, after, pending_renames(before, after))
+    (needs,) = (each for each in found if each.what in (Change.RETYPE, Change.ADD_REQUIRED))
+    assert proposed(needs, found) == was
+    answered = expressions(before, columns(column(new.partition(" < ")[0], was)))
+    assert answered.missing == () and answered.unreadable == {}
+
+
+@pytest.mark.parametrize(
+    ("expression", "names", "result"),
+    [
+        ("rows + 1", {"ROWS": "a"}, "a + 1"),
+        ("`rows` + 1", {"rows": "`a b`"}, "`a b` + 1"),
+        ("rows.x + 1", {"rows": "a"}, "a.x + 1"),
+        ("'rows' || rows", {"rows": "a"}, "'rows' || a"),
+        ("transform(xs, rows -> rows + n)", {"rows": "a", "n": "m"}, "transform(xs, rows -> rows + m)"),
+        ("CAST(rows AS INT) /* rows */", {"rows": "a"}, "CAST(a AS INT) /* rows */"),
+        ("rows + rows", {"rows": "a"}, "a + a"),
+        ("a + b", {"a": "b", "b": "a"}, "b + a"),
+        ("x", {}, "x"),
+    ],
+)
+def test_only_the_names_of_columns_are_touched(expression: str, names: dict[str, str], result: str) -> None:
+    assert compose(expression, names) == result
+
+
+def test_columns_of_an_expression() -> None:
+    assert columns_read("CASE WHEN a.b > 1 THEN C ELSE a END") == ("a", "c")
+    with pytest.raises(ValueError, match="can't be read as an expression"):
+        columns_read("CAST(a AS")
+
+
+# Updates
+
+
+def test_a_column_that_comes_while_one_of_its_type_goes_may_be_the_same() -> None:
+    found = diff_columns(columns("finished_at timestamp"), columns("ended_at timestamp"))
+    assert possible_renames(found) == [("finished_at", "ended_at")]
+    assert possible_renames(diff_columns(columns("a int"), columns("b string"))) == []
+
+
+NAMES = "abcdef"
+KINDS = ["int", "bigint", "string", "float", "double", "decimal(10,2)", "decimal(12,2)", "decimal(12,4)"]
+
+
+@st.composite
+def two_lists(draw: st.DrawFn) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
+    def one(name: str, before: str | None = None) -> Column:
+        was = () if before is None else (Was(before),)
+        return Column(name, draw(st.sampled_from(KINDS)), draw(st.booleans()), None, was)
+
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+    old = tuple(one(name) for name in names)
+    new = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+    sources = draw(st.permutations(names))
+    befores = [draw(st.sampled_from([None, source])) for source in [*sources, *[None] * len(new)]]
+    return old, tuple(one(name, before) for name, before in zip(new, befores, strict=False))
+
+
+@examples(400)
+@given(two_lists())
+def test_updates_lead_from_any_columns_to_any_others_and_carry_each_column_that_is_the_same(
+    two: tuple[tuple[Column, ...], tuple[Column, ...]],
+) -> None:
+    """Columns know where they came from by a comment, which travels with them."""
+    old, new = two
+    old = tuple(Column(each.name, each.type, each.required, f"was {each.name}") for each in old)
+    renames = pending_renames(old, new)
+    result = run_updates(old, _without_comments(schema_updates(old, new, renames)))
+    assert [(each.name, each.type, each.required) for each in result] == [
+        (each.name, each.type, each.required) for each in new
+    ]
+    replaced = {each.column for each in diff_columns(old, new, renames) if each.what is Change.RETYPE}
+    for each in result:
+        source = renames.get(each.name) or (each.name if each.name not in renames.values() else None)
+        kept = source in {column.name for column in old} and each.name not in replaced
+        assert each.comment == (f"was {source}" if kept else None)
+
+
+def _without_comments(found: dict[str, Any]) -> dict[str, Any]:
+    batches = [[each for each in batch if each["op"] != "comment"] for batch in found.get("updates", [])]
+    return {**found, "updates": batches}
+
+
+ICEBERG = {
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "string": StringType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "decimal(10,2)": DecimalType(10, 2),
+    "decimal(12,2)": DecimalType(12, 2),
+}
+TEXTS = {str(kind): text for text, kind in ICEBERG.items()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["a int", "b string"], ["x int", "b string", "a bigint", "y string"]),
+        (["a int"], ["b int < a", "a string"]),
+        (["a int", "b string"], ["a string < b", "b int < a"]),
+        (["a int", "b int"], ["b bigint < a", "a bigint < b"]),
+        (["a int", "b string", "c float"], ["c double", "a string"]),
+        (["a int", "b string"], ["b int < a"]),
+        (["a int!", "b decimal(10,2)"], ["b decimal(12,2)", "a int"]),
+        (["a string"], ["a int"]),
+        (["a int", "b int", "c int"], ["b int < a", "c int < b", "a int < c"]),
+        (["a int", "b int", "c int", "d int"], ["d int", "c int", "b int", "a int"]),
+    ],
+)
+def test_pyiceberg_does_the_updates_in_one_transaction(tmp_path: Path, old: list[str], new: list[str]) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("ops")
+    before, after = columns(*old), columns(*new)
+    fields = [
+        NestedField(number, each.name, ICEBERG[each.type], required=each.required)
+        for number, each in enumerate(before, 1)
+    ]
+    table = catalog.create_table("ops.t", Schema(*fields))
+    renames = pending_renames(before, after)
+    with table.transaction() as transaction:
+        for batch in schema_updates(before, after, renames)["updates"]:
+            with transaction.update_schema() as update:
+                for operation in batch:
+                    _update(update, operation)
+    found = catalog.load_table("ops.t")
+    assert [(each.name, TEXTS[str(each.field_type)]) for each in found.schema().fields] == [
+        (each.name, each.type) for each in after
+    ]
+    ids = {each.name: number for number, each in enumerate(before, 1)}
+    for new_name, source in renames.items():
+        if not any(each["op"] == "drop" and each["column"] == source for each in _first(before, after, renames)):
+            assert found.schema().find_field(new_name).field_id == ids[source]
+    assert len(found.metadata.metadata_log) == 1
+
+
+def _first(before: tuple[Column, ...], after: tuple[Column, ...], renames: dict[str, str]) -> list[Any]:
+    return schema_updates(before, after, renames)["updates"][0]
+
+
+def _update(update: Any, operation: dict[str, Any]) -> None:
+    name = operation["column"]
+    if operation["op"] == "add":
+        update.add_column(name, ICEBERG[operation["type"]])
+    elif operation["op"] == "drop":
+        update.delete_column(name)
+    elif operation["op"] == "rename":
+        update.rename_column(name, operation["to"])
+    elif operation["op"] == "widen":
+        update.update_column(name, field_type=ICEBERG[operation["type"]])
+    elif operation["op"] == "relax":
+        update.make_column_optional(name)
+    elif operation["op"] == "move":
+        behind = operation["after"]
+        update.move_first(name) if behind is None else update.move_after(name, behind)
+    else:
+        assert operation["op"] == "comment"
+        update.update_column(name, doc=operation["comment"])

@@ -1,0 +1,290 @@
+"""DROP and RENAME: refused while anything is known to use the connection, whole or not at all, and tidied up after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.builtins import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.desired import DesiredObject
+from airflow_provider_rfr.builtins.planning._decision import record_of
+from airflow_provider_rfr.builtins.spec import SinkSpec
+from airflow_provider_rfr.builtins.state import dumps
+from airflow_provider_rfr.connections import parse_statement
+from airflow_provider_rfr.connections._journal import _REMOVED
+from airflow_provider_rfr.connections.alteration import execute
+from airflow_provider_rfr.connections.statement import Settings
+from airflow_provider_rfr.connections.types import Definition
+from airflow_provider_rfr.exceptions import (
+    AlterationRefusedError,
+    ConnectionConflictError,
+    ConnectionNotFoundError,
+    ConnectionRightsError,
+)
+from airflow_provider_rfr.store.connection_audit import ConnectionNotes
+from airflow_provider_rfr.store.deliveries import EndpointKey, ensure_endpoint
+from airflow_provider_rfr.store.deploys import Entry, write_registry
+from airflow_provider_rfr.webhooks.config import TriggerBlock
+from airflow_provider_rfr.webhooks.operations import resume
+from airflow_provider_rfr.webhooks.outbox import endpoints_of, register_endpoints
+from tests.unit.connections.worlds import CANARY, Bench
+
+API = Definition("api", "rfr_api", host="http://one", password=CANARY)
+TUNNEL = Definition("tunnel", "ssh", host="bastion")
+BROKER = Definition("broker", "kafka", host="broker", extra={"ssh_conn_id": "tunnel"})
+DROP = "DROP CONNECTION api"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path, API, TUNNEL, BROKER)
+    made.shelf.secrets = {"env:NEW": "new-secret"}
+    return made
+
+
+def refused(bench: Bench, text: str) -> list[str]:
+    before = dict(bench.shelf.connections)
+    with pytest.raises(AlterationRefusedError) as caught:
+        bench.alter(text)
+    assert bench.shelf.connections == before
+    return [str(problem) for problem in caught.value.problems]
+
+
+def references(bench: Bench, name: str) -> dict[str, str]:
+    with bench.store.read() as connection:
+        return ConnectionNotes(connection, name).secret_references()
+
+
+def test_a_connection_that_nothing_uses_is_dropped_with_what_was_noted_of_it(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    outcome = bench.alter(DROP)
+    assert (outcome.result, outcome.lines()) == ("dropped", ["connection api: dropped"])
+    assert "api" not in bench.shelf.connections
+    assert references(bench, "api") == {}
+    row = bench.audit()[0]
+    assert (row.id, row.state, row.statement, row.actor) == (outcome.alteration, "applied", DROP, "tester")
+    assert row.options == {"name": {"before": "api", "after": None}}
+
+
+def test_what_is_missing_is_an_error_unless_it_may_be_missing(bench: Bench) -> None:
+    with pytest.raises(ConnectionNotFoundError):
+        bench.alter("DROP CONNECTION none")
+    assert bench.alter("DROP CONNECTION IF EXISTS none").result == "missing"
+    bench.alter("DROP CONNECTION IF EXISTS api")
+    assert bench.alter("DROP CONNECTION IF EXISTS api").result == "missing"
+
+
+@pytest.mark.parametrize("text", ["DROP CONNECTION {}", "ALTER CONNECTION {} RENAME TO other"])
+def test_a_task_keeps_its_connections_however_far_away(bench: Bench, text: str) -> None:
+    bench.run("load", "api")
+    bench.run("sink", "broker", kind="sink")
+    done = "dropped" if text.startswith("DROP") else "renamed"
+    (problem,) = refused(bench, text.format("api"))
+    assert problem.startswith(f"can't be {done}: used by refresh load.refresh (run): it runs; run it with another")
+    assert [each.partition(";")[0] for each in refused(bench, text.format("tunnel"))] == [
+        f"can't be {done}: used by sink sink.refresh (run) by broker > tunnel: it runs",
+        f"can't be {done}: connection broker refers to it",
+    ]
+    assert [row.state for row in bench.audit()] == ["refused", "refused"]
+
+
+@pytest.mark.parametrize("state", ["idle", "stalled", "running"])
+def test_a_task_that_ended_keeps_its_connection_until_airflow_no_longer_has_it(bench: Bench, state: str) -> None:
+    bench.run("load", "api")
+    bench.end("load", state, "success")
+    assert "used by refresh load.refresh" in refused(bench, DROP)[0]
+    bench.shelf.states.clear()
+    assert "used by refresh load.refresh" in refused(bench, DROP)[0], "Airflow can't be asked"
+    bench.end("load", state, "gone")
+    assert bench.alter(DROP).result == "dropped"
+
+
+def deploy(bench: Bench, *objects: BuiltinObject) -> None:
+    """The registry as a deploy of these objects leaves it."""
+    recorded = [record_of(DesiredObject(each), 1) for each in objects]
+    entries = [Entry(str(each.uuid), each.name, each.kind.value, each.name, dumps(each).decode()) for each in recorded]
+
+    def write(connection: Connection) -> None:
+        write_registry(
+            connection, "rfr", base_revision=0, version="1", deploy_id="d", entries=entries, forgotten=(), now=1
+        )
+
+    bench.store.run(write)
+
+
+def test_deployed_sources_and_sinks_keep_the_connections_that_they_name(bench: Bench) -> None:
+    definition = {"api_conn_id": "api", "streams": ["tunnel"]}
+    source = BuiltinObject(kind=Kind.SOURCE, name="raw.orders", id=uuid4(), source=definition)
+    settings = {"connection": "broker", "path": "tunnel"}
+    export = SinkSpec(source="raw.orders", to="http", settings=settings)
+    deploy(bench, source, BuiltinObject(kind=Kind.SINK, name="out.orders", id=uuid4(), sink=export))
+    assert refused(bench, DROP) == [
+        "can't be dropped: source raw.orders is declared with it; declare another connection, and deploy"
+    ]
+    assert "sink out.orders is declared with it" in refused(bench, "DROP CONNECTION broker")[0]
+    assert len(refused(bench, "DROP CONNECTION tunnel")) == 1, "only the broker: a stream's name is no connection"
+
+
+def test_a_trigger_keeps_its_connection_until_it_is_forgotten(bench: Bench) -> None:
+    endpoint = {"connection": "api", "payload": {"a": 1}}
+    block = TriggerBlock.model_validate({"config": {"notify": endpoint, "other": {**endpoint, "connection": "broker"}}})
+    endpoints = endpoints_of("lake", "raw.orders", block, "shop")
+    # What a delivery does: it enqueues, then it notes where its endpoints are declared.
+    bench.store.run(lambda connection: [ensure_endpoint(connection, key) for key in endpoints])
+    register_endpoints(bench.store, endpoints, "a place")
+    assert refused(bench, DROP) == [
+        "can't be dropped: trigger shop/notify of lake.raw.orders is called with it; name another connection there and"
+        " deliver; if it is gone: airflow rfr triggers resume raw.orders shop/notify"
+    ]
+    resume(bench.store, [EndpointKey("lake", "raw.orders", "notify", "shop")])
+    assert bench.alter(DROP).result == "dropped"
+
+
+def test_the_connection_of_the_control_store_stays(bench: Bench) -> None:
+    bench.world = replace(bench.world, store_conn_id="api")
+    assert "the control store is found by it" in refused(bench, DROP)[0]
+
+
+def test_everything_that_uses_it_is_named_at_once(bench: Bench) -> None:
+    bench.run("load", "tunnel")
+    bench.run("sink", "broker", kind="sink")
+    assert len(refused(bench, "DROP CONNECTION tunnel")) == 3
+
+
+def test_who_may_not_edit_a_connection_may_not_drop_it(bench: Bench) -> None:
+    bench.shelf.forbidden.add("api")
+    with pytest.raises(ConnectionRightsError, match="may not edit api"):
+        bench.alter(DROP)
+    assert bench.audit()[0].state == "refused"
+
+
+def test_a_dry_run_drops_nothing(bench: Bench) -> None:
+    def dry(text: str) -> str:
+        statement = replace(parse_statement(text), settings=Settings(dry_run=True))
+        return execute(bench.world, statement, actor="tester").notice
+
+    assert dry(DROP) == "it would be dropped"
+    with pytest.raises(AlterationRefusedError, match="broker refers to it"):
+        dry("DROP CONNECTION tunnel")
+    assert ("api" in bench.shelf.connections, bench.audit()) == (True, [])
+
+
+def test_what_somebody_changed_meanwhile_is_not_dropped(bench: Bench) -> None:
+    def other_hand() -> None:
+        bench.shelf.connections["api"] = replace(API, login="by-hand")
+
+    bench.shelf.before_commit = other_hand
+    with pytest.raises(ConnectionConflictError):
+        bench.alter(DROP)
+    assert bench.shelf.connections["api"].login == "by-hand"
+    assert bench.audit()[0].state == "conflict"
+
+
+def test_nobody_can_refer_to_a_connection_while_it_is_dropped(bench: Bench) -> None:
+    told: list[str] = []
+
+    def meanwhile() -> None:
+        bench.shelf.before_commit = lambda: None
+        with pytest.raises(ConnectionConflictError, match="api is renamed or dropped just now") as caught:
+            bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
+        told.append(caught.value.connection)
+
+    bench.shelf.before_commit = meanwhile
+    bench.alter(DROP)
+    assert told == ["broker"]
+
+
+def test_a_connection_that_gets_a_reference_just_now_is_not_dropped(bench: Bench) -> None:
+    def meanwhile() -> None:
+        bench.shelf.before_commit = lambda: None
+        with pytest.raises(ConnectionConflictError, match="broker gets another reference just now"):
+            bench.alter(DROP)
+
+    bench.shelf.before_commit = meanwhile
+    bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
+    assert "connection broker refers to it" in refused(bench, DROP)[0]
+
+
+def test_a_reference_to_what_was_dropped_meanwhile_is_refused(bench: Bench) -> None:
+    def meanwhile(definition: Definition) -> None:
+        bench.shelf.connections.pop("api", None)
+
+    bench.shelf.identity = meanwhile  # type: ignore[method-assign]
+    with pytest.raises(AlterationRefusedError, match="there is no connection 'api' any more"):
+        bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
+    assert bench.shelf.connections["broker"] == BROKER
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def kill(bench: Bench, victim: str, when: str) -> Callable[[], None]:
+    """A process that is killed right before or after a step; returns what makes the next one as any other."""
+    work = getattr(bench.shelf, victim)
+
+    def dying(*arguments: object) -> None:
+        if when == "after":
+            work(*arguments)
+        raise Killed
+
+    setattr(bench.shelf, victim, dying)
+    return lambda: setattr(bench.shelf, victim, work)
+
+
+@pytest.mark.parametrize("again", [DROP, "DROP CONNECTION IF EXISTS api", "VALIDATE CONNECTION tunnel"])
+def test_a_drop_that_died_after_it_was_done_is_finished(bench: Bench, again: str) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    mend = kill(bench, "drop", "after")
+    with pytest.raises(Killed):
+        bench.alter(DROP)
+    mend()
+    assert references(bench, "api") == {"password": "env:NEW"}
+    if again == DROP:
+        with pytest.raises(ConnectionNotFoundError):
+            bench.alter(again)
+    else:
+        bench.alter(again)
+    if "tunnel" in again:
+        # Nobody asked for it again, but somebody made another connection of that name.
+        bench.shelf.connections["api"] = replace(API, host="http://another")
+        bench.alter("COMMENT ON CONNECTION api IS 'another one'")
+    assert references(bench, "api") == {}
+    row = bench.audit()[-2]
+    assert (row.statement, row.state, row.detail) == (DROP, "applied", _REMOVED)
+
+
+def test_a_drop_that_died_before_it_was_done_changed_nothing(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    mend = kill(bench, "drop", "before")
+    with pytest.raises(Killed):
+        bench.alter(DROP)
+    mend()
+    bench.alter("COMMENT ON CONNECTION api IS 'still there'")
+    assert references(bench, "api") == {"password": "env:NEW"}
+    assert [row.state for row in bench.audit()] == ["applied", "failed", "applied"]
+    assert bench.alter(DROP).result == "dropped"
+
+
+def test_a_rename_that_died_after_it_was_done_is_finished(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    mend = kill(bench, "rename", "after")
+    with pytest.raises(Killed):
+        bench.alter("ALTER CONNECTION api RENAME TO shop")
+    mend()
+    with pytest.raises(ConnectionNotFoundError):
+        bench.alter("ALTER CONNECTION api RENAME TO shop")
+    assert references(bench, "shop") == {"password": "env:NEW"}
+    assert bench.audit()[0].state == "applied"
+
+
+def test_a_connection_that_nothing_uses_is_renamed(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    assert bench.alter("ALTER CONNECTION api RENAME TO shop").result == "renamed"
+    assert "api" not in bench.shelf.connections
+    assert references(bench, "shop") == {"password": "env:NEW"}

@@ -1,0 +1,188 @@
+"""ROTATE KEYS: the other side always knows one of the two keys, whoever else rotates, and whoever dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+from airflow_provider_rfr.connections import parse_statement
+from airflow_provider_rfr.connections.alteration import Outcome, execute
+from airflow_provider_rfr.connections.statement import Settings
+from airflow_provider_rfr.connections.types import Definition
+from airflow_provider_rfr.exceptions import AlterationRefusedError, ConnectionConflictError
+from airflow_provider_rfr.store.connection_audit import ConnectionNotes
+from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.store.leases import LeaseKind, take_lease
+from tests.unit.connections.worlds import Bench
+
+ROTATE = "ALTER CONNECTION bastion ROTATE KEYS"
+A_WHILE = 61
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, Definition("bastion", "ssh", host="b", login="me", extra={"private_key": "first"}))
+
+
+def keys(bench: Bench) -> dict[str, str]:
+    return dict(bench.shelf.connections["bastion"].extra)
+
+
+def public_of(private: str) -> str:
+    key = load_ssh_private_key(private.encode(), None).public_key()
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def test_only_keys_of_ssh_connections_are_rotated(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Definition("pg", "postgres", host="h"))
+    with pytest.raises(AlterationRefusedError, match="has no keys"):
+        bench.alter("ALTER CONNECTION pg ROTATE KEYS")
+
+
+def test_rotating_keys_leaves_the_other_side_one_that_it_knows(bench: Bench) -> None:
+    first = bench.alter(ROTATE)
+    after_first = keys(bench)
+    assert after_first["private_key"] == "first"
+    assert after_first["public_keys"] in first.notice
+    # At once, before restarts are waited for.
+    assert any(after_first["public_keys"] in line for line in bench.said)
+    bench.later(A_WHILE)
+    second = bench.alter(ROTATE)
+    after_second = keys(bench)
+    assert after_second["private_key"] == after_first["next_private_key"]
+    assert len(after_second["public_keys"].splitlines()) == 2
+    for outcome in (first, second):
+        told = f"{outcome.to_json()} {bench.audit()} {bench.said}"
+        assert "PRIVATE KEY" not in told
+
+
+def test_a_second_rotation_waits_until_the_other_side_can_know_the_key_that_it_takes_into_use(bench: Bench) -> None:
+    bench.alter(ROTATE)
+    before = keys(bench)
+    with pytest.raises(ConnectionConflictError, match="were rotated 0 s ago; install the new public key") as caught:
+        bench.alter("ALTER CONNECTION IF EXISTS bastion ROTATE KEYS")
+    assert caught.value.retryable
+    assert keys(bench) == before
+    assert [row.state for row in bench.audit()] == ["conflict", "applied"]
+    bench.alter("ALTER CONNECTION bastion SET (port = 2222)")
+    bench.later(A_WHILE)
+    bench.alter(ROTATE)
+    assert keys(bench)["private_key"] == before["next_private_key"]
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_of_two_rotations_at_once_one_gets_a_conflict(bench: Bench, tmp_path: Path, attempt: int) -> None:
+    together = threading.Barrier(2)
+    made: list[Outcome] = []
+    refused: list[ConnectionConflictError] = []
+
+    def rotate() -> None:
+        store = open_store(f"sqlite:///{tmp_path}/control.db")
+        together.wait()
+        try:
+            made.append(execute(replace(bench.world, store=store), parse_statement(ROTATE), actor="somebody"))
+        except ConnectionConflictError as error:
+            refused.append(error)
+        store.close()
+
+    threads = [threading.Thread(target=rotate) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert (len(made), len(refused)) == (1, 1)
+    assert refused[0].retryable
+    stored = keys(bench)
+    assert stored["private_key"] == "first"
+    assert stored["public_keys"] in made[0].notice
+    assert stored["public_keys"].startswith(public_of(stored["next_private_key"]))
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def kill(bench: Bench, when: str) -> Callable[[], None]:
+    """A rotation whose process is killed; returns what makes the connections as they were before."""
+    commit = bench.shelf.commit
+
+    def dying(*arguments: object) -> None:
+        if when == "after":
+            commit(*arguments)  # type: ignore[arg-type]
+        raise Killed
+
+    def mend() -> None:
+        bench.shelf.commit = commit  # type: ignore[method-assign]
+
+    bench.shelf.commit = dying  # type: ignore[method-assign, assignment]
+    return mend
+
+
+def test_a_rotation_that_died_before_its_keys_were_stored_is_made_by_the_next_one(bench: Bench) -> None:
+    mend = kill(bench, "before")
+    with pytest.raises(Killed):
+        bench.alter(ROTATE)
+    mend()
+    assert keys(bench) == {"private_key": "first"}
+    outcome = bench.alter(ROTATE)
+    assert outcome.result == "applied"
+    assert keys(bench)["public_keys"] in outcome.notice
+
+
+def test_a_rotation_that_died_after_its_keys_were_stored_is_finished_and_not_repeated(bench: Bench) -> None:
+    bench.run("load", "bastion")
+    bench.obey("load")
+    mend = kill(bench, "after")
+    with pytest.raises(Killed):
+        bench.alter(ROTATE)
+    mend()
+    stored = keys(bench)
+    outcome = bench.alter(ROTATE)
+    assert keys(bench) == stored
+    assert (outcome.result, outcome.to_json()["restarted"]) == ("unchanged", 1)
+    assert outcome.notice.endswith(f"before the next rotation: {stored['public_keys']}")
+    with pytest.raises(ConnectionConflictError):
+        bench.alter(ROTATE)
+    bench.later(A_WHILE)
+    bench.alter(ROTATE)
+    assert keys(bench)["private_key"] == stored["next_private_key"]
+
+
+def test_a_dead_rotation_blocks_the_next_one_for_the_time_of_its_lease(bench: Bench) -> None:
+    # Nobody renews it, and nobody gives it back.
+    bench.store.run(
+        lambda connection: take_lease(
+            connection, bench.store.now(connection), LeaseKind.CONNECTION, "bastion", "dead", 30_000
+        )
+    )
+    with pytest.raises(ConnectionConflictError, match="another process is altering it"):
+        bench.alter(ROTATE)
+    bench.later(31)
+    assert bench.alter(ROTATE).result == "applied"
+
+
+def test_a_dry_run_shows_no_key_that_nobody_will_have(bench: Bench) -> None:
+    dry = replace(parse_statement(ROTATE), settings=Settings(dry_run=True))
+    outcome = execute(bench.world, dry, actor="tester")
+    assert outcome.result == "planned"
+    assert "ssh-" not in outcome.notice
+
+
+def test_rotating_the_key_of_a_file_keeps_it_until_the_other_side_knows_the_next(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Definition("bastion", "ssh", host="b", extra={"key_file": "/k"}))
+    bench.shelf.secrets = {"env:PW": "pw"}
+    bench.alter("ALTER CONNECTION bastion SET (password = SECRET 'env:PW')")
+    bench.alter(ROTATE)
+    first = keys(bench)
+    assert (first["key_file"], "private_key" in first) == ("/k", False)
+    bench.later(A_WHILE)
+    bench.alter(ROTATE)
+    second = keys(bench)
+    assert (second["private_key"], "key_file" in second) == (first["next_private_key"], False)
+    with bench.store.read() as connection:
+        assert ConnectionNotes(connection, "bastion").secret_references() == {"password": "env:PW"}

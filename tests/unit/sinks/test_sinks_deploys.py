@@ -1,0 +1,272 @@
+"""Sinks go on across real deploys: rows sent before are not sent again, those that came meanwhile are sent once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.exceptions import SinkHeldError
+from airflow_provider_rfr.sinks.registry import release_sink
+from airflow_provider_rfr.sinks.run import SinkRun, run_sink
+from airflow_provider_rfr.store.sinks import SinkRow, load_sink
+from tests.unit.builtins.catalogs import column, made, mview, sink, spec, table
+from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
+from tests.unit.builtins.execution.places import Place
+
+OLD, NEW = ("id bigint", "n int"), ("id bigint", "n string")
+
+
+T = table("ops.t", *OLD, exportable=True, keep=False)
+EVOLVED = replace(T, columns=(*T.columns, column("more string")))
+REWRITTEN = replace(T, columns=(T.columns[0], made("n string", "CAST(n AS string)", type="int")))
+EMPTY = table("ops.t", *NEW, exportable=True, keep=False)
+
+
+@dataclass
+class Deployed:
+    """A place with a sink on one of its objects."""
+
+    place: Place
+    settings: dict[str, Any] = field(default_factory=dict)
+    source: str = "ops.t"
+    columns: tuple[str, ...] = ()
+
+    @property
+    def out(self) -> Path:
+        return self.place.folder / "out"
+
+    def sink(self) -> BuiltinObject:
+        settings = {"path": str(self.out), "batch_size": 2, **self.settings}
+        return sink("ops.k", self.source, *self.columns, settings=settings, keep=False)
+
+    def deploy(self, version: str, *objects: BuiltinObject, **policies: Any) -> CatalogSpec:
+        wanted = spec(version, *objects, self.sink())
+        self.place.settle(wanted, **policies)
+        return wanted
+
+    def add(self, *rows: tuple[int, Any]) -> None:
+        self.place.append("ops.t", *({"id": number, "n": n} for number, n in rows))
+
+    def run(self) -> SinkRun:
+        sink = self.sink()
+        assert sink.sink is not None
+        return run_sink(sink.id, sink.name, sink.sink, catalog=self.place.catalog, store=self.place.store)
+
+    def sent(self) -> list[tuple[Any, ...]]:
+        files = sorted(self.out.iterdir()) if self.out.exists() else []
+        return [tuple(json.loads(line).values()) for file in files for line in file.read_text().splitlines()]
+
+    def held(self) -> bool:
+        return self._row().held_at is not None
+
+    def release(self, choice: str) -> None:
+        store = self.place.store
+        store.run(lambda each: release_sink(each, self.sink().id, choice, store.now(each)))
+
+    def decided(self) -> bool:
+        return self._row().decided_by is not None
+
+    def _row(self) -> SinkRow:
+        with self.place.store.read() as connection:
+            found = load_sink(connection, self.sink().id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def deployed(tmp_path: Path) -> Iterator[Deployed]:
+    place = Place(tmp_path)
+    made = Deployed(place)
+    made.deploy("1.0", T)
+    made.add((1, 10), (2, 20), (3, 30))
+    made.run()
+    made.add((4, 40))
+    yield made
+    place.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "last"),
+    [
+        (EVOLVED, 60),
+        (REWRITTEN, "60"),
+        (replace(EVOLVED, name="ops.renamed"), 60),
+    ],
+)
+def test_a_sink_goes_on_across_the_mechanism(deployed: Deployed, wanted: BuiltinObject, last: Any) -> None:
+    """Row 51 and its like. One row was not sent before the migration, one comes after it."""
+    deployed.source = wanted.name
+    deployed.deploy("2.0", wanted)
+    deployed.place.append(wanted.name, {"id": 6, "n": last})
+    assert deployed.run().rows == 2
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (4, 40), (6, last)]
+    assert deployed.run().rows == 0
+
+
+@pytest.mark.parametrize(("columns", "name"), [((), "m"), (("id", "n"), "n"), (("id", "m"), "m")])
+@pytest.mark.parametrize("retyped", [False, True])
+def test_a_sink_goes_on_across_a_rename(deployed: Deployed, columns: tuple[str, ...], name: str, retyped: bool) -> None:
+    """One row was not sent before; a new type is another column to Iceberg."""
+    m = made("m string", "CAST(n AS string)", name="n") if retyped else column("m int < n")
+    wanted = table("ops.t", "id bigint", m, exportable=True)
+    deployed.columns = columns
+    deployed.deploy("2.0", wanted)
+    deployed.place.append("ops.t", {"id": 6, "m": "60" if retyped else 60})
+    assert deployed.run().rows == 2
+    lines = [line for file in sorted(deployed.out.iterdir()) for line in file.read_text().splitlines()]
+    assert [json.loads(line) for line in lines[3:]] == [{"id": 4, name: 40}, {"id": 6, name: "60" if retyped else 60}]
+    assert deployed.run().rows == 0
+
+
+def test_a_sink_that_runs_during_the_migration_sends_each_row_once(deployed: Deployed) -> None:
+    """And a writer appends meanwhile."""
+
+    def meanwhile() -> None:
+        deployed.run()
+        deployed.add((5, 50))
+
+    deployed.place.engine.during = meanwhile
+    deployed.deploy("2.0", REWRITTEN)
+    deployed.add((6, "60"))
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, "60")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "policies"),
+    [
+        (REWRITTEN, {}),
+        (EMPTY, {"sinks": {"ops.k": "resume_from_new"}}),
+        (EMPTY, {"sinks": {"ops.k": "resend"}}),
+    ],
+)
+def test_runs_before_each_effect_of_a_deploy_send_each_row_once(
+    deployed: Deployed, wanted: BuiltinObject, policies: Any
+) -> None:
+    begun, running = False, False
+
+    def run(name: str) -> None:
+        nonlocal begun, running
+        begun = begun or name != "run"
+        if begun and not running:
+            running = True
+            deployed.run()
+            running = False
+
+    with before_each_effect(deployed.place, run):
+        deployed.place.deploy(spec("2.0", wanted, deployed.sink()), **policies)
+    deployed.add((6, "60"))
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (4, 40), (6, "60")]
+    assert not deployed.held()
+
+
+@pytest.mark.parametrize("settings", [{}, {"emit": "diff", "keys": ["id"]}])
+def test_a_materialized_view_that_is_computed_anew_sends_what_is_other(tmp_path: Path, settings: Any) -> None:
+    """Row 54: equal contents send nothing; an export of changes sends the differences of others."""
+    place = Place(tmp_path)
+    made = Deployed(place, settings, "ops.m")
+
+    def version(number: str, query: str, kind: str = "bigint") -> None:
+        made.deploy(number, T, mview("ops.m", query, f"id {kind}", "n bigint", exportable=True))
+
+    made.place.deploy(spec("1.0", T))
+    made.add((1, 10), (2, 20))
+    version("1.1", "SELECT id, CAST(n AS BIGINT) AS n FROM ops.t")
+    made.run()
+    first = made.sent()
+    assert [row[-2:] for row in first] == [(1, 10), (2, 20)]
+    version("1.2", "SELECT id, CAST(n + 0 AS BIGINT) AS n FROM ops.t")
+    assert len(place.catalog.load_table("ops.m").metadata.snapshots) > 1
+    assert made.run().batches == 0
+    version("1.3", "SELECT id, CAST(n + id - 1 AS BIGINT) AS n FROM ops.t")
+    made.run()
+    assert made.sent() == [*first, *([("upsert", 2, 21)] if settings else [])]
+    place.close()
+
+
+@pytest.mark.parametrize(
+    ("choice", "later"), [("resume_from_new", [(5, "50"), (6, "60")]), ("resend", [(5, "50"), (6, "60")])]
+)
+def test_an_emptied_source_does_what_the_policy_says(deployed: Deployed, choice: str, later: Any) -> None:
+    deployed.deploy("2.0", EMPTY, sinks={"ops.k": choice})
+    deployed.add((5, "50"))
+    deployed.run()
+    deployed.add((6, "60"))
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), *later]
+
+
+@pytest.mark.parametrize("choice", ["resume_from_new", "resend"])
+def test_a_sink_that_is_held_waits_for_its_owner(deployed: Deployed, choice: str) -> None:
+    """Row 53."""
+    deployed.deploy("2.0", EMPTY, sinks={"ops.k": "hold"})
+    deployed.add((5, "50"))
+    with pytest.raises(SinkHeldError, match="ops.t is emptied; decide what becomes of it"):
+        deployed.run()
+    deployed.release(choice)
+    deployed.add((6, "60"))
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (5, "50"), (6, "60")]
+
+
+@pytest.mark.parametrize("choice", ["resume_from_new", "resend", "hold"])
+def test_what_was_decided_of_a_sink_is_done_once_though_the_deploy_that_emptied_its_source_died(
+    tmp_path: Path, choice: str
+) -> None:
+    """Rows come in before the next deploy; where the first one got as far as the sink, that sends them before, too."""
+    worlds, policies = Worlds(tmp_path), {"sinks": {"ops.k": choice}}
+    made = Deployed(worlds.open())
+    made.deploy("1.0", T)
+    made.add((1, 10), (2, 20), (3, 30))
+    made.run()
+    made.add((4, 40))
+    wanted = spec("2.0", EMPTY, made.sink())
+    worlds.record(made.place, lambda: made.place.deploy(wanted, **policies))
+    made.place.close()
+    seen = set()
+    for number in range(len(worlds.names)):
+        made = Deployed(worlds.restore(number))
+        is_emptied = not made.place.rows("ops.t")
+        if is_emptied:
+            made.add((5, "50"))
+        if made.decided() and not made.held():
+            made.run()
+        seen.add((is_emptied, made.decided()))
+        made.place.deploy(wanted, **policies)
+        if choice == "hold":
+            made.release("resume_from_new")
+        made.add((6, "60"))
+        made.run()
+        assert made.sent() == [(1, 10), (2, 20), (3, 30), *([(5, "50")] if is_emptied else []), (6, "60")], number
+        made.place.close()
+    assert {(False, False), (True, True)} <= seen and (choice == "hold" or (True, False) in seen)
+
+
+@pytest.mark.parametrize(("choice", "later"), [("resume_from_new", [(9, 9)]), ("resend", [(7, 7), (9, 9)])])
+def test_a_sink_that_exports_another_source_asks_what_to_do_with_its_rows(
+    deployed: Deployed, choice: str, later: Any
+) -> None:
+    other = table("ops.u", *OLD, exportable=True)
+    deployed.deploy("2.0", T, other)
+    deployed.place.append("ops.u", {"id": 7, "n": 7})
+    deployed.source = "ops.u"
+    deployed.deploy("3.0", T, other, sinks={"ops.k": choice})
+    deployed.place.append("ops.u", {"id": 9, "n": 9})
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), *later]
+
+
+def test_a_sink_may_leave_and_come_back_as_another_one(deployed: Deployed) -> None:
+    deployed.place.settle(spec("2.0", T))
+    with deployed.place.store.read() as connection:
+        assert load_sink(connection, deployed.sink().id) is None
+    deployed.deploy("3.0", T)
+    deployed.run()
+    assert sorted(deployed.sent()) == [(1, 10), (1, 10), (2, 20), (2, 20), (3, 30), (3, 30), (4, 40)]

@@ -1,0 +1,187 @@
+"""What deploys do to sinks: each step once or several times with the same result, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import delete, select
+
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkLeaseLostError
+from airflow_provider_rfr.sinks._columns import Pin, Pins
+from airflow_provider_rfr.sinks._windows import Window, batch_id
+from airflow_provider_rfr.sinks.registry import release_sink, sink_states
+from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.store._tables import LEASES, SINKS
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.leases import Lease, LeaseKind, lease_state
+from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
+from tests.integration.postgres import PostgresServer
+from tests.unit.sinks.exporting import COLUMNS, SINK, SOURCE_ID, Sink, decide, declared
+
+OBJ = declared("/out")
+OTHER = UUID(int=7)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlStore]:
+    with ExitStack() as stack:
+        url = f"sqlite:///{tmp_path_factory.mktemp('store')}/control.db"
+        if request.param == "postgres":
+            url = stack.enter_context(PostgresServer()).new_database()
+        opened = open_store(url)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def store(database: ControlStore) -> ControlStore:
+    for table in (SINKS, LEASES):
+        database.run(lambda each, table=table: each.execute(delete(table)))  # type: ignore[misc]
+    return database
+
+
+def do(store: ControlStore, how: str, sink: Sink = OBJ, now: int = 5, deploy: str = "d1", **more: Any) -> None:
+    given = {"columns": COLUMNS, **more}
+    store.run(lambda each: decide(each, how, sink, now, about=deploy, **given))
+
+
+def row(store: ControlStore) -> SinkRow:
+    with store.read() as connection:
+        found = load_sink(connection, OBJ.id)
+    assert found is not None
+    return found
+
+
+def kept(store: ControlStore) -> list[dict[str, Any]]:
+    with store.read() as connection:
+        return [dict(each) for each in connection.execute(select(SINKS)).mappings()]
+
+
+def leased(store: ControlStore) -> Lease:
+    """As a run has the sink."""
+    grant = store.run(lambda each: take_sink_lease(each, store.now(each), OBJ.id, "run", 60_000))
+    assert grant is not None
+    return Lease(store, grant, lambda ours, present: SinkLeaseLostError(SINK))
+
+
+def write(store: ControlStore, **values: Any) -> None:
+    with leased(store) as lease:
+        lease.write(lambda each, now: move_sink(each, OBJ.id, **values))
+
+
+@pytest.mark.parametrize("how", ["metadata", "hold", "resume_from_new", "resend", "remove"])
+def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: str) -> None:
+    do(store, "create")
+    write(store, cursor=7, physical="p")
+    do(store, how, now=6)
+    once = kept(store)
+    do(store, how, now=8)
+    assert kept(store) == once
+
+
+def test_a_sink_is_registered_with_its_sources_columns_and_no_cursor(store: ControlStore) -> None:
+    for now in (5, 6):
+        do(store, "create", now=now)
+    with store.read() as connection:
+        (state,) = sink_states(connection)
+    assert (state.uuid, state.name, state.source, state.cursor) == (OBJ.id, SINK, SOURCE_ID, None)
+    assert Pins.loads(row(store).pins) == Pins((Pin("id", "id"), Pin("v", "v")))
+    assert row(store).created_at == 5
+    do(store, "remove")
+    with store.read() as connection:
+        assert sink_states(connection) == ()
+
+
+def test_other_metadata_leaves_cursor_and_window(store: ControlStore) -> None:
+    do(store, "create")
+    write(store, cursor=7, physical="p", window="w")
+    sink = SinkSpec("ops.t", "files", {"path": "/x"}, ("V",), on_replace="resend")
+    do(store, "metadata", replace(OBJ, spec=sink), columns=["v"])
+    found = row(store)
+    assert (found.cursor, found.physical, found.window, found.on_replace) == (7, "p", "w", "resend")
+    assert Pins.loads(found.pins) == Pins((Pin("V", "v"),), named=True)
+
+
+def test_another_source_ends_the_cursor(store: ControlStore) -> None:
+    do(store, "create")
+    write(store, cursor=7, physical="p", window="w")
+    do(store, "metadata", source=OTHER, columns=["n"])
+    found = row(store)
+    assert (found.source, found.cursor, found.physical, found.window) == (OTHER, None, None, None)
+    assert Pins.loads(found.pins) == Pins((Pin("n", "n"),))
+
+
+def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
+    do(store, "metadata")
+    assert row(store).name == SINK
+    do(store, "remove")
+    for how in ("hold", "resume_from_new", "resend", "remove"):
+        do(store, how)
+    assert kept(store) == []
+
+
+def test_a_choice_that_is_none_is_refused(store: ControlStore) -> None:
+    do(store, "create")
+    do(store, "hold")
+    with pytest.raises(ConfigurationError, match="choice: 'hold' is unknown; one of resume_from_new, resend"):
+        store.run(lambda each: release_sink(each, OBJ.id, "hold", 9))
+
+
+def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
+    do(store, "create")
+    first = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "one", 5000))
+    with pytest.raises(SinkBusyError, match="ops.k: one holds its lease for up to 4 s more"):
+        store.run(lambda each: take_sink_lease(each, 900, OBJ.id, "two", 5000))
+    assert first is not None
+    assert store.run(lambda each: first.renew(each, 4000))
+    with pytest.raises(SinkBusyError):
+        store.run(lambda each: take_sink_lease(each, 8999, OBJ.id, "two", 5000))
+    second = store.run(lambda each: take_sink_lease(each, 9000, OBJ.id, "two", 5000))
+    assert second is not None and second.token == first.token + 1
+    assert not store.run(lambda each: first.renew(each, 9001))
+    store.run(first.release)
+    with store.read() as connection:
+        assert lease_state(connection, LeaseKind.SINK, str(OBJ.id)).holder == "two"
+    store.run(second.release)
+    assert store.run(lambda each: take_sink_lease(each, 1, OBJ.id, "three", 5000)) is not None
+
+
+def test_a_lease_by_a_clock_that_ran_ahead_does_not_count(store: ControlStore) -> None:
+    do(store, "create")
+    store.run(lambda each: take_sink_lease(each, 10**9, OBJ.id, "one", 5000))
+    assert store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "two", 5000)) is not None
+
+
+@pytest.mark.parametrize("how", ["hold", "resend", "metadata", "remove"])
+def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: ControlStore, how: str) -> None:
+    do(store, "create")
+    lease = leased(store)
+    do(store, how)
+    with pytest.raises(SinkLeaseLostError, match="ops.k: another run or a deploy took it over"):
+        lease.write(lambda each, now: move_sink(each, OBJ.id, cursor=1))
+    with pytest.raises(SinkLeaseLostError):
+        lease.ensure()
+    assert not [each for each in kept(store) if each["cursor"] == 1]
+
+
+def test_a_batchs_id_tells_its_sink_its_window_its_part_and_its_round() -> None:
+    window = Window(1, 2, (("id", 1),), None, (), 5)
+    for each in (window, replace(window, earlier=(("id", 3),), keys=("id",), part=2)):
+        assert Window.loads(each.dumps()) == each
+    known = batch_id(OBJ.id, "p", window, 3, 0)
+    assert known == batch_id(OBJ.id, "p", replace(window, size=9, columns=(("id", 4),)), 3, 0)
+    others = [
+        batch_id(SOURCE_ID, "p", window, 3, 0),
+        batch_id(OBJ.id, "q", window, 3, 0),
+        batch_id(OBJ.id, "p", replace(window, before=None), 3, 0),
+        batch_id(OBJ.id, "p", replace(window, after=3), 3, 0),
+        batch_id(OBJ.id, "p", replace(window, part=1), 3, 0),
+        batch_id(OBJ.id, "p", window, 3, 1),
+    ]
+    assert len({known, *others}) == 7
+    assert batch_id(OBJ.id, "p", window, 10, 0) > batch_id(OBJ.id, "p", window, 9, 0)
