@@ -52,9 +52,11 @@ def _after_writes(count: int, action: Callable[..., None]) -> Callable[..., None
     seen = [0]
 
     def act(writer: Any, rows: Any) -> None:
-        seen[0] += bool(rows)
-        if seen[0] == count:
-            action()
+        # A write of nothing may follow, and must not stop a process again that was just woken.
+        if rows:
+            seen[0] += 1
+            if seen[0] == count:
+                action()
 
     return act
 
