@@ -1,40 +1,60 @@
-"""The batches of a window: the same rows in the same batches on every run.
+"""The batches of a window, the same rows in the same batches on every run; and rows as JSON.
 
 For an export of changes two states of the table are compared by key. The keys of the earlier state are held in memory
 with a digest of each row, about 400 bytes a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import base64
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
+import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import SinkError
 from airflow_provider_rfr.lake.increments import SourceTable
-from airflow_provider_rfr.sinks._windows import Window
-from airflow_provider_rfr.sinks.targets import DELETE, OP, UPSERT, dumps, rows_of
+from airflow_provider_rfr.sinks._windows import Window, batch_id
 from airflow_provider_rfr.store.sinks import SinkRow
 
 _Batches = Iterable[pa.RecordBatch]
+_OP: Final = "_op"
+"""Name of the field that says what became of a row, in exports of changes."""
+_UPSERT: Final = "upsert"
+_DELETE: Final = "delete"
+_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
-def batches_of(window: Window, table: SourceTable, row: SinkRow) -> Iterator[tuple[pa.Table, bool]]:
-    """The rows of each batch from ``window.part`` on, and whether it is the window's last; none for no rows.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is sent at once.
 
-    :raises SnapshotsExpiredError: the window's snapshots are expired
-    :raises SinkError: the table can't be exported as it is declared
+    :ivar window: its ``part`` is the batch's number
+    :ivar last: whether it ends its window
+    :ivar again: how often everything was sent again before: above 0, rows are declared duplicates
     """
-    if window.keys and OP in dict(window.columns):
-        problem = f"its source has a column {OP}, the name of the column that marks changes"
+
+    id: str
+    sink: str
+    window: Window
+    rows: pa.Table
+    last: bool
+    again: int
+
+
+def batches_of(window: Window, table: SourceTable, row: SinkRow) -> Iterator[Batch]:
+    """The batches from ``window.part`` on; none for no rows."""
+    if window.keys and _OP in dict(window.columns):
+        problem = f"its source has a column {_OP}, the name of the column that marks changes"
         raise SinkError(row.name, problem, "name other columns")
-    batches = _cut(*_rows(window, table, row), window.size)
-    batch = next(batches, None)
-    while batch is not None:
-        following = next(batches, None)
-        yield batch, following is None
-        batch = following
+    for number, (rows, last) in enumerate(_cut(*_rows(window, table, row), window.size)):
+        at = replace(window, part=window.part + number)
+        identity = batch_id(row.uuid, table.uuid, at, row.batches + number, row.round)
+        yield Batch(identity, row.name, at, rows, last, row.round)
 
 
 def _rows(window: Window, table: SourceTable, row: SinkRow) -> tuple[_Batches, int]:
@@ -52,7 +72,7 @@ def _rows(window: Window, table: SourceTable, row: SinkRow) -> tuple[_Batches, i
         tasks = table.added(window.before, window.after, row.sequence)
     tasks, sent = table.skip(tasks, sent)
     rows = table.read(tasks, wanted)
-    return (_with_op(each, UPSERT) for each in rows) if window.keys else rows, sent
+    return (_with_op(each, _UPSERT) for each in rows) if window.keys else rows, sent
 
 
 def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches, after: _Batches) -> _Batches:
@@ -60,12 +80,11 @@ def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches,
 
     :param shape: columns of the later state; the earlier one's values are taken as these types where they can be, so
         that a column of another type is not a difference by itself
-    :raises SinkError: two rows have one key
     """
     problem = f"several rows have the same {', '.join(keys)}, so changes can't be determined"
     twice = SinkError(sink, problem, "name columns in settings.keys that tell rows apart")
-    # None: met in the later state.
-    known: dict[bytes, tuple[bytes, tuple[Any, ...]] | None] = {}
+    known: dict[bytes, tuple[bytes, tuple[Any, ...]]] = {}
+    met = set[bytes]()
     for batch in before:
         columns = [_cast(batch.column(field.name), field.type) for field in shape]
         shaped = pa.RecordBatch.from_arrays(columns, names=shape.names)
@@ -77,15 +96,14 @@ def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches,
     for batch in after:
         changed = []
         for key, digest in _digests(batch, keys):
-            met = known.get(key)
-            if met is None and key in known:
+            if key in met:
                 raise twice
-            known[key] = None
-            changed.append(met is None or met[0] != digest)
-        yield _with_op(batch.filter(pa.array(changed, pa.bool_())), UPSERT)
+            met.add(key)
+            changed.append(known.pop(key, (b"",))[0] != digest)
+        yield _with_op(batch.filter(pa.array(changed, pa.bool_())), _UPSERT)
     # A deleted row has its keys alone.
-    left = [dict(zip(keys, each[1], strict=True)) for each in known.values() if each is not None]
-    yield _with_op(pa.RecordBatch.from_pylist(left, schema=shape), DELETE)
+    left = [dict(zip(keys, raw, strict=True)) for _, raw in known.values()]
+    yield _with_op(pa.RecordBatch.from_pylist(left, schema=shape), _DELETE)
 
 
 def _digests(batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
@@ -99,7 +117,7 @@ def _digest(value: Any) -> bytes:
 
 
 def _with_op(batch: pa.RecordBatch, op: str) -> pa.RecordBatch:
-    return batch.add_column(0, pa.field(OP, pa.string()), pa.array([op] * batch.num_rows, pa.string()))
+    return batch.add_column(0, pa.field(_OP, pa.string()), pa.array([op] * batch.num_rows, pa.string()))
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -109,20 +127,58 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
 
 
-def _cut(batches: _Batches, skip: int, size: int) -> Iterator[pa.Table]:
-    """Tables of so many rows, without the first ones."""
+def _cut(batches: _Batches, skip: int, size: int) -> Iterator[tuple[pa.Table, bool]]:
+    """Tables of so many rows, without the first ones; and whether it is the last."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
         skipped = min(skip, batch.num_rows)
-        batch, skip = batch.slice(skipped), skip - skipped
-        while batch.num_rows:
-            taken = batch.slice(0, size - count)
-            waiting.append(taken)
-            count += taken.num_rows
-            batch = batch.slice(taken.num_rows)
-            if count == size:
-                yield pa.Table.from_batches(waiting)
-                waiting, count = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+        skip -= skipped
+        waiting.append(batch.slice(skipped))
+        count += batch.num_rows - skipped
+        if count > size:
+            table = pa.Table.from_batches(waiting)
+            while table.num_rows > size:
+                yield table.slice(0, size), False
+                table = table.slice(size)
+            waiting, count = table.to_batches(), table.num_rows
+    if count:
+        yield pa.Table.from_batches(waiting), True
+
+
+def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """The rows by column, as :func:`dumps` takes them; a deleted one has its keys alone."""
+    columns = [map(_writer(column.type), column.to_pylist()) for column in table.columns]
+    for values in zip(*columns, strict=True):
+        row = dict(zip(table.schema.names, values, strict=True))
+        yield {name: row[name] for name in (_OP, *keys)} if row.get(_OP) == _DELETE and keys else row
+
+
+def dumps(value: Any) -> bytes:
+    """JSON in one line: dates and times are ISO 8601 (UTC is ``Z``), decimals are texts, bytes are base64."""
+    return orjson.dumps(value, default=_text, option=orjson.OPT_UTC_Z)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        # A class of its own, with nanoseconds.
+        return value.isoformat().replace("+00:00", "Z")
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
+    """What makes values of a type such that JSON has words for them: a map without text keys is a list of pairs."""
+    types = pa.types
+    if types.is_floating(kind):
+        return lambda each: each if each is None or math.isfinite(each) else _NOT_FINITE.get(each, "NaN")
+    if types.is_map(kind):
+        make = dict if kind.key_type in (pa.string(), pa.large_string()) else list
+        key, item = _writer(kind.key_type), _writer(kind.item_type)
+        return lambda each: None if each is None else make((key(name), item(value)) for name, value in each)
+    if types.is_list(kind) or types.is_large_list(kind):
+        part = _writer(kind.value_type)
+        return lambda each: None if each is None else list(map(part, each))
+    if types.is_struct(kind):
+        parts = {field.name: _writer(field.type) for field in kind}
+        return lambda each: None if each is None else {name: write(each[name]) for name, write in parts.items()}
+    return lambda each: each
