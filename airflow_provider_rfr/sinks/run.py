@@ -21,8 +21,7 @@ from airflow_provider_rfr.exceptions import (
     SnapshotsExpiredError,
 )
 from airflow_provider_rfr.lake.increments import SourceTable
-from airflow_provider_rfr.sinks._batches import batches_of
-from airflow_provider_rfr.sinks._windows import Window, cursor_at, held, next_values
+from airflow_provider_rfr.sinks._windows import Window, batches_of, cursor_at, held, next_values
 from airflow_provider_rfr.sinks.registry import hold_snapshots
 from airflow_provider_rfr.sinks.spec import SinkSpec, findings
 from airflow_provider_rfr.sinks.targets import FileSender, HttpSender, HttpTarget

@@ -19,7 +19,7 @@ from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.addresses import AddressGuard
 from airflow_provider_rfr.http.redaction import Masker, secrets_of_url
 from airflow_provider_rfr.http.sockets import Deadline
-from airflow_provider_rfr.sinks._batches import Batch, dumps, rows_of
+from airflow_provider_rfr.sinks._windows import Batch, dumps, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class FileSender:
         return bytes(buffer.getvalue())
 
     def _write(self, name: str, data: bytes) -> None:
-        path, is_local = f"{self._folder}/{name}", "file" in self._protocols
+        path = f"{self._folder}/{name}"
         if self._protocols & _WHOLE:
             self._files.pipe_file(path, data)
             return
@@ -161,15 +161,16 @@ class FileSender:
         # A hidden name, so that readers of the folder skip it; a new one, so that two runs never share it.
         hidden = f"{self._folder}/.{name}.{uuid4().hex}.part"
         self._files.pipe_file(hidden, data)
-        if is_local:
-            _sync(hidden)
-        self._files.mv(hidden, path)
-        if is_local:
-            _sync(self._folder)
+        if "file" not in self._protocols:
+            self._files.mv(hidden, path)
+            return
+        # An acknowledged batch outlives a power cut.
+        _sync(hidden)
+        os.replace(hidden, path)
+        _sync(self._folder)
 
 
 def _sync(path: str) -> None:
-    """An acknowledged batch outlives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
-
 from airflow_provider_rfr.sinks import targets
 from airflow_provider_rfr.sinks.run import Run, run_sink
 from airflow_provider_rfr.sinks.spec import SinkSpec
@@ -76,7 +74,7 @@ class Killer:
 def main(task: dict[str, Any]) -> None:
     """Run the sink to its end, or to the place."""
     if task.get("kill") == "half a file":
-        LocalFileSystem.mv = _die  # type: ignore[method-assign]
+        os.replace = _die
     elif task.get("kill"):
         killer = Killer(task["kill"], task["number"])
         for sender in (targets.HttpSender, targets.FileSender):
