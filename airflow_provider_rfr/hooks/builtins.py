@@ -161,7 +161,7 @@ class BuiltinsHook(BaseHook):
 
         A task that died right after its deploy finds nothing left to do, and still has to send its events.
         """
-        from airflow_provider_rfr.builtins.execution.history import plan_of
+        from airflow_provider_rfr.builtins.execution.maintenance import plan_of
         from airflow_provider_rfr.store.deploys import done_by
 
         with self.store.read() as connection:

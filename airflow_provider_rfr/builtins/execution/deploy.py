@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_rfr.builtins.desired import in_order, readers_of, release
 from airflow_provider_rfr.builtins.execution._tables import ReplaceRows
 from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
-from airflow_provider_rfr.builtins.execution.history import record_deploys
+from airflow_provider_rfr.builtins.execution.maintenance import record_deploys
 from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of, takes_sql
 from airflow_provider_rfr.builtins.execution.observe import entry_of, fence, observe
 from airflow_provider_rfr.builtins.execution.work import Mechanism, Work
