@@ -25,6 +25,7 @@ SPARK = SparkSettings(
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 )
+MADE_BY_US = {"rfr.object-id": "1"}
 RUNS = [Column("id", "bigint"), Column("state", "string"), Column("rows", "string"), Column("region", "string")]
 AS_NUMBER = TableChange(
     updates=[
@@ -92,9 +93,8 @@ class Deploy:
         builder = builder.withPath(f"file:{path}").withFormat("parquet").withRecordCount(len(ids))
         table.newRowDelta().addDeletes(builder.withFileSizeInBytes(path.stat().st_size).build()).commit()
 
-    def view(self, name: str, sql: str, *columns: Column, **more: Any) -> None:
-        options = {"properties": {"rfr.object-id": "1"}, "comment": None, "replace": True, **more}
-        self.engine.create_view(name, sql, columns=columns, **options)
+    def view(self, name: str, sql: str, *columns: Column, properties: Any = MADE_BY_US) -> None:
+        self.engine.create_view(name, sql, properties, columns)
 
     def start(self, family: str = "d-1-", change: TableChange = AS_NUMBER, **options: Any) -> tuple[Any, Any, Any]:
         """Compute the rewrite over the table as it is now."""

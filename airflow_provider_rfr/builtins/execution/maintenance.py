@@ -150,7 +150,7 @@ def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None, lease:
     lease.ensure()
     if obj.kind is Kind.VIEW:
         assert sql is not None
-        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS), obj.comment)
+        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
         return
     table = MigratedTable.load(catalog, obj.name)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
@@ -30,17 +30,12 @@ log = logging.getLogger("airflow_provider_rfr")
 
 # YAML's true is "true" for Spark and for PyIceberg.
 _Setting = Annotated[str, BeforeValidator(lambda said: str(said).lower() if isinstance(said, bool) else said)]
+_Plan = Annotated[Plan, BeforeValidator(lambda said: Plan.from_json(said) if isinstance(said, Mapping) else said)]
 _OF_DEPLOY = frozenset({"version", "objects", "spec", "policies", "plan", "actor"})
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, said: Any) -> Any:
-        """A field without a value is as good as left out."""
-        return {name: each for name, each in said.items() if each is not None} if isinstance(said, dict) else said
 
 
 class _Lake(_Part):
@@ -81,17 +76,12 @@ class MigrationDocument(_Part):
     objects: tuple[Path, ...] = ()
     spec: CatalogSpec | None = None
     policies: Policies | None = None
-    plan: Plan | None = None
+    plan: _Plan | None = None
     actor: str = ""
     refresh: _Refresh | None = None
     spark: dict[str, _Setting] = {}
     jars: tuple[str, ...] = ()
     run: _Run = _Run()
-
-    @field_validator("plan", mode="before")
-    @classmethod
-    def _as_it_was_made(cls, said: Any) -> Any:
-        return Plan.from_json(said) if isinstance(said, Mapping) else said
 
     @model_validator(mode="after")
     def _one_work(self) -> MigrationDocument:
@@ -109,9 +99,7 @@ class MigrationDocument(_Part):
         """
         from airflow_provider_rfr.builtins.declaration.loader import load_objects
 
-        if self.spec is not None:
-            return self.spec
-        return load_objects(*self.objects, project=self.project, version=self.version)
+        return self.spec or load_objects(*self.objects, project=self.project, version=self.version)
 
 
 def read_document(path: Path) -> MigrationDocument:

@@ -1,70 +1,21 @@
-"""A Spark session on the lake's catalog with Iceberg's runtime; errors without secrets; quoting for Spark SQL."""
+"""A Spark session on the lake's catalog with Iceberg's runtime."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
-from airflow_provider_rfr.http.redaction import SECRET_NAMES, Redactor, secrets_in
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, spark_sql_settings
-from airflow_provider_rfr.lake.spark import LOCAL, application_settings, spark_problem
+from airflow_provider_rfr.lake.spark import LOCAL, application_settings, identifier, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-@contextmanager
-def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Raise what Spark raises as a :class:`SparkJobError` of one sentence; other errors are unchanged.
-
-    :param what: was tried, e.g. ``view ops.v``
-    """
-    try:
-        yield
-    except Exception as error:
-        problem = spark_problem(error)
-        if problem is None:
-            raise
-        raise SparkJobError(f"{what}: {Redactor(secrets).text(problem)}") from None
-
-
-def identifier(name: str) -> str:
-    """One part of a name, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def table_name(name: str, catalog: str) -> str:
-    """``catalog.namespace.name``, each part in backticks."""
-    return ".".join(map(identifier, [catalog, *name.split(".")]))
-
-
-def string_literal(value: str) -> str:
-    """A string, whatever is in it."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def property_list(values: Mapping[str, str]) -> str:
-    """Keys and values between parentheses."""
-    return "(" + ", ".join(f"{string_literal(key)} = {string_literal(values[key])}" for key in sorted(values)) + ")"
-
-
-def as_subquery(sql: str) -> str:
-    """The query so that it can be nothing else: a statement that changes something would be run at once."""
-    return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
-
-
-def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
-    """Make the namespace, created if need be, the current one, in which unqualified names are looked up."""
-    name = table_name(namespace, catalog)
-    session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
-    session.sql(f"USE {name}")
-
-
-_APP_NAME: Final = "rfr built-in migration"
 _PACKAGES: Final = "spark.jars.packages"
 _JARS: Final = "spark.jars"
 _CATALOGS: Final = "spark.sql.catalog."
@@ -102,9 +53,19 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None) -> Spar
     :raises ConfigurationError: Spark can't open such a catalog, or Iceberg's runtime is not available
     :raises SparkJobError: Spark could not be started
     """
-    spark = spark or SparkSettings()
-    settings = spark_sql_settings(lake)
-    session = _started(spark, settings)
+    from pyspark.sql import SparkSession
+
+    spark, settings = spark or SparkSettings(), spark_sql_settings(lake)
+    builder: Any = SparkSession.builder
+    for name, value in _of_application(spark, settings).items():
+        builder = builder.config(name, value)
+    with spark_errors("Spark could not start"):
+        try:
+            session: SparkSession = builder.getOrCreate().newSession()
+        except Exception as error:
+            if "JAVA_GATEWAY_EXITED" in str(error):
+                raise _no_runtime(spark, settings) from None
+            raise
     if not _has_runtime(session, settings[_EXTENSIONS]):
         raise _no_runtime(spark, settings)
     session.sparkContext.setLogLevel("ERROR")
@@ -119,37 +80,19 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None) -> Spar
     return session
 
 
-def _started(spark: SparkSettings, settings: Mapping[str, str]) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    builder: Any = SparkSession.builder
-    for name, value in _of_application(spark, settings).items():
-        builder = builder.config(name, value)
-    with spark_errors("Spark could not start"):
-        try:
-            session: SparkSession = builder.getOrCreate().newSession()
-        except Exception as error:
-            if "JAVA_GATEWAY_EXITED" not in str(error):
-                raise
-            why = "Spark could not start; its own output says why. If it is that "
-            raise _no_runtime(spark, settings, why) from None
-    return session
-
-
 def _of_application(spark: SparkSettings, settings: Mapping[str, str]) -> dict[str, str]:
     """The settings of the application; packages, jars and extensions of the user stay beside ours."""
     given = spark.settings
     # spark-submit says itself where it runs.
     master = given.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL)
     packages = "" if spark.jars else settings[_PACKAGES]
+    ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, _JARS: ",".join(spark.jars)}
     found = {
-        **application_settings(_APP_NAME, master),
+        **application_settings("rfr built-in migration", master),
         # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
         "spark.redaction.regex": f"(?i){SECRET_NAMES}",
         **given,
-        _EXTENSIONS: _joined(given.get(_EXTENSIONS, ""), settings[_EXTENSIONS]),
-        _PACKAGES: _joined(given.get(_PACKAGES, ""), packages),
-        _JARS: _joined(given.get(_JARS, ""), *spark.jars),
+        **{name: _joined(given.get(name, ""), value) for name, value in ours.items()},
     }
     return {name: value for name, value in found.items() if value}
 
@@ -164,18 +107,16 @@ def _has_runtime(session: SparkSession, extensions: str) -> bool:
 
     if extensions not in session.sparkContext.getConf().get(_EXTENSIONS, "").split(","):
         return False
-    found: Any = session._jvm
-    for part in _RUNTIME.split("."):
-        found = getattr(found, part)
-    return isinstance(found, JavaClass)
+    return isinstance(reduce(getattr, _RUNTIME.split("."), session._jvm), JavaClass)
 
 
-def _no_runtime(spark: SparkSettings, settings: Mapping[str, str], why: str = "") -> ConfigurationError:
+def _no_runtime(spark: SparkSettings, settings: Mapping[str, str]) -> ConfigurationError:
     wanted = settings[_PACKAGES]
-    tried = f"they are not in {', '.join(spark.jars)}" if spark.jars else "they could not be had from Maven Central"
+    tried = f"are not in {', '.join(spark.jars)}" if spark.jars else "could not be had from Maven Central"
     return ConfigurationError(
         "jars",
-        f"{why}Spark runs without Iceberg's runtime ({wanted}): {tried}, or Spark was started before without them",
+        f"Spark has no Iceberg runtime: {wanted} {tried}, or Spark was started before without them;"
+        " if it did not start, its own output says why",
         "let this machine reach Maven Central or a mirror (spark.jars.repositories), or give the files as jars;"
         f" under spark-submit: --packages {wanted} --conf {_EXTENSIONS}={settings[_EXTENSIONS]}",
     )
