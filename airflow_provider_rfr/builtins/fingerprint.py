@@ -23,8 +23,7 @@ def contract_text(columns: Sequence[Column]) -> str:
 
 
 def contract_of(columns: Sequence[Column]) -> str:
-    """The digest of the columns' contract, which is written into a table in the same commit as they are; its prefix
-    names the format of the text."""
+    """The digest of the columns' contract; its prefix names the format of the text."""
     return f"c1:{hashlib.sha256(contract_text(columns).encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 

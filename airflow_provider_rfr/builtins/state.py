@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import orjson
@@ -29,14 +29,14 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
-    """The value that :func:`encode` made the document of. Missing fields take their defaults, unknown ones are ignored.
+    """The value that :func:`encode` made the document of; fields may be missing that have defaults, or be unknown.
 
-    :raises ValueError: a field is missing that has no default, or a value is not of its type; no value is shown
+    :raises ValueError: it is none; no value is shown
     """
     from pydantic import ValidationError
 
     try:
-        decoded: Value = _adapter(kind).validate_python(document)
+        decoded: Value = _adapter(cast(Any, kind)).validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -95,8 +95,7 @@ def was_mark(base: int, columns: Iterable[Column]) -> str:
 
 
 def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
-    """The names that each column had, as a deploy was told that changed the table from this revision on and did not
-    finish; None: there was none."""
+    """The names that each column had, as an unfinished deploy of this revision was told; None: there was none."""
     at, _, names = properties.get(WAS, "").partition("/")
     found: Mapping[str, Sequence[str]] | None = orjson.loads(names) if at == str(base) else None
     return found

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session
+from airflow_provider_rfr.builtins.spark.engine import SparkSettings, SparkSqlEngine, open_session
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
@@ -61,7 +60,13 @@ class Deploy:
         self.lake = lake_in(folder)
         self.catalog = open_catalog(self.lake)
         self.session = open_session(self.lake, SPARK)
-        self.engine = SparkSqlEngine(self.lake, session=self.session)
+        self.engine = self.engine_of(SparkSqlEngine)
+
+    def engine_of(self, kind: type[SparkSqlEngine]) -> Any:
+        """An engine on this session."""
+        made = kind(self.lake)
+        made.__dict__["_session"] = self.session
+        return made
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.session.sql(text).collect()]

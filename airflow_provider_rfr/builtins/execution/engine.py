@@ -19,7 +19,6 @@ Outputs = tuple[tuple[str, str], ...]
 class AnalysedQuery:
     """A query that is analysed and not run.
 
-    :ivar name: of its object
     :ivar columns: names that are declared: of a view by position, of a table in any order; empty: those of the query
     :ivar is_view: later queries read this one under its name
     :ivar optional: that it can't be run is a result, and no error

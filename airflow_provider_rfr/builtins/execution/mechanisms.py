@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 
 class TableStep(Mechanism):
-    """A change of the step's table."""
-
     def table(self) -> MigratedTable:
         found = self.work.table(self.name)
         if found is None:
@@ -64,7 +62,6 @@ class TableStep(Mechanism):
         return TableChange(updates, tighten, details.get("partitioning"), keys, self.properties(), self.unset())
 
     def refuse_nulls(self, columns: Sequence[str]) -> None:
-        """Refuse to make these columns required, which hold NULLs."""
         if columns:
             problem = f"{', '.join(columns)} can't be required: there are rows without a value"
             raise self.refused(problem, "fill them in, declare it as optional, or rewrite it with an expression")
@@ -77,9 +74,8 @@ class TableStep(Mechanism):
             schema = pa.schema([field.remove_metadata() for field in target.rows])
             listed = pa.Table.from_pylist(_listed_objects(self.work), schema=schema)
             return [file for file, _ in target.write(listed)], summary
-        if self.step.kind is Kind.MATERIALIZED_VIEW:
-            objects = {each.key: each for each in self.work.objects.values()}
-            summary |= inputs_summary(self.record, objects, self.work.catalog)
+        objects = {each.key: each for each in self.work.objects.values()}
+        summary |= inputs_summary(self.record, objects, self.work.catalog)
         return self.engine.compute(query=str(sql), table=self.name, target=target), summary
 
 
@@ -117,7 +113,7 @@ class CreateTable(TableStep):
 
 
 class AlterTable(TableStep):
-    """Columns, partitioning, keys, properties: one commit, no snapshot."""
+    """Change columns, partitioning, keys, properties in one commit, without a snapshot."""
 
     def do(self) -> None:
         table, change = self.table(), self.change()
@@ -196,7 +192,6 @@ class RetireTable(TableStep):
     """Rename the table out of the way, to be collected; its properties stay."""
 
     def probe(self) -> bool:
-        """Whether the table has its retired name, or is deleted."""
         retired = self.work.table(self.work.retired_name(self.name))
         if retired is not None and self.is_ours(retired.properties):
             return True
@@ -227,8 +222,6 @@ def _listed_objects(work: Work) -> list[dict[str, Any]]:
 
 
 class ViewStep(Mechanism):
-    """A change of the step's view."""
-
     def probe(self) -> bool | None:
         if self.step.user:
             return None
@@ -237,8 +230,6 @@ class ViewStep(Mechanism):
 
 
 class DefineView(ViewStep):
-    """Create or replace the view with its text, properties and comments."""
-
     def do(self) -> None:
         self.engine.create_view(self.name, str(self.step.details["sql"]), self.properties(), self.record.columns)
 
@@ -283,17 +274,13 @@ class RebindUsersView(ViewStep):
 
 
 class MarkBrokenView(ViewStep):
-    """Write into a user's view why it is broken; nothing else of it is touched."""
-
     def do(self) -> None:
         if (view := self.work.view(self.name)) is not None:
-            mark = broken_mark(view.query, str(self.step.details["broken"]))
+            mark = broken_mark(view.query, self.step.details["broken"])
             self.engine.set_view_properties(self.name, {BROKEN: mark})
 
 
 class RenameView(ViewStep):
-    """Rename it, then mark it."""
-
     def probe(self) -> bool:
         view = self.work.view(self.step.details["to"])
         return view is not None and self.is_marked(view.properties)
@@ -316,8 +303,7 @@ class DropView(ViewStep):
 
 
 class SinkStep(Mechanism):
-    """A sink is nothing but rows of the store, written when the step is marked as done; one that goes needs no more
-    snapshots."""
+    """Write rows of the store when the step is marked as done; a sink that goes needs no more snapshots."""
 
     def probe(self) -> None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -14,8 +14,8 @@ from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
-from airflow_provider_rfr.exceptions import DeployError, QueryError
-from airflow_provider_rfr.lake.commits import CommitConflictError, retry_conflicts
+from airflow_provider_rfr.exceptions import QueryError
+from airflow_provider_rfr.lake.commits import retry_conflicts
 from airflow_provider_rfr.lake.inventory import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
@@ -133,9 +133,6 @@ def _marker_of(properties: Mapping[str, str]) -> UUID | None:
         return None
 
 
-_TRIES: Final = 20
-
-
 def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     """Mark the tables of unfinished steps of other deploys with this lease's token.
 
@@ -147,11 +144,7 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
         begun = begun_steps(connection, lease.name)
     for step in begun:
         if step.token < lease.token and step.uuid is not None:
-            try:
-                retry_conflicts(_TRIES)(_mark, catalog, step, lease)
-            except CommitConflictError as error:
-                problem = f"others committed {_TRIES} times while it was marked; deploy when fewer write"
-                raise DeployError(f"{step.name}: {problem}") from error
+            retry_conflicts(20)(_mark, catalog, step, lease)
 
 
 def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:

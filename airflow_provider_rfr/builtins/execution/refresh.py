@@ -41,9 +41,8 @@ _TRIES: Final = 3
 
 
 def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], catalog: Catalog) -> dict[str, str]:
-    """What the summary of a commit says of the tables that its rows come from; empty if one of them can't be told.
-
-    To be called before they are read: what is committed to them meanwhile then counts as not read.
+    """What the summary of a commit says of the tables that its rows come from; empty if one of them can't be told. To
+    be called before they are read: what is committed to them meanwhile then counts as not read.
 
     :param objects: all of the registry, by name as it is compared
     """
@@ -81,9 +80,8 @@ def files_family(identity: UUID, since: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What became of one materialized view.
+    """What became of one materialized view; ``state``: ``refreshed``, or ``unchanged`` if nothing had come for it.
 
-    :ivar state: ``refreshed``, or ``unchanged`` if nothing had come since its rows were computed
     :ivar snapshot_id: its newest one, as text, because Airflow's pages round numbers of this size
     """
 

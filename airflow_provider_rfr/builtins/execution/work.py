@@ -35,11 +35,7 @@ def token_of(properties: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """A deploy at work.
-
-    :ivar recorded: as it was before
-    :ivar bridged: outputs that a view under a change is going to have, by its name as it is compared
-    """
+    """A deploy at work; ``bridged``: outputs that views under a change are going to have, by names as compared."""
 
     deploy_id: str
     plan: Plan
@@ -61,10 +57,7 @@ class Work:
         return f"{name}{RETIRED}{self.deploy_id[:8]}"
 
     def table(self, name: str) -> MigratedTable | None:
-        """A table as it is now.
-
-        :raises LeaseLostError: another deploy took over, and has marked it
-        """
+        """A table as it is now; refused if another deploy took over, and has marked it."""
         found = MigratedTable.load(self.catalog, name)
         if found is not None and token_of(found.properties) > self.lease.token:
             self.lease.ensure()
@@ -83,10 +76,7 @@ class Mechanism:
         self.name = step.name
 
     def probe(self) -> bool | None:
-        """Whether it is done; None: the catalog can't show it, and it is done again.
-
-        :raises StepError: what has the name is not the object
-        """
+        """Whether it is done; None: the catalog can't show it, and it is done again."""
         raise NotImplementedError
 
     def do(self) -> None:
@@ -119,10 +109,7 @@ class Mechanism:
         return StepError(self.name, self.step.how.value, problem, remedy)
 
     def is_done(self, properties: Mapping[str, str]) -> bool:
-        """Whether what has these properties carries the step's mark.
-
-        :raises StepError: it is not the object
-        """
+        """Whether what has these properties carries the step's mark; refused if it is not the object."""
         if not self.is_ours(properties) and (MARKER in properties or self.step.how is not Action.ADOPT):
             raise self.refused("what has the name does not carry our marker: no deploy made it")
         return self.is_marked(properties)

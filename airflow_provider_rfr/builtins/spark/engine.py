@@ -1,36 +1,73 @@
-"""The SQL engine on Spark: views, the analysis of queries, and their rows as data files that no commit names yet."""
+"""The SQL engine on Spark with Iceberg's runtime: its session on the catalog, views, the analysis of queries, and their
+rows as data files that no commit names yet."""
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlglot import exp
 
 from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
-from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session
 from airflow_provider_rfr.builtins.spec import Column, namespace_of
 from airflow_provider_rfr.builtins.sql.parse import parse_query
 from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
 from airflow_provider_rfr.builtins.state import MARKER
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
-from airflow_provider_rfr.http.redaction import secrets_in
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog, spark_sql_settings
 from airflow_provider_rfr.lake.data_files import WRITTEN, FileTarget, StoredFile, WriteRows
 from airflow_provider_rfr.lake.increments import only_appended
 from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
 from airflow_provider_rfr.lake.schema_changes import ColumnLike
-from airflow_provider_rfr.lake.spark import identifier, property_list, spark_errors, string_literal, table_name
+from airflow_provider_rfr.lake.spark import (
+    LOCAL,
+    application_settings,
+    identifier,
+    property_list,
+    spark_errors,
+    string_literal,
+    table_name,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
 
+_PACKAGES: Final = "spark.jars.packages"
+_JARS: Final = "spark.jars"
+_CATALOGS: Final = "spark.sql.catalog."
+_RUNTIME: Final = "org.apache.iceberg.spark.SparkCatalog"
+_EXTENSIONS: Final = "spark.sql.extensions"
+_OF_SESSION: Final = {
+    # The text of a view is the author's, and days are the same wherever a deploy runs.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A value that can't be cast stops the deploy. Without this it became NULL, and the old value was gone.
+    "spark.sql.ansi.enabled": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How Spark is started where this process starts it.
+
+    :ivar settings: Spark's own, e.g. ``spark.master``
+    :ivar jars: files or addresses of Iceberg's runtime and the database's driver, for places that do not reach Maven
+        Central; empty: they are fetched from there
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    jars: tuple[str, ...] = ()
+
+
 class _Rewritten(NamedTuple):
-    """A rewrite that is computed, and perhaps not committed; ``work``: all that decides what is in the files, but rows.
+    """A rewrite that is computed, and perhaps not committed; ``work``: what its files depend on, besides the rows.
 
     Where others append to the table meanwhile, so that the commit is refused, the next try computes only what came
     since: else a table could not be rewritten that gets commits faster than it is computed.
@@ -42,17 +79,11 @@ class _Rewritten(NamedTuple):
 
 
 class SparkSqlEngine(SqlEngine):
-    """The engine on Spark, which is started when the first statement needs it. Not for several threads at once.
+    """The engine on Spark, which is started when the first statement needs it. Not for several threads at once."""
 
-    :param session: one of :func:`open_session`; None: it is opened when it is needed
-    """
-
-    def __init__(
-        self, lake: LakeSettings, spark: SparkSettings | None = None, *, session: SparkSession | None = None
-    ) -> None:
+    def __init__(self, lake: LakeSettings, spark: SparkSettings | None = None) -> None:
         self._lake = lake
         self._spark = spark
-        self._given = session
         self._secrets = secrets_in(lake.properties)
         self._started = False
         self._last: _Rewritten | None = None
@@ -65,8 +96,8 @@ class SparkSqlEngine(SqlEngine):
     def _session(self) -> SparkSession:
         from pyspark import SparkContext
 
-        self._started = self._given is None and SparkContext._active_spark_context is None
-        return self._given or open_session(self._lake, self._spark)
+        self._started = SparkContext._active_spark_context is None
+        return open_session(self._lake, self._spark)
 
     def close(self) -> None:
         """Stop Spark, if it was started here."""
@@ -96,7 +127,7 @@ class SparkSqlEngine(SqlEngine):
         found = self._sql(f"view {name}", as_subquery(sql), namespace).columns
         declared = [each.name for each in columns]
         if sorted(map(str.casefold, found)) == sorted(map(str.casefold, declared)):
-            # Others than these take the declared names, in a query that could not be read before.
+            # Other names, of a query that could not be read before, are replaced by those that are declared.
             _check_columns(f"view {name}", found, declared, ordered=True)
         body = view_body(sql, properties, columns or kept_columns(before, found))
         self._sql(f"view {name}", f"CREATE {'OR REPLACE ' if there is not None else ''}VIEW {self._name(name)} {body}")
@@ -159,16 +190,21 @@ class SparkSqlEngine(SqlEngine):
     ) -> tuple[StoredFile, ...]:
         if snapshot is None:
             return self._compute(query, table, target)
-        layout, last = target.layout, self._last
+        layout, source, clause = target.layout, self._catalog.load_table(table), None
         work = (query, target.folder, target.family, layout.schema.model_dump_json(), layout.spec.model_dump_json())
-        if last is not None and last.work != work:
-            last = None
+        last = self._last if self._last is not None and self._last.work == work else None
         if last is not None and last.snapshot == snapshot:
             return last.files
-        clause, done = self._clause(table, snapshot, last)
+        if last is not None and only_appended(source, last.snapshot, snapshot):
+            clause = f"WITH ('start-snapshot-id' = '{last.snapshot}', 'end-snapshot-id' = '{snapshot}')"
+        else:
+            last, found = None, source.snapshot_by_id(snapshot)
+            # Spark shows an earlier snapshot with the columns of then.
+            if found is not None and found.schema_id == source.metadata.current_schema_id:
+                clause = f"VERSION AS OF {snapshot}"
         text = None if clause is None else reading(query, table, clause)
         # Where it can't be read at the snapshot, it is read as it is. The commit is refused if that is something else.
-        files = done + self._compute(text or query, table, target)
+        files = (last.files if last is not None else ()) + self._compute(text or query, table, target)
         self._last = None if text is None else _Rewritten(work, snapshot, files)
         return files
 
@@ -182,16 +218,6 @@ class SparkSqlEngine(SqlEngine):
         if errors := [each["error"] for each in results if each["error"] is not None]:
             raise SchemaError(f"{table}: {errors[0]}")
         return tuple(file for each in results for file in pickle.loads(each["files"]))
-
-    def _clause(self, table: str, snapshot: int, last: _Rewritten | None) -> tuple[str | None, tuple[StoredFile, ...]]:
-        """How Spark reads what is left to compute, and the files of what is not; None: there is no way."""
-        source = self._catalog.load_table(table)
-        if last is not None and only_appended(source, last.snapshot, snapshot):
-            return f"WITH ('start-snapshot-id' = '{last.snapshot}', 'end-snapshot-id' = '{snapshot}')", last.files
-        found = source.snapshot_by_id(snapshot)
-        # Spark shows an earlier snapshot with the columns of then.
-        same = found is not None and found.schema_id == source.metadata.current_schema_id
-        return f"VERSION AS OF {snapshot}" if same else None, ()
 
 
 def as_subquery(sql: str) -> str:
@@ -266,3 +292,82 @@ def reading(query: str, table: str, clause: str) -> str | None:
         )
     except QueryError:
         return None
+
+
+def open_session(lake: LakeSettings, spark: SparkSettings | None = None) -> SparkSession:
+    """A new session of this process's Spark, which is started if it isn't yet, with the lake's catalog as the current
+    one. Sessions share Spark, but neither catalogs nor temporary views, so one process can have several lakes.
+
+    What the catalog needs to be opened, its password among it, is known to the session alone: it is in no setting of
+    the application, which Spark's pages and event log show.
+
+    :raises ConfigurationError: Spark can't open such a catalog, or Iceberg's runtime is not available
+    :raises SparkJobError: Spark could not be started
+    """
+    from pyspark.sql import SparkSession
+
+    spark, settings = spark or SparkSettings(), spark_sql_settings(lake)
+    builder: Any = SparkSession.builder
+    for name, value in _of_application(spark, settings).items():
+        builder = builder.config(name, value)
+    with spark_errors("Spark could not start"):
+        try:
+            session: SparkSession = builder.getOrCreate().newSession()
+        except Exception as error:
+            if "JAVA_GATEWAY_EXITED" in str(error):
+                raise _no_runtime(spark, settings) from None
+            raise
+    if not _has_runtime(session, settings[_EXTENSIONS]):
+        raise _no_runtime(spark, settings)
+    session.sparkContext.setLogLevel("ERROR")
+    found = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
+    # PyIceberg commits to the tables that this session reads: a cache would show the tables from before.
+    found[f"{_CATALOGS}{lake.name}.cache-enabled"] = "false"
+    for name, value in {**found, **_OF_SESSION}.items():
+        session.conf.set(name, value)
+    with spark_errors(f"Spark can't open the catalog {lake.name}", secrets_in(lake.properties)):
+        # The method for this asks whichever session was the active one before.
+        session.sql(f"USE {identifier(lake.name)}")
+    return session
+
+
+def _of_application(spark: SparkSettings, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of the application; packages, jars and extensions of the user stay beside ours."""
+    given = spark.settings
+    # spark-submit says itself where it runs.
+    master = given.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL)
+    packages = "" if spark.jars else settings[_PACKAGES]
+    ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, _JARS: ",".join(spark.jars)}
+    found = {
+        **application_settings("rfr built-in migration", master),
+        # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
+        "spark.redaction.regex": f"(?i){SECRET_NAMES}",
+        **given,
+        **{name: _joined(given.get(name, ""), value) for name, value in ours.items()},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _joined(*values: str) -> str:
+    return ",".join(dict.fromkeys(each for value in values for each in value.split(",") if each))
+
+
+def _has_runtime(session: SparkSession, extensions: str) -> bool:
+    """Whether classes and extensions are there: a Spark that was running before takes no more of either."""
+    from py4j.java_gateway import JavaClass
+
+    if extensions not in session.sparkContext.getConf().get(_EXTENSIONS, "").split(","):
+        return False
+    return isinstance(reduce(getattr, _RUNTIME.split("."), session._jvm), JavaClass)
+
+
+def _no_runtime(spark: SparkSettings, settings: Mapping[str, str]) -> ConfigurationError:
+    wanted = settings[_PACKAGES]
+    tried = f"are not in {', '.join(spark.jars)}" if spark.jars else "could not be had from Maven Central"
+    return ConfigurationError(
+        "jars",
+        f"Spark has no Iceberg runtime: {wanted} {tried}, or Spark was started before without them;"
+        " if it did not start, its own output says why",
+        "let this machine reach Maven Central or a mirror (spark.jars.repositories), or give the files as jars;"
+        f" under spark-submit: --packages {wanted} --conf {_EXTENSIONS}={settings[_EXTENSIONS]}",
+    )

@@ -63,7 +63,8 @@ class Told:
 
 def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> None:
     session = Told()
-    made = engine.SparkSqlEngine(LakeSettings("rfr", {}), session=session)  # type: ignore[arg-type]
+    made = engine.SparkSqlEngine(LakeSettings("rfr", {}))
+    made.__dict__["_session"] = session
     made.set_view_properties("ops.v", {"a": "1", "b": None, "comment": None})
     assert session.said == [
         "ALTER VIEW `rfr`.`ops`.`v` SET TBLPROPERTIES ('a' = '1')",
@@ -73,7 +74,8 @@ def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> N
 
 def test_a_view_is_refused_before_anything_is_done_where_the_catalog_holds_none() -> None:
     session, catalog = Told(), Catalog("rfr")
-    made = engine.SparkSqlEngine(LakeSettings("rfr", {}), session=session)  # type: ignore[arg-type]
+    made = engine.SparkSqlEngine(LakeSettings("rfr", {}))
+    made.__dict__["_session"] = session
     made.__dict__["_catalog"] = catalog
     with pytest.raises(ConfigurationError, match="ops.v is a view, and the catalog rfr can't hold views"):
         made.analyse({}, [AnalysedQuery("ops.v", "SELECT 1 AS n", is_view=True)])
