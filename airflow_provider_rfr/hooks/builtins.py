@@ -182,8 +182,7 @@ class BuiltinsHook(BaseHook):
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
-        from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-        from airflow_provider_rfr.builtins.spark.session import SparkSettings
+        from airflow_provider_rfr.builtins.spark.engine import SparkSettings, SparkSqlEngine
 
         return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)))
 

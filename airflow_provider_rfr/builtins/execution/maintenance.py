@@ -187,7 +187,7 @@ def forget_objects(
 
 def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None) -> None:
     if obj.kind is Kind.VIEW and sql is not None:
-        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS), obj.comment)
+        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
         return
     table = MigratedTable.load(catalog, obj.name)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):
