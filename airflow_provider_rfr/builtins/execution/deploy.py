@@ -131,10 +131,7 @@ def apply(
 
 
 def _check_applicable(plan: Plan) -> None:
-    if not plan.applicable:
-        found = [f"{each.name}: {'; '.join(map(str, each.problems))}" for each in plan.blocked]
-        drift = [each for each in plan.drift if each.blocking]
-        found += [f"{each.name}: {'; '.join(map(str, each.problems))} (drift)" for each in drift]
+    if found := plan.stopped_by():
         raise BlockedPlanError(found)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Set
+from typing import Any
 
 from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, same_names
@@ -185,17 +186,17 @@ def _appends(obj: BuiltinObject) -> bool:
 
 def _entry(column: Column, was: Was) -> str:
     """The column with its ``was``, as a line of YAML to paste."""
-    parts = {name: value for name, value in (("name", was.name), ("type", was.type), ("using", was.using)) if value}
-    said = ", ".join(f"{name}: {_scalar(value)}" for name, value in parts.items())
-    required = ", required: true" if column.required else ""
-    comment = f", comment: {_scalar(column.comment)}" if column.comment else ""
-    return f"- {{name: {_scalar(column.name)}, type: {_scalar(column.type)}{required}{comment}, was: {{{said}}}}}"
+    said = {"name": was.name, "type": was.type, "using": was.using}
+    parts = {"required": column.required, "comment": column.comment, "was": said}
+    return f"- {_flow({'name': column.name, 'type': column.type, **parts})}"
 
 
-def _scalar(text: str) -> str:
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_flow(each)}' for name, each in value.items() if each)}}}"
     # JSON is YAML: texts in double quotes where a plain word might be read as something else.
-    is_word = is_plain(text) and text.casefold() not in ("null", "true", "false")
-    return text if is_word else json.dumps(text, ensure_ascii=False)
+    is_word = isinstance(value, str) and is_plain(value) and value.casefold() not in ("null", "true", "false")
+    return str(value) if is_word else json.dumps(value, ensure_ascii=False)
 
 
 def _decide_load(decision: Decision) -> None:

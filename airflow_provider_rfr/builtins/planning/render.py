@@ -1,4 +1,4 @@
-"""A plan for people: text for a terminal, Markdown for a pull request. One line an object, with its reason."""
+"""A plan for people: one line an object, with its reason."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class _Entry:
     below: bool = False
 
 
-def render(plan: Plan, *, markdown: bool = False) -> str:
-    return "\n".join(_markdown(plan) if markdown else _text(plan))
+def render(plan: Plan) -> str:
+    return "\n".join(_lines(plan))
 
 
-def _text(plan: Plan) -> Iterator[str]:
+def _lines(plan: Plan) -> Iterator[str]:
     recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
     base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
     yield f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
@@ -74,29 +74,6 @@ def _text(plan: Plan) -> Iterator[str]:
         yield from (f"        write:  {line}{f'    # {each.place}' if each.place else ''}" for line in each.paste)
     yield from (f"  # {what:<6} {note}" for what, note in _notes(plan))
     yield _last_line(plan)
-
-
-def _markdown(plan: Plan) -> Iterator[str]:
-    mark = "❌" if not plan.applicable else "✅" if not plan.steps else "📝"
-    yield f"### {mark} Built-in objects: {_escaped(_last_line(plan))}"
-    yield ""
-    yield f"`{plan.project}` {plan.recorded_version or 'new'} → {plan.version}, base revision {plan.base_revision}"
-    entries = list(_entries(plan))
-    if entries:
-        yield from ("", "| | object | how | why |", "|---|---|---|---|")
-    for each in entries:
-        said = "<br>".join(map(_escaped, each.said))
-        yield f"| {each.sign} | {each.kind.value} `{each.name}` | {each.how} | {said} |"
-    for each in entries:
-        if each.paste:
-            yield from ("", f"Write for `{each.name}`{f', {each.place}' if each.place else ''}:", "")
-            yield from ("```yaml", *each.paste, "```")
-    if notes := [f"- {what}: {_escaped(note)}" for what, note in _notes(plan)]:
-        yield from ("", *notes)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
 def _entries(plan: Plan) -> Iterator[_Entry]:
@@ -171,7 +148,7 @@ def _scaled(number: int, digits: int) -> tuple[str, str]:
 def _notes(plan: Plan) -> Iterator[tuple[str, str]]:
     """What is worth a look, each with its kind."""
     for each in plan.drift:
-        yield "drift", f"{each.name}: {'; '.join(map(str, each.problems))}  (policy: {each.policy})"
+        yield "drift", f"{each}  (policy: {plan.policies.drift})"
     yield from (("note", warning) for warning in plan.warnings)
     if plan.stale:
         more = [f"and {len(plan.stale) - _SHOWN_STALE} more"] if len(plan.stale) > _SHOWN_STALE else []
