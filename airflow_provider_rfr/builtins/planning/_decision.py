@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredObject
+from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, release
 from airflow_provider_rfr.builtins.fingerprint import contract_of, definition_of, same_query
 from airflow_provider_rfr.builtins.planning.columns import (
     ALL,
@@ -22,12 +23,12 @@ from airflow_provider_rfr.builtins.planning.columns import (
     met,
     pending_renames,
 )
-from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Step
+from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, Kind, namespace_of
+from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, CatalogSpec, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
-from airflow_provider_rfr.builtins.state import LiveKind, RecordedObject
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import QueryError
 
 FORMAT: Final = "format-version"
@@ -200,6 +201,29 @@ class Decision:
 
 
 Decisions = Mapping[UUID, Decision]
+
+
+@dataclass(frozen=True)
+class States:
+    """What a plan is a function of."""
+
+    spec: CatalogSpec
+    wanted: DesiredState
+    recorded: RegistryState
+    live: ActualState
+    policies: Policies
+
+    @cached_property
+    def accepted(self) -> frozenset[str]:
+        """Losses that somebody accepted: names of objects, or of columns behind them, as they are compared."""
+        return self.policies.accept_data_loss | {each.key for each in self.spec.removed}
+
+    @cached_property
+    def downgrade(self) -> Reason | None:
+        """Why nothing may be changed, if an older version plans."""
+        before, now = self.recorded.version, self.spec.version
+        is_older = before is not None and release(now) < release(before)
+        return because(Why.DOWNGRADE, before, now) if is_older else None
 
 
 def _outputs(obj: BuiltinObject | RecordedObject, sql: str | None) -> tuple[str, ...]:

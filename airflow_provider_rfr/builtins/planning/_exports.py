@@ -7,9 +7,9 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
 from airflow_provider_rfr.builtins.planning.columns import pending_renames
-from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Dependent, Finding, Policies, Step
+from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RegistryState
@@ -44,11 +44,9 @@ def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool
     decision.details |= {"renamed": renamed} if renamed else {}
     if read.uuid is None:
         decision.problems.append(because(Why.NO_SUCH_SOURCE, desired.obj.sink.source))
-    if known is None:
+    if known is None or known.kind is not Kind.SINK:
         decision.how = Action.CREATE
-        decision.reasons.append(because(Why.NEW))
-    elif known.kind is not Kind.SINK:
-        decision.how = Action.CREATE
+        decision.reasons += (because(Why.NEW),) if known is None else ()
     elif decision.differences.keys() - {Why.RENAMED} or renamed:
         decision.how = Action.METADATA
         decision.note_metadata()
@@ -93,20 +91,18 @@ class Exports:
     :ivar blocked: sinks that nobody decided about
     """
 
-    def __init__(
-        self, decisions: Decisions, recorded: RegistryState, policies: Policies, removed: Container[UUID]
-    ) -> None:
+    def __init__(self, states: States, decisions: Decisions, removed: Container[UUID]) -> None:
         self.dependents: list[Dependent] = []
         self.steps: list[Step] = []
         self.blocked: list[Finding] = []
-        self._policies = policies
-        found = _sinks(decisions, recorded, removed)
+        self._policies = states.policies
+        found = _sinks(decisions, states.recorded, removed)
         for state, moved in sorted(found, key=lambda each: (each[0].name.casefold(), str(each[0].uuid))):
             source = decisions.get(state.source)
             if source is None:
                 continue
             how = source.how or (Action.RENAME if source.renamed else None)
-            why, since = _replaced(source, how, recorded.revision)
+            why, since = _replaced(source, how, states.recorded.revision)
             if why is None and moved:
                 # A cursor is of no use in another source.
                 why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)

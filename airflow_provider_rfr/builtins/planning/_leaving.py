@@ -13,13 +13,12 @@ from uuid import UUID
 from airflow_provider_rfr.builtins.desired import (
     CycleError,
     DesiredObject,
-    DesiredState,
     in_order,
     readers_of,
     relation,
 )
 from airflow_provider_rfr.builtins.fingerprint import definition_of, same_query
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
 from airflow_provider_rfr.builtins.planning._origin import whose
 from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
@@ -44,31 +43,22 @@ class Removals:
     blocked: list[Finding] = field(default_factory=list)
 
 
-def removals(
-    desired_state: DesiredState,
-    recorded: RegistryState,
-    live: ActualState,
-    accepted: Set[str],
-    downgrade: Reason | None,
-    keep_days: int,
-) -> Removals:
-    """What leaves for good.
-
-    :param downgrade: why nothing may be removed
-    """
-    found, declared = Removals(), desired_state.objects
+def removals(states: States) -> Removals:
+    """What leaves for good."""
+    recorded, live, days = states.recorded, states.live, states.policies.keep_days
+    found, declared = Removals(), states.wanted.objects
     ours = recorded.by_uuid.keys() | declared.keys()
     known_ids = ours | live.unfinished
     sinks = [each for each in recorded.sinks if each.uuid in declared or each.uuid not in known_ids]
     coming = [each for each in declared.values() if each.recorded is None]
     for known in sorted(recorded.objects, key=lambda each: each.key):
-        if known.uuid in declared or known.uuid in desired_state.kept:
+        if known.uuid in declared or known.uuid in states.wanted.kept:
             continue
         there, paste = _there(known, live, known_ids), tuple[str, ...]()
-        if downgrade is not None:
-            problems = [downgrade]
+        if states.downgrade is not None:
+            problems = [states.downgrade]
         else:
-            problems, paste = _against(known, accepted, coming)
+            problems, paste = _against(known, states.accepted, coming)
             if there is not None and there.marker != known.uuid:
                 problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
             problems += [because(Why.EXPORTED, each.name) for each in sinks if each.source == known.uuid]
@@ -82,22 +72,23 @@ def removals(
             found.sinks.append(Step(known.uuid, known.name, Kind.SINK, Action.REMOVE, (why,)))
         elif there is not None:
             losses = {known.name: "all rows"} if known.kind in STORED and known.keep is not False else {}
-            found.steps[known.uuid] = _gone(there, known.uuid, known.kind, Action.REMOVE, (why,), losses, keep_days)
+            found.steps[known.uuid] = _gone(there, known.uuid, known.kind, Action.REMOVE, (why,), losses, days)
     if not found.blocked:
         why = because(Why.LEFTOVER)
         begun = (each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours)
         found.sinks += [Step(each.uuid, each.name, Kind.SINK, Action.REMOVE, (why,)) for each in begun]
         found.leftovers += [
-            _gone(each, identity, Kind(each.kind.value), Action.REMOVE, (why,), {}, keep_days)
-            for identity, each in _leftovers(found, desired_state, live)
+            _gone(each, identity, Kind(each.kind.value), Action.REMOVE, (why,), {}, days)
+            for identity, each in _leftovers(found, states)
         ]
     return found
 
 
-def _leftovers(found: Removals, desired_state: DesiredState, live: ActualState) -> list[tuple[UUID, LiveObject]]:
+def _leftovers(found: Removals, states: States) -> list[tuple[UUID, LiveObject]]:
     """What an unfinished deploy made, and what belongs to nothing now. Only the journal counts: a marker alone may be
     that of another registry."""
-    used = {(each.uuid, each.live.key) for each in desired_state.objects.values() if each.live is not None}
+    live = states.live
+    used = {(each.uuid, each.live.key) for each in states.wanted.objects.values() if each.live is not None}
     used |= {(identity, step.name.casefold()) for identity, step in found.steps.items()}
     made = ((identity, each) for identity in live.unfinished for each in live.by_marker.get(identity, ()))
     left = [each for each in made if not is_retired(each[1].name) and (each[0], each[1].key) not in used]
@@ -158,20 +149,18 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
     return same_query(known.raw_sql, desired.obj.query) and known.definition == definition_of(desired.obj)
 
 
-def leaving(
-    going: Decisions, removed: Removals, recorded: RegistryState, keep_days: int
-) -> tuple[list[Step], list[Step]]:
+def leaving(states: States, going: Decisions, removed: Removals) -> tuple[list[Step], list[Step]]:
     """Steps of what leaves before anything comes, and of what leaves after everything came.
 
     :raises PlanError: the registry says that objects read each other in a cycle
     """
     needed = {each.desired.key for each in going.values() if each.how is Action.CREATE or each.renamed}
-    drops = {identity: _drop(each, keep_days) for identity, each in going.items() if each.leaves}
+    drops = {identity: _drop(each, states.policies.keep_days) for identity, each in going.items() if each.leaves}
     steps = drops | removed.steps
     early = {identity for identity, step in steps.items() if identity in drops or step.name.casefold() in needed}
     order: list[UUID] = []
     if steps:
-        order, reads = _readers_first(recorded)
+        order, reads = _readers_first(states.recorded)
         # A removed reader of something that leaves early leaves before it.
         early |= steps.keys() & readers_of(early, reversed(order), reads)
     at_once = [each for each in removed.leftovers if each.name.casefold() in needed]

@@ -1,7 +1,7 @@
 """Drift, and the origin of a change: what is in the catalog, or what is recorded.
 
-Objects that an unfinished deploy left are not as recorded either. They say so in their properties, written in the
-same commit as the change. That is not drift, and the next deploy starts from what they are."""
+Objects that an unfinished deploy left are not as recorded either, and say so in their properties, written in the same
+commit as the change. That is no drift, and the next deploy starts from what they are."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, relation
-from airflow_provider_rfr.builtins.planning._decision import FORMAT, same_names
+from airflow_provider_rfr.builtins.planning._decision import FORMAT, States, same_names
 from airflow_provider_rfr.builtins.planning.columns import Change, diff_columns, folded, pending_renames
-from airflow_provider_rfr.builtins.planning.plan import Policies
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Was, no_entries
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
@@ -57,23 +56,21 @@ class Origin:
     moved: Mapping[str, str] = field(default_factory=no_entries)
 
 
-def find(
-    desired: DesiredObject, policies: Policies, leaving: Container[UUID] = (), unfinished: Container[UUID] = ()
-) -> Origin:
+def find(desired: DesiredObject, states: States, leaving: Container[UUID]) -> Origin:
     """How the object is found.
 
     :param leaving: ids of objects that give up their names in the same deploy
-    :param unfinished: ids of objects that an unfinished deploy began to change
     """
+    policies, unfinished = states.policies, desired.uuid in states.live.unfinished
     known, live, kind = desired.recorded, desired.live, relation(desired.kind)
     if known is not None and relation(known.kind) is None:
         return _from_record(known)
     if known is not None and live is not None and live.marker == desired.uuid:
-        return _ours(desired, known, live, policies, desired.uuid in unfinished)
+        return _ours(desired, known, live, policies.drift, unfinished)
     if known is not None and live is None:
         # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
         conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
-        again = desired.uuid in unfinished and relation(known.kind) is LiveKind.VIEW
+        again = unfinished and relation(known.kind) is LiveKind.VIEW
         return Origin() if again else Origin(drift=(because(Why.GONE),), conflicts=conflicts)
     if live is None or (known is None and (kind is None or live.marker in leaving)):
         return Origin()
@@ -107,9 +104,7 @@ def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reaso
         yield from _columns(desired.obj, live)
 
 
-def _ours(
-    desired: DesiredObject, known: RecordedObject, live: LiveObject, policies: Policies, unfinished: bool
-) -> Origin:
+def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, policy: str, unfinished: bool) -> Origin:
     """A recorded object that carries our marker."""
     drift = tuple(_drift(desired, known, live))
     # An object under neither name may be a user's copy with its properties; of those only the journal is proof.
@@ -122,14 +117,14 @@ def _ours(
         note = because(Why.UNFINISHED, live.properties.get(DEPLOY, "an earlier one"))
         text = live.kind is relation(known.kind) is LiveKind.VIEW and not _is_text(live, desired.sql)
         return _from_live(desired, live, note, rewrite_text=text)
-    if not drift or policies.drift == "fail":
+    if not drift or policy == "fail":
         return _from_record(known, drift=drift)
-    if not at_home and policies.drift == "adopt":
+    if not at_home and policy == "adopt":
         return _from_record(known, drift=drift, conflicts=(because(Why.DECLARE_NAME, live.name),))
     note = because(Why.CHANGED_BY_HAND)
     if relation(known.kind) is LiveKind.VIEW:
-        return _from_record(known, note=note, drift=drift, rewrite_text=policies.drift == "repair")
-    if policies.drift == "repair":
+        return _from_record(known, note=note, drift=drift, rewrite_text=policy == "repair")
+    if policy == "repair":
         return _from_live(desired, live, note, drift=drift)
     # Added columns are left, all else has to be declared.
     known_names = folded((*known.columns, *desired.obj.columns))
@@ -141,10 +136,8 @@ def _ours(
 
 def is_unfinished(known: RecordedObject, live: LiveObject) -> bool:
     """Whether a deploy changed it and did not get as far as the registry."""
-    deploy = live.properties.get(DEPLOY)
-    if deploy is not None and known.deploy_id and deploy != known.deploy_id:
-        return True
-    return live.stamp is not None and live.stamp != known.contract
+    by_another = known.deploy_id and live.properties.get(DEPLOY, known.deploy_id) != known.deploy_id
+    return bool(by_another) or live.stamp not in (None, known.contract)
 
 
 def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> Iterator[Reason]:
@@ -223,8 +216,7 @@ def _as_left(
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
     """A table's columns as an unfinished deploy left them, with all that they were; and which of them it renamed.
 
-    :param names: that they had, as that deploy was told
-    :param said: the recorded columns
+    :param names: that they had, as that deploy was told; ``said`` are the recorded columns
     """
     told = {name: tuple(map(Was, names.get(name, ()))) for name in there}
     left = tuple(replace(each, was=told[name]) for name, each in there.items())

@@ -18,9 +18,9 @@ from enum import IntEnum
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import CycleError, in_order
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, lost_column, reads
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, lost_column, reads
 from airflow_provider_rfr.builtins.planning.columns import ALL, Change, met
-from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Policies, Step
+from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
 from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, UserView
@@ -42,25 +42,23 @@ class Views:
     :ivar warnings: views that break, or broke earlier; and, behind them, those that can't be read for a moment
     """
 
-    def __init__(
-        self, decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
-    ) -> None:
+    def __init__(self, states: States, decisions: Decisions, removed: Iterable[RecordedObject]) -> None:
         self.pins: list[Step] = []
         self.bridges: list[Step] = []
         self.steps: list[Step] = []
         self.dependents: list[Dependent] = []
         self.blocked: list[Finding] = []
         self.warnings: list[str] = []
-        self._policies = policies
+        self._break_views = states.policies.break_views
         # By the names that readers of before know: a new object does not hide the one that gives its name up.
         known_last = sorted(decisions.values(), key=lambda each: each.desired.recorded is not None)
         self._decisions = {each.old_name.casefold(): each for each in known_last}
-        self._removed = {each.key: each for each in removed.values()}
+        self._removed = {each.key: each for each in removed}
         self._noticed: dict[str, tuple[str, dict[UUID, Reason], bool]] = {}
         self._felt: dict[str, _Felt] = {}
         for decision in decisions.values():
             self._bridge_ours(decision)
-        for view in _in_order(live):
+        for view in _in_order(states.live):
             self._decide(view)
         self.bridges.reverse()
 
@@ -114,7 +112,7 @@ class Views:
         why = (*broken.values(), *changed.values()) or ((because(Why.BRIDGED),) if view.bridged else ())
         if not why:
             return
-        how = "rebind" if not broken else "break" if view.key in self._policies.break_views else "blocked"
+        how = "rebind" if not broken else "break" if view.key in self._break_views else "blocked"
         for on, reason in {**changed, **broken}.items():
             self.dependents.append(Dependent(on, view.name, Kind.VIEW, how, reason, user=True))
         if how == "blocked":

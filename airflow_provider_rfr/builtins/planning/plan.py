@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -101,8 +100,7 @@ class Load(str, Enum):
 
 
 _ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
-_UNCOUNTED: Final = {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
-_CHANGES: Final = frozenset(Action) - _ADDS - _UNCOUNTED
+_NO_CHANGES: Final = _ADDS | {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
 _FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
 
@@ -238,7 +236,7 @@ class Plan:
         return {names.get(each.uuid, each.name): Load(each.details["load_anew"]) for each in found}
 
     def digest(self) -> str:
-        """Of everything that is done and of the base, without what is only shown."""
+        """Of the base and of everything that is done, without what is only shown."""
         steps = [replace(each, rows=None, bytes=None) for each in self.steps]
         blocked = [(each.name, each.problems) for each in self.blocked]
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
@@ -280,7 +278,7 @@ def summary(plan: Plan) -> dict[str, int]:
     verbs = [each.how for each in plan.steps]
     return {
         "add": sum(how in _ADDS for how in verbs),
-        "change": sum(how in _CHANGES for how in verbs),
+        "change": sum(how not in _NO_CHANGES for how in verbs),
         "remove": verbs.count(Action.REMOVE),
         "rebind": verbs.count(Action.REBIND),
         "blocked": len(plan.blocked),
@@ -294,7 +292,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> Path:
     """Write the plan; the file is complete or absent, also after a crash."""
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(plan.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.write_bytes(orjson.dumps(plan.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     part.replace(target)
     return target
 
@@ -305,11 +303,9 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     :raises PlanError: it can't be read, is of another format, or was changed after it was saved
     """
     try:
-        document = orjson.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
+        document = dict(orjson.loads(Path(path).read_bytes()))
+    except (OSError, TypeError, ValueError) as error:
         raise PlanError(f"{path}: no plan can be read from it: {error}") from error
-    if not isinstance(document, dict):
-        raise PlanError(f"{path}: this is not a plan")
     return Plan.from_json(document)
 
 

@@ -7,15 +7,14 @@ from dataclasses import replace
 from itertools import chain
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredState, in_order, release
+from airflow_provider_rfr.builtins.desired import DesiredState, in_order
 from airflow_provider_rfr.builtins.planning._decide import Decider
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, record_of
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, record_of
 from airflow_provider_rfr.builtins.planning._exports import Exports
 from airflow_provider_rfr.builtins.planning._leaving import Removals, leaving, removals, renames
 from airflow_provider_rfr.builtins.planning._resolve import Resolver
 from airflow_provider_rfr.builtins.planning._views import Views
 from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Plan, Policies, Step
-from airflow_provider_rfr.builtins.reasons import Why, because
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Kind
 from airflow_provider_rfr.builtins.state import DEPLOY, ActualState, RecordedObject, RegistryState
 
@@ -28,23 +27,19 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     :param policies: decisions for this deploy; by default the cautious ones of :class:`Policies`
     :raises PlanError: objects read each other in a cycle. All other problems are in the plan
     """
-    policies = policies or Policies()
     wanted = Resolver(spec, recorded, live).resolve()
-    downgrade = None
-    if recorded.version is not None and release(spec.version) < release(recorded.version):
-        downgrade = because(Why.DOWNGRADE, recorded.version, spec.version)
-    accepted = policies.accept_data_loss | {each.key for each in spec.removed}
-    removed = removals(wanted, recorded, live, accepted, downgrade, policies.keep_days)
+    states = States(spec, wanted, recorded, live, policies or Policies())
+    removed = removals(states)
     # Objects that give up their present names.
     giving = removed.forgotten.keys() | {each.uuid for each in removed.leftovers}
     for desired in wanted.objects.values():
         if desired.live is not None and desired.live.marker == desired.uuid and desired.live.key != desired.key:
             giving.add(desired.uuid)
-    decisions = _in_order(Decider(wanted, recorded, live, policies, accepted, giving, downgrade).decide(), wanted)
+    decisions = _in_order(Decider(states, giving).decide(), wanted)
     going = {uuid: each for uuid, each in decisions.items() if not each.problems}
-    views = Views(decisions, removed.forgotten, live, policies)
-    exports = Exports(decisions, recorded, policies, {each.uuid for each in removed.sinks})
-    first, last = leaving(going, removed, recorded, policies.keep_days)
+    views = Views(states, decisions, removed.forgotten.values())
+    exports = Exports(states, decisions, {each.uuid for each in removed.sinks})
+    first, last = leaving(states, going, removed)
     drifted = ((each.old_name, each.desired.kind, each.drift, uuid) for uuid, each in decisions.items() if each.drift)
     blocked = [each.finding() for each in decisions.values() if each.problems]
     blocked += [*exports.blocked, *removed.blocked, *views.blocked]
@@ -60,7 +55,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         version=spec.version,
         recorded_version=recorded.version,
         base_revision=recorded.revision,
-        policies=policies,
+        policies=states.policies,
         steps=_numbered(going, removed, views, exports, first, last),
         dependents=(*_dependents(going), *views.dependents, *exports.dependents),
         drift=_by_name(Finding(*each) for each in drifted),
