@@ -73,7 +73,7 @@ class Decider:
     :param leaving: ids of objects that give up their names
     """
 
-    def __init__(self, states: States, leaving: Container[UUID]) -> None:
+    def __init__(self, states: States, leaving: Container[UUID | None]) -> None:
         self._states, self._leaving = states, leaving
         self._recorded, self._live, self._wanted = states.recorded, states.live, states.wanted
         self._decisions: dict[UUID, Decision] = {}

@@ -133,11 +133,7 @@ class Decision:
             self.details["unset"] = gone
 
     def lose(self, losses: Mapping[str, str], accepted: Set[str]) -> None:
-        """Note what would be lost, and what stops that.
-
-        :param losses: names to accept, and what they stand for
-        :param accepted: names as they are compared
-        """
+        """Note what would be lost (names to accept, and what they stand for), and what stops that."""
         reason = self.desired.keep_reason
         for name, what in losses.items():
             if reason is not None:
@@ -147,7 +143,7 @@ class Decision:
         self.losses |= losses
 
     def becomes(self, contents: frozenset[str] = EVERYTHING) -> Effects:
-        """Effects of an object that is created again under its name: all contents, and those columns that changed."""
+        """Effects of an object that is created again: all contents, and those columns that changed."""
         known, obj = self.desired.recorded, self.desired.obj
         if known is None:
             return Effects(EVERYTHING, contents)
@@ -157,8 +153,7 @@ class Decision:
         return Effects.of(known.columns, obj.columns, self.column_changes, contents)
 
     def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of its columns as they are and as they are going to be, as they are compared; none where they are not
-        known."""
+        """Names of its columns now and afterwards, as they are compared; none where they are not known."""
         known, live = self.desired.recorded, self.desired.live
         now = _outputs(self.desired.obj, self.desired.sql)
         if known is None:
@@ -258,11 +253,11 @@ def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
 
 @dataclass(slots=True)
 class Inputs:
-    """What an object notices of the changes of what it reads.
+    """What an object notices of the changes of what it reads, by the ids of its inputs.
 
-    :ivar shape: id -> reason, of inputs of which it reads a column that has another type or name
-    :ivar contents: likewise, of which it reads rows that may be others
-    :ivar gone: what it reads and won't find
+    :ivar shape: a column has another type or name
+    :ivar contents: rows may be others
+    :ivar gone: what it won't find
     """
 
     shape: dict[UUID, Reason] = field(default_factory=dict)

@@ -58,10 +58,7 @@ def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool
 
 
 def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
-    """Bring what a sink reads to the names that its source's columns get, and return those that are new, by the old.
-
-    A column that goes and is needed is a problem already; what can be pasted is the rest of the columns.
-    """
+    """Bring what a sink reads to the names that its source's columns get, and return those that are new, by the old."""
     desired, theirs = decision.desired, source.desired
     sink, read = desired.obj.sink, desired.reads[0]
     if sink is None or read.columns is None:
@@ -76,6 +73,7 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     decision.desired = replace(desired, reads=(replace(read, columns=now),))
     spelled = {each.name.casefold(): each.name for each in theirs.obj.columns}
     if any(gone.get(each) == "" for each in now):
+        # That it goes is a problem already; what can be pasted is the rest of the columns.
         names = sink.columns or [spelled.get(each, each) for each in now]
         kept = [name for name, each in zip(names, now, strict=True) if gone.get(each) != ""]
         decision.paste += [f"columns: {json.dumps(kept, ensure_ascii=False)}"] if kept else []
@@ -91,7 +89,7 @@ class Exports:
     :ivar blocked: sinks that nobody decided about
     """
 
-    def __init__(self, states: States, decisions: Decisions, removed: Container[UUID]) -> None:
+    def __init__(self, states: States, decisions: Decisions, removed: Container[UUID | None]) -> None:
         self.dependents: list[Dependent] = []
         self.steps: list[Step] = []
         self.blocked: list[Finding] = []
@@ -119,8 +117,7 @@ class Exports:
     def _choose(self, state: SinkState, why: Reason, since: str | None) -> tuple[str, Reason]:
         """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy.
 
-        :param since: what it is decided about, if not this deploy's own doing: an unfinished deploy that emptied the
-            source, or the id of the new source. A decision that was written down already is not taken once more
+        :param since: what it is decided about, so that a decision which was written down already is not taken once more
         """
         choice = self._policies.sinks.get(state.name.casefold()) or state.on_replace
         if choice not in SINKS:
@@ -132,7 +129,9 @@ class Exports:
         return choice, because(_CHOICES[action], why)
 
 
-def _sinks(decisions: Decisions, recorded: RegistryState, removed: Container[UUID]) -> Iterator[tuple[SinkState, bool]]:
+def _sinks(
+    decisions: Decisions, recorded: RegistryState, removed: Container[UUID | None]
+) -> Iterator[tuple[SinkState, bool]]:
     """All sinks that stay, and whether they export another source now."""
     rows = {each.uuid: each for each in recorded.sinks}
     yield from ((row, False) for row in rows.values() if row.uuid not in decisions and row.uuid not in removed)

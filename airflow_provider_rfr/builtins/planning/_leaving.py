@@ -112,8 +112,7 @@ def _gone(
 
 
 def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
-    """What holds the object; under another name, if a deploy that did not finish renamed it. What has its name is no
-    trace of it, if it is another object of ours."""
+    """What holds the object; under another name, if a deploy that did not finish renamed it."""
     was, named = relation(known.kind), live.objects.get(known.key)
     if was and named and (named.marker in (None, known.uuid) or named.marker not in known_ids):
         return named
@@ -124,8 +123,7 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
 def _against(
     known: RecordedObject, accepted: Set[str], coming: Iterable[DesiredObject]
 ) -> tuple[list[Reason], tuple[str, ...]]:
-    """What stops the removal of an object, and YAML against it: its id where it may have a new name, else the document
-    that lets it go."""
+    """What stops the removal, and YAML against it: the id where there may be a new name, else what lets it go."""
     if known.keep is False or (known.keep is True and known.key in accepted):
         return [], ()
     what = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"

@@ -56,7 +56,7 @@ class Origin:
     moved: Mapping[str, str] = field(default_factory=no_entries)
 
 
-def find(desired: DesiredObject, states: States, leaving: Container[UUID]) -> Origin:
+def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> Origin:
     """How the object is found.
 
     :param leaving: ids of objects that give up their names in the same deploy

@@ -151,7 +151,7 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
             if column.was and column.name not in decision.was_used and not is_sent:
                 yield f"{obj.name}.{column.name}"
     lost = {name.casefold() for each in decisions.values() for name in each.losses}
-    lost |= {each.name.casefold() for each in (*removed.forgotten.values(), *removed.blocked)}
+    lost |= {each.key for each in removed.forgotten.values()} | {each.name.casefold() for each in removed.blocked}
     yield from (each.name for each in spec.removed if each.key not in lost)
 
 
