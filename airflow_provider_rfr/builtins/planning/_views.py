@@ -181,17 +181,14 @@ def _bridge(uuid: UUID | None, name: str, sql: str) -> Step:
 def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Reason, bool] | None:
     """What a reader of these columns notices, and whether that breaks it."""
     known, effects, name = decision.desired.recorded, decision.effects, decision.old_name
-    # A deploy that died may have renamed it already.
-    if known is not None and known.key != decision.desired.key and known.kind is not Kind.SINK:
-        breaks = [because(Why.READS_RENAMED, name, decision.desired.obj.name)]
-    else:
-        breaks = []
     # Another column under an old name is not the one that is read.
     changes = (each for each in decision.column_changes if each.what is Change.RENAME)
     gone = dict(effects.gone) | {each.before.casefold(): each.column for each in changes}
-    breaks += [lost_column(name, old, now) for old, now in gone.items() if columns is None or old in columns]
-    if breaks:
-        return breaks[-1], True
+    if lost := [(old, now) for old, now in gone.items() if columns is None or old in columns]:
+        return lost_column(name, *lost[-1]), True
+    # A deploy that died may have renamed it already.
+    if known is not None and known.key != decision.desired.key and known.kind is not Kind.SINK:
+        return because(Why.READS_RENAMED, name, decision.desired.obj.name), True
     seen = met(effects.shape, columns)
     return (reads(name, seen), False) if seen else None
 

@@ -164,8 +164,8 @@ class Expressions:
 
     :ivar texts: SQL by new column, over the old columns; a column that is not here keeps its values
     :ivar missing: changes that need values and have no ``was`` for them
-    :ivar unreadable: by new column, what is wrong with its ``using``
-    :ivar narrowed: new columns on whose way values may be lost, though every row stays
+    :ivar unreadable: what is wrong with a column's ``using``
+    :ivar narrowed: columns on whose way values may be lost, though every row stays
     """
 
     texts: Mapping[str, str]
@@ -344,8 +344,8 @@ def met(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
 class Effects:
     """What readers of an object notice; columns as they are compared.
 
-    :ivar shape: columns of another type or name than before, or dropped; an added one has no reader yet
-    :ivar contents: columns whose values may be others than before, or of which there may be other rows
+    :ivar shape: columns of another type or name than before, or dropped
+    :ivar contents: columns of which there may be other values or rows than before
     :ivar gone: old names that no longer exist, with the present name ("" for a dropped column)
     :ivar widened: those of ``shape`` that only take more values than before
     """

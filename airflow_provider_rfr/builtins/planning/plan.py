@@ -28,13 +28,11 @@ class Policies:
     """Decisions for one deploy.
 
     :ivar break_views: names of users' views that may break
-    :ivar drift: what to do about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the
-        declaration is right)
-    :ivar accept_data_loss: what may be lost: names of objects, or of columns behind them (``ops.runs.note``); there is
-        no word for all
+    :ivar drift: about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the declaration is)
+    :ivar accept_data_loss: what may be lost: names of objects, or of columns behind them (``ops.runs.note``)
     :ivar adopt: names of live objects without our marker that may become ours if they are what is declared
     :ivar sinks: by name of a sink, what to do when its source is emptied: ``hold``, ``resume_from_new``, ``resend``
-    :ivar keep_days: how long garbage is kept, for display
+    :ivar keep_days: how long garbage is kept
     """
 
     break_views: frozenset[str] = frozenset()
@@ -90,13 +88,12 @@ class Action(str, Enum):
 
 
 class Load(str, Enum):
-    """Why a source has to be refreshed after a deploy."""
+    """Why a source has to be refreshed after a deploy: its table has no rows of a refresh yet (where it has any by now,
+    they will do), was emptied, or has those of another definition."""
 
     CREATED = "created"
-    """Its table has no rows of a refresh yet; where it has any by now, they will do."""
     EMPTIED = "emptied"
     REDEFINED = "redefined"
-    """Its rows are those of another definition."""
 
 
 _ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
@@ -147,8 +144,7 @@ class Dependent:
     """What a step means for a reader of the object.
 
     :ivar on: id of the object
-    :ivar how: ``rebind``, ``replace``, ``recompute``; of a user's view also ``break`` and ``blocked``; of a sink
-        ``continue``, ``hold``, ...
+    :ivar how: a view's ``rebind``, ``replace``, ``recompute``, ``break``, ``blocked``; a sink's ``continue``, ...
     """
 
     on: UUID
@@ -231,9 +227,8 @@ class Plan:
 
     def sources_to_load(self) -> dict[str, Load]:
         """Names of sources that have to be refreshed once the plan is done, and why."""
-        names: dict[UUID | None, str] = {each.uuid: each.name for each in self.records}
-        found = [each for each in self.steps if "load_anew" in each.details]
-        return {names.get(each.uuid, each.name): Load(each.details["load_anew"]) for each in found}
+        found = (each for each in self.steps if "load_anew" in each.details)
+        return {each.name: Load(each.details["load_anew"]) for each in found}
 
     def digest(self) -> str:
         """Of the base and of everything that is done, without what is only shown."""
@@ -268,9 +263,7 @@ class Plan:
 
 def exit_code(plan: Plan) -> int:
     """0: nothing to do, 2: there is, 1: something stops it."""
-    if not plan.applicable:
-        return 1
-    return 2 if plan.steps or plan.done else 0
+    return 1 if not plan.applicable else 2 if plan.steps or plan.done else 0
 
 
 def summary(plan: Plan) -> dict[str, int]:

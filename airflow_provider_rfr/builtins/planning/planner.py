@@ -11,7 +11,7 @@ from airflow_provider_rfr.builtins.desired import DesiredState, in_order
 from airflow_provider_rfr.builtins.planning._decide import Decider
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, record_of
 from airflow_provider_rfr.builtins.planning._exports import Exports
-from airflow_provider_rfr.builtins.planning._leaving import Removals, leaving, removals, renames
+from airflow_provider_rfr.builtins.planning._leaving import Removals, renames
 from airflow_provider_rfr.builtins.planning._resolve import Resolver
 from airflow_provider_rfr.builtins.planning._views import Views
 from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Plan, Policies, Step
@@ -29,7 +29,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     """
     wanted = Resolver(spec, recorded, live).resolve()
     states = States(spec, wanted, recorded, live, policies or Policies())
-    removed = removals(states)
+    removed = Removals(states)
     # Objects that give up their present names.
     giving = removed.forgotten.keys() | {each.uuid for each in removed.leftovers}
     for desired in wanted.objects.values():
@@ -39,7 +39,6 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     going = {uuid: each for uuid, each in decisions.items() if not each.problems}
     views = Views(states, decisions, removed.forgotten.values())
     exports = Exports(states, decisions, {each.uuid for each in removed.sinks})
-    first, last = leaving(states, going, removed)
     drifted = ((each.old_name, each.desired.kind, each.drift, uuid) for uuid, each in decisions.items() if each.drift)
     blocked = [each.finding() for each in decisions.values() if each.problems]
     blocked += [*exports.blocked, *removed.blocked, *views.blocked]
@@ -56,7 +55,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         recorded_version=recorded.version,
         base_revision=recorded.revision,
         policies=states.policies,
-        steps=_numbered(going, removed, views, exports, first, last),
+        steps=_numbered(going, removed, views, exports),
         dependents=(*_dependents(going), *views.dependents, *exports.dependents),
         drift=_by_name(Finding(*each) for each in drifted),
         blocked=_by_name(blocked),
@@ -70,10 +69,9 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     return replace(found, plan_hash=found.digest())
 
 
-def _numbered(
-    going: Decisions, removed: Removals, views: Views, exports: Exports, first: list[Step], last: list[Step]
-) -> tuple[Step, ...]:
+def _numbered(going: Decisions, removed: Removals, views: Views, exports: Exports) -> tuple[Step, ...]:
     """All steps in the order in which they are done."""
+    first, last = removed.leaving(going)
     # A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards.
     stopping = [each for each in exports.steps if each.how is Action.HOLD]
     parts = (
