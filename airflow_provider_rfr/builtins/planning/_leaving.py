@@ -1,8 +1,7 @@
 """What leaves, and in which order; and renames.
 
-What leaves goes readers first, by the reads in the registry. What is created or changed goes inputs first, by the
-reads of now. A deploy needs both orders, because an edge may have turned round. What leaves for good waits until the
-end, so that nothing loses an input too early, unless something else needs its name."""
+What leaves goes readers first, by the reads in the registry; what comes goes inputs first, by the reads of now, for an
+edge may have turned round. What leaves for good waits until the end, unless something else needs its name."""
 
 from __future__ import annotations
 

@@ -1,15 +1,9 @@
-"""What the changes mean for views, before, during and after a deploy.
+"""What the changes mean for views: which are issued again, marked as broken, or given another text for a while.
 
-Users' views are issued again where a column has another type, and refused where they would break; one that somebody
-lets break is marked in its own properties, so that plans show it until it is mended.
-
-Spark finds a view's columns by their places in what its text gives. So where the columns that a star stands for change
-their places, a user's view gets its text with the star written out before anything changes.
-
-Spark also keeps the types that a view's columns had when the view was made, and refuses to read wider ones. So a view
-over a column that is widened is bridged before the table changes, its readers before it: it gets its own text with its
-outputs cast to their coming types, which gives the same before and after. Where a column that a view reads is renamed,
-dropped or of an incompatible new type, no text holds before and after: the plan says so."""
+Spark finds a view's columns by their places in what its text gives: a user's star is written out before the columns
+that it stands for change theirs. Spark refuses wider columns than a view had when it was made: before one is widened,
+views over it get their own texts with the outputs cast to their coming types. For a renamed, dropped or incompatible
+column, no text holds before and after."""
 
 from __future__ import annotations
 

@@ -55,6 +55,7 @@ def _entries(plan: Plan) -> Iterator[str]:
     shown = {(each.uuid, each.name) for each in plan.dependents if each.how in ("rebind", "break")}
     steps = [each for each in plan.steps if not _is_shown(each, shown)]
     own = {each.uuid for each in steps}
+    # Names are behind indent, sign and kind.
     names = [*map(_name, steps), *(each.name for each in plan.blocked)]
     deeper = max((len(_name(each)) for each in plan.dependents), default=0)
     width = max(35, 11 + max(map(len, names), default=0), 15 + deeper)

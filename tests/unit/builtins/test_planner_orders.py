@@ -53,7 +53,7 @@ def test_a_new_catalog_is_created_at_its_present_version_and_makes_no_values() -
     assert exit_code(found) == 2
 
 
-def test_a_table_that_becomes_a_view_goes_after_its_readers_where_they_have_to_go_and_comes_before_them() -> None:
+def test_a_table_that_becomes_a_view_leaves_before_it_comes_and_comes_before_its_readers() -> None:
     """Row 3."""
     catalog = Catalog()
     catalog.deploy(
@@ -77,7 +77,7 @@ def test_a_table_that_becomes_a_view_goes_after_its_readers_where_they_have_to_g
     assert did(catalog.plan(wanted)) == []
 
 
-def test_where_views_can_be_replaced_none_is_dropped() -> None:
+def test_no_view_is_dropped_to_be_replaced() -> None:
     catalog = Catalog()
     catalog.deploy(spec("1.0", T, view("ops.v1", "SELECT rows FROM ops.t")))
     found = catalog.plan(
