@@ -30,24 +30,13 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     wanted = Resolver(spec, recorded, live).resolve()
     states = States(spec, wanted, recorded, live, policies or Policies())
     removed = Removals(states)
-    # Objects that give up their present names.
-    giving = removed.forgotten.keys() | {each.uuid for each in removed.leftovers}
-    for desired in wanted.objects.values():
-        if desired.live is not None and desired.live.marker == desired.uuid and desired.live.key != desired.key:
-            giving.add(desired.uuid)
-    decisions = _in_order(Decider(states, giving).decide(), wanted)
+    decisions = _in_order(Decider(states, _giving_names_up(wanted, removed)).decide(), wanted)
     going = {uuid: each for uuid, each in decisions.items() if not each.problems}
     views = Views(states, decisions, removed.forgotten.values())
     exports = Exports(states, decisions, {each.uuid for each in removed.sinks})
     drifted = ((each.old_name, each.desired.kind, each.drift, uuid) for uuid, each in decisions.items() if each.drift)
     blocked = [each.finding() for each in decisions.values() if each.problems]
     blocked += [*exports.blocked, *removed.blocked, *views.blocked]
-    stopped = {each.uuid for each in blocked}
-    records = (
-        _record(each, recorded.revision + 1)
-        for each in sorted(decisions.values(), key=lambda each: each.desired.key)
-        if each.desired.uuid not in stopped
-    )
     untouched = [each for each in going.values() if not each.touched]
     found = Plan(
         project=spec.project,
@@ -61,12 +50,19 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         blocked=_by_name(blocked),
         warnings=tuple(dict.fromkeys([*sorted(_warnings(wanted, recorded, live)), *views.warnings])),
         stale=tuple(sorted(set(_stale(spec, decisions, removed)))),
-        records=tuple(each for each in records if each is not None),
+        records=tuple(_records(decisions, blocked, recorded.revision + 1)),
         forgotten=tuple(sorted(removed.forgotten)),
         unchanged=len(untouched),
         done=sum(each.done for each in untouched),
     )
     return replace(found, plan_hash=found.digest())
+
+
+def _giving_names_up(wanted: DesiredState, removed: Removals) -> set[UUID | None]:
+    """Ids of objects whose present names others may take."""
+    held = ((each, each.live) for each in wanted.objects.values() if each.live is not None)
+    moving = (each.uuid for each, live in held if live.marker == each.uuid and live.key != each.key)
+    return {*removed.forgotten, *(each.uuid for each in removed.leftovers), *moving}
 
 
 def _numbered(going: Decisions, removed: Removals, views: Views, exports: Exports) -> tuple[Step, ...]:
@@ -121,6 +117,14 @@ def _dependents(going: Decisions) -> Iterator[Dependent]:
         if each.how is not None and each.how in _SHOWN:
             for on, reason in each.input_reasons.items():
                 yield Dependent(on, each.desired.obj.name, each.desired.kind, each.how.value, reason, uuid)
+
+
+def _records(decisions: Decisions, blocked: Iterable[Finding], revision: int) -> Iterator[RecordedObject]:
+    stopped = {each.uuid for each in blocked}
+    for decision in sorted(decisions.values(), key=lambda each: each.desired.key):
+        record = _record(decision, revision) if decision.desired.uuid not in stopped else None
+        if record is not None:
+            yield record
 
 
 def _record(decision: Decision, revision: int) -> RecordedObject | None:
