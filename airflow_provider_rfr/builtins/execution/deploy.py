@@ -118,9 +118,8 @@ def apply(
 
 
 def _check_applicable(plan: Plan) -> None:
-    if not plan.applicable:
-        stopping = [(each, "") for each in plan.blocked] + [(each, " (drift)") for each in plan.drift if each.blocking]
-        raise BlockedPlanError([f"{each.name}: {'; '.join(map(str, each.problems))}{what}" for each, what in stopping])
+    if found := plan.stopped_by():
+        raise BlockedPlanError(found)
 
 
 def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied | None:
