@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredState, in_order, relation, release
+from airflow_provider_rfr.builtins.desired import DesiredState, Resolver, in_order, relation, release
 from airflow_provider_rfr.builtins.planning._bridges import Bridges
 from airflow_provider_rfr.builtins.planning._decide import Decider
 from airflow_provider_rfr.builtins.planning._decision import Decision, record_of
 from airflow_provider_rfr.builtins.planning._exports import exports
 from airflow_provider_rfr.builtins.planning._order import leaving, removals, renames
-from airflow_provider_rfr.builtins.planning._resolve import Resolver
 from airflow_provider_rfr.builtins.planning._user_views import UserViews
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Drift, Plan, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
