@@ -52,7 +52,6 @@ def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) 
     """Every node after everything that it reads; of those that could come next, the lowest rank first.
 
     :param reads: what each node reads; what has no entry of its own is left out
-    :param rank: different for each node
     :raises CycleError: there is no such order
     """
     nodes = sorted(reads, key=rank)
@@ -88,9 +87,8 @@ def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node
 
 @dataclass(frozen=True, slots=True)
 class DesiredObject:
-    """One object as it should be, with its recorded and its actual state.
+    """One object as it should be, with its final name and id, and with its recorded and its actual state.
 
-    :ivar obj: with its final name and id
     :ivar sql: the query to execute
     :ivar instance: id of the instance that it is generated for
     """
@@ -108,7 +106,6 @@ class DesiredObject:
 
     @property
     def key(self) -> str:
-        """The name as it is compared."""
         return self.obj.key
 
     @property
@@ -299,58 +296,54 @@ class Resolver:
         desired = self._resolved[uuid]
         if desired.obj.query is None or desired.sql is not None:
             return desired
-        sql, reads = self._with_columns(desired, self._kept_sql(desired) or self._expanded(desired)), desired.reads
+        sql, reads = self._written_out(desired), desired.reads
         if sql not in (desired.obj.query, desired.recorded.sql if desired.recorded is not None else None):
             reads = self._own(self._read(replace(desired.obj, query=sql)))
         self._resolved[uuid] = desired = replace(desired, sql=sql, reads=reads)
         return desired
 
-    def _kept_sql(self, desired: DesiredObject) -> str | None:
-        """What its stars became when the query was registered; they are written out once, not on each deploy."""
-        known = desired.recorded
-        if known is None or known.raw_sql != desired.obj.query or known.kind is not desired.kind:
-            return None
-        for each in known.deps:
-            now = _folded(self._columns(each.name))
-            if each.columns is not None and now is not None and not {*each.columns}.issubset(now):
-                # A column that a star stood for is dropped, so the star is expanded again.
-                return None
-        return known.sql
+    def _written_out(self, desired: DesiredObject) -> str:
+        """The query without stars. They are written out when it is registered, not on each deploy, and again when a
+        column that a star stood for is dropped."""
+        obj, known = desired.obj, desired.recorded
+        if known is None or known.raw_sql != obj.query:
+            sql = self._expanded(desired, {})
+        elif known.sql and known.kind is obj.kind and all(map(self._is_there, known.deps)):
+            sql = known.sql
+        else:
+            sql = self._expanded(desired, {each.name: each.columns for each in known.deps})
+        # What was recorded gave the columns.
+        is_recorded = known is not None and (known.sql, known.columns) == (sql, obj.columns)
+        return sql if not obj.columns or sql == obj.query or is_recorded else self._with_columns(desired, sql)
+
+    def _is_there(self, read: Dependency) -> bool:
+        """Whether it has all columns that are read of it, as far as that is known."""
+        now = _folded(self._columns(read.name))
+        return read.columns is None or now is None or {*read.columns}.issubset(now)
 
     def _with_columns(self, desired: DesiredObject, sql: str) -> str:
         """Written out so that it gives the declared columns: who declares others asks for the stars of today, or for
         that part of them which was there when the declaration was written."""
-        columns, known = desired.obj.columns, desired.recorded
-        # What was recorded gave them.
-        is_recorded = known is not None and (known.sql, known.columns) == (sql, columns)
-        if not columns or sql == desired.obj.query or is_recorded:
-            return sql
-        given, declared = self._outputs(desired, sql), _folded([each.name for each in columns])
+        names = [each.name for each in desired.obj.columns]
+        given, declared = self._outputs(desired, sql), _folded(names)
         if given is None or _folded(given) == declared:
             return sql
         for seen in ({}, {each.name: declared for each in desired.reads}):
             text = self._expanded(desired, seen, declared or ())
             if _folded(self._outputs(desired, text)) == declared:
                 return text
-        problem = f"its columns are {', '.join(each.name for each in columns)}, and its query gives {', '.join(given)}"
+        problem = f"its columns are {', '.join(names)}, and its query gives {', '.join(given)}"
         self._problem(desired.uuid, f"{problem}; write them alike, in the same order")
         return sql
 
     def _expanded(
-        self,
-        desired: DesiredObject,
-        seen: Mapping[str, Sequence[str] | None] | None = None,
-        order: Sequence[str] = (),
+        self, desired: DesiredObject, seen: Mapping[str, Sequence[str] | None], order: Sequence[str] = ()
     ) -> str:
         """With its stars written out.
 
-        :param seen: columns that a star expands to, by table; by default those that were recorded, or else all
+        :param seen: columns that a star expands to, by table; of a table that is not there, all
         :param order: of the query's columns: a view that it reads may keep the order of when it was registered
         """
-        query, known = desired.obj.query or "", desired.recorded
-        if seen is None:
-            is_recorded = known is not None and known.raw_sql == query
-            seen = {each.name: each.columns for each in known.deps} if known is not None and is_recorded else {}
 
         def columns_of(name: str) -> tuple[str, ...] | None:
             """Columns that were there when the stars were written out, by the names that they have now."""
@@ -363,6 +356,7 @@ class Resolver:
                     stay.add(column.name.casefold())
             return tuple(each for each in now if each.casefold() in stay)
 
+        query = desired.obj.query or ""
         try:
             return expand_stars(query, columns_of, namespace_of(desired.obj.name), order=order)
         except (RfrError, ValueError) as error:

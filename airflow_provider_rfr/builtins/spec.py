@@ -47,11 +47,7 @@ def no_entries() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was declared; equal to every other place.
-
-    :ivar file: None for Python objects
-    :ivar line: from 1
-    """
+    """Where something was declared, without a file for Python objects; equal to every other place."""
 
     file: str | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)
@@ -92,9 +88,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An object that another one reads.
+    """An object that another one reads, by its name as it is compared.
 
-    :ivar name: as it is compared
     :ivar uuid: None for what is not one of ours, and as long as it was not looked up
     :ivar columns: those that are used, sorted, as they are compared; some too many where a query does not say whose a
         column is. None: all, or it can't be known
@@ -164,10 +159,7 @@ class BuiltinObject(Named):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One of those for which objects are generated.
-
-    :ivar id: stays when it is renamed
-    """
+    """One of those for which objects are generated; its id stays when it is renamed."""
 
     id: str
     name: str
@@ -178,8 +170,7 @@ class CatalogSpec:
     """Everything that is declared.
 
     :ivar version: of the code that declares it
-    :ivar objects: sorted by name
-    :ivar removed: what may go, sorted by name
+    :ivar objects: sorted by name, as is what is ``removed``
     :ivar instances: by what ``per_instance`` names; a name that is not there is one of whose instances nothing is known
     """
 

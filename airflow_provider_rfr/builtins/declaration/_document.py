@@ -157,10 +157,7 @@ _adapter = cache(TypeAdapter)
 
 
 def read(node: Node, place: Place, project: str, flaws: list[Flaw]) -> Declaration | None:
-    """What a document declares; None if it is wrong.
-
-    :param flaws: takes what is wrong
-    """
+    """What a document declares; None if it is wrong, and ``flaws`` takes what is."""
     kind = node.value.get("kind") if isinstance(node.value, dict) else None
     model = _MODELS.get(kind.text if kind is not None else None, BuiltinObject)
     given = _plain(node, model, flaws)

@@ -43,10 +43,7 @@ _MAY: Final[Mapping[str, Set[Kind]]] = {
 """The kinds that may have a field."""
 _MUST: Final = {"columns": STORED - {Kind.SOURCE}, "query": QUERIED, "source": {Kind.SOURCE}, "sink": {Kind.SINK}}
 _LONGEST_NAME: Final = 255
-_BAD_NAME: Final = (
-    f"a column's name is empty or longer than {_LONGEST_NAME} characters, or has spaces around it, "
-    "or has a dot, a backtick, a backslash or something invisible in it"
-)
+_GOOD_NAME: Final = f"1 to {_LONGEST_NAME} characters without outer spaces, dots, backticks, backslashes, control signs"
 T = TypeVar("T")
 
 
@@ -116,7 +113,7 @@ def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column
         path, name = f"columns.{number}", column.name
         fine = name.strip() == name and name.isprintable() and not set(name) & set(".`\\")
         if not (fine and 0 < len(name) <= _LONGEST_NAME):
-            found.append(Problem(f"{path}.name", f"{_BAD_NAME}: {name[:40]!r}"))
+            found.append(Problem(f"{path}.name", f"{name[:40]!r} can't be a column's name", _GOOD_NAME))
         for at, each in enumerate(column.was):
             if each.name is not None and before.setdefault(each.name.casefold(), number) != number:
                 found.append(Problem(f"{path}.was.{at}", f"two columns were called {each.name}"))

@@ -38,10 +38,7 @@ Parts = tuple[str, ...]
 
 
 class Flaw(NamedTuple):
-    """Something wrong in a text.
-
-    :ivar line: from 1, as is ``column``; a column of 0 is not known
-    """
+    """Something wrong in a text; lines and columns begin with 1, and a column of 0 is not known."""
 
     line: int
     problem: str
@@ -203,12 +200,8 @@ def table_parts(node: exp.Expr) -> Parts:
 
 
 class NamedTable(NamedTuple):
-    """A table where a query names it.
-
-    :ivar name: as objects' names are compared, as are its ``parts``
-    :ivar written: as the author wrote it
-    :ivar aliased: it has a name of its own in the query
-    """
+    """A table where a query names it: its name and its parts as they are compared, and the name as its author wrote
+    it. It is aliased if it has a name of its own in the query."""
 
     name: str
     written: str
@@ -217,9 +210,9 @@ class NamedTable(NamedTuple):
 
 
 def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
-    """The query with some tables' names replaced; nothing else is touched.
+    """The query with other names for some tables; nothing else is touched.
 
-    :param replace: what stands for a table's name from now on; None: the name
+    :param replace: what to write for a table; None: leave it
     :raises QueryError: it can't be parsed
     """
     edits = dict[tuple[int, int], str | None]()
