@@ -466,9 +466,11 @@ def is_star_last(query: str) -> bool:
     """Whether a column that comes last in what its star expands to comes last in the query's result, too, and changes
     nothing else of it; False where that is not sure."""
     [*inner, scope] = scopes_of(query)
-    [*before, last] = scope.expression.selects
-    is_one = not inner and len(scope.references) == 1 and not scope.expression.args.get("distinct")
-    return is_one and last.is_star and not any(each.is_star for each in before)
+    select = scope.expression
+    if inner or not isinstance(select, exp.Select) or select.args.get("distinct") or len(scope.references) != 1:
+        return False
+    [*before, last] = select.expressions
+    return last.is_star and not any(each.is_star for each in before)
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
