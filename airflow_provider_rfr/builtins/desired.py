@@ -9,7 +9,7 @@ from __future__ import annotations
 import graphlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any, Final, TypeVar
@@ -188,21 +188,17 @@ class Resolver:
         self._recorded = recorded
         self._live = live
         self._problems: dict[UUID, list[Reason]] = defaultdict(list)
-        self._resolved: dict[UUID, DesiredObject] = {}
-        self._objects: dict[str, BuiltinObject] = {}
-        self._names: Set[str] = frozenset()
         self._ids = recorded.by_uuid.keys() | {each.id for each in spec.objects} | live.unfinished
+        objects = [(self._spelled(obj), instance) for obj, instance in _declared(spec, recorded, live)]
+        self._objects = {obj.key: obj for obj, _ in objects}
+        self._names = self._objects.keys() | live.objects.keys()
+        self._resolved = {obj.id: self._desired(obj, instance) for obj, instance in objects}
 
     def resolve(self) -> DesiredState:
         """The desired state.
 
         :raises PlanError: objects read each other in a cycle
         """
-        declared = _declared(self._spec, self._recorded, self._live)
-        objects = [(self._spelled(obj), instance) for obj, instance in declared]
-        self._objects = {obj.key: obj for obj, _ in objects}
-        self._names = self._objects.keys() | self._live.objects.keys()
-        self._resolved = {obj.id: self._desired(obj, instance) for obj, instance in objects}
         reads = {uuid: [read.uuid for read in each.reads if read.uuid] for uuid, each in self._resolved.items()}
         try:
             order = in_order(reads, lambda uuid: self._resolved[uuid].key)

@@ -95,7 +95,7 @@ class _Reader:
 
     def node(self, event: Any, depth: int = 0) -> Node:
         """The node that begins with an event; it takes all events of the node."""
-        start, line = event.start_mark, event.start_mark.line + 1
+        start, end, line = event.start_mark, event.end_mark, event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             self.flaws.append(Flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT))
             return Node(line, None)
@@ -104,7 +104,7 @@ class _Reader:
         if isinstance(event, yaml.ScalarEvent):
             is_text = not event.implicit[0] or event.tag == _TEXT
             value = event.value if is_text else plain_value(event.value)
-            return Node(line, value, event.value, start.column + 1, self._text[start.index : event.end_mark.index])
+            return Node(line, value, event.value, start.column + 1, self._text[start.index : end.index])
         if depth == _DEEPEST:
             raise yaml.MarkedYAMLError(problem=f"it is nested more than {_DEEPEST} deep", problem_mark=start)
         if isinstance(event, yaml.SequenceStartEvent):
@@ -152,6 +152,7 @@ _WANTED: Final = {
     "tuple_type": "a list",
     "was": "a text or a mapping",
 }
+_NESTED: Final[Mapping[type, str]] = {dict: "a mapping", list: "a list"}
 _SHOWN: Final = 40
 _adapter = cache(TypeAdapter)
 
@@ -209,7 +210,7 @@ def _flaw(node: Node, error: ErrorDetails) -> Flaw:
     if kind == "uuid_parsing":
         return Flaw(there.line, f"{path} {there.text!r} is not a UUID", "leave it out to have one made from the name")
     wanted = _WANTED.get("was" if kind == "dataclass_type" and "was" in location else kind, kind.replace("_", " "))
-    given = {dict: "a mapping", list: "a list"}.get(type(there.value)) or (there.text or "nothing")[:_SHOWN]
+    given = _NESTED.get(type(there.value)) or (there.text or "nothing")[:_SHOWN]
     quotes = "put it in quotes" if wanted == "a text" and there.text is not None else ""
     return Flaw(there.line, f"{path or 'the document'} is {given}, not {wanted}", quotes)
 
