@@ -49,7 +49,7 @@ class CycleError(ValueError):
 
 
 def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) -> tuple[Node, ...]:
-    """Every node after everything that it reads; of those that could come next, the lowest rank first.
+    """Every node after everything that it reads; of those that could come next, the lowest rank first. Ranks differ.
 
     :param reads: what each node reads; what has no entry of its own is left out
     :raises CycleError: there is no such order
@@ -74,10 +74,7 @@ def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) 
 
 
 def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node, Iterable[Node]]) -> set[Node]:
-    """The roots, and everything that reads one of them, directly or not.
-
-    :param order: as :func:`in_order` has it
-    """
+    """The roots, and everything that reads one of them, directly or not; the order is that of :func:`in_order`."""
     found = set(roots)
     for node in order:
         if not found.isdisjoint(reads[node]):
@@ -195,10 +192,7 @@ class Resolver:
         self._resolved = {obj.id: self._desired(obj, instance) for obj, instance in objects}
 
     def resolve(self) -> DesiredState:
-        """The desired state.
-
-        :raises PlanError: objects read each other in a cycle
-        """
+        """The desired state; a :class:`PlanError`, if objects read each other in a cycle."""
         reads = {uuid: [read.uuid for read in each.reads if read.uuid] for uuid, each in self._resolved.items()}
         try:
             order = in_order(reads, lambda uuid: self._resolved[uuid].key)

@@ -60,10 +60,8 @@ class Node:
 
 
 def documents(text: str) -> Iterator[tuple[Node, list[Flaw]]]:
-    """The documents of a text with what is wrong in them, empty ones left out.
-
-    A mistake of syntax ends the text: it comes with a node without a value, after the documents before it.
-    """
+    """The documents of a text with what is wrong in them, empty ones left out. A mistake of syntax ends the text: it
+    comes with a node without a value, after the documents before it."""
     reader = _Reader(text)
     try:
         for event in reader.events:

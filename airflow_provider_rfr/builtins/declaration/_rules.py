@@ -48,10 +48,8 @@ T = TypeVar("T")
 
 
 def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
-    """The object in its canonical form, with nothing in it that can be changed; and what is wrong with it.
-
-    What names no type or no transform is left as it is.
-    """
+    """The object in its canonical form, with nothing in it that can be changed; and what is wrong with it. What names
+    no type or no transform is left as it is."""
     obj = declared.obj
     found = [*_field_problems(obj), *_keep_problems(obj)]
     columns, partitioning = tuple(_columns(obj.columns, found)), tuple(obj.partitioning)

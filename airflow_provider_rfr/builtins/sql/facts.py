@@ -353,10 +353,8 @@ def _facts_of(query: str) -> _Facts:
 
 
 def query_flaws(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[Flaw]:
-    """Columns that a query asks for, and that nothing it reads has.
-
-    Where that is not sure, nothing is said: Spark looks at each query again before a deploy changes anything.
-    """
+    """Columns that a query asks for, and that nothing it reads has. Where that is not sure, nothing is said: Spark
+    looks at each query again before a deploy changes anything."""
     facts = _facts_of(query)
     tables = ((columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables)
     has_all = [known is None or used <= {*map(str.casefold, known)} for known, used in tables]
@@ -452,10 +450,8 @@ def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int,
 
 
 def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tuple[str, ...]:
-    """The names of a query's columns, as their author wrote them.
-
-    :raises QueryError: one has no name, or what a star stands for is not known
-    """
+    """The names of a query's columns, as their author wrote them; a :class:`QueryError`, if one has no name, or a star
+    stands for what is not known."""
     if (found := _facts_of(query).outputs) is not None:
         return found
     scopes = _Scopes(query, columns_of, namespace)
@@ -474,10 +470,8 @@ def is_star_last(query: str) -> bool:
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
-    """The columns of declared objects; those of a view that names none are those of its query.
-
-    Ask for what is read before you ask for its readers, or a long chain of views ends in a ``RecursionError``.
-    """
+    """The columns of declared objects; those of a view that names none are those of its query. Ask for what is read
+    before you ask for its readers, or a long chain of views ends in a ``RecursionError``."""
     by_key = {each.key: each for each in objects}
 
     @cache
@@ -508,10 +502,7 @@ def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | 
 
 
 def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -> tuple[str, ...]:
-    """The tables that a declared query reads. What is not declared is taken for a table with a name in lower case.
-
-    :param declared: all objects, by their keys
-    """
+    """The tables that a declared query reads. What is not declared is taken for a table with a name in lower case."""
 
     def reads(each: BuiltinObject) -> list[str]:
         return [read.name for read in object_reads(each, known=declared)]

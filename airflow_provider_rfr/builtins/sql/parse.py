@@ -240,10 +240,7 @@ def _columns_in(expression: str) -> Sequence[tuple[int, int, str]]:
 
 
 def columns_read(expression: str) -> tuple[str, ...]:
-    """The columns that an expression reads, as they are compared.
-
-    :raises QueryError: it is not a single expression over the columns of one table
-    """
+    """The columns that an expression reads, as they are compared; a :class:`QueryError`, if it is no expression."""
     return tuple(dict.fromkeys(name for *_, name in _columns_in(expression)))
 
 
