@@ -156,7 +156,7 @@ class _Scopes:
         return [_Item(None, each) for each in found[0].columns]
 
     def items(self, scope: Scope) -> list[_Item]:
-        """The columns of all sources; refuses a NATURAL JOIN, and sources whose columns are not known."""
+        """The columns of all sources; refuses a NATURAL JOIN, an unknown source, and two columns of one name."""
         sources, items = self.sources(scope), list[_Item]()
         for each in sources:
             alias = each.alias.written if isinstance(each.alias, Name) and len(sources) > 1 else None
@@ -164,6 +164,9 @@ class _Scopes:
         for each in sources:
             if each.unknown is not None:
                 raise each.unknown
+        names = [each.name for each in items]
+        if len(sources) > 1 and any(each.source is None and names.count(each.name) > 1 for each in items):
+            raise QueryError("a star expands to two columns of one name", "write them out")
         return items
 
 

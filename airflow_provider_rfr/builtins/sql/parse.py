@@ -231,11 +231,12 @@ def _columns_in(expression: str) -> Sequence[tuple[int, int, str]]:
     one table's columns, so the rest is a field of a struct."""
     if not expression.strip():
         raise QueryError("it is empty")
-    tree = parse_query(f"{_SELECT}{expression}\nAS x")
+    tree, before = parse_query(f"{_SELECT}{expression}\nAS x"), len(_SELECT)
+    words = [each.parts[0] for each in tree.find_all(exp.Column)]
     one = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and not tree.args.get("from_")
-    if not one or tree.find(exp.Star) is not None or len(list(tree.find_all(exp.Query))) > 1:
+    one = one and tree.find(exp.Star) is None and all("start" in each.meta for each in words)
+    if not one or len(list(tree.find_all(exp.Query))) > 1:
         raise QueryError("it must be a single expression over columns")
-    words, before = [each.parts[0] for each in tree.find_all(exp.Column)], len(_SELECT)
     return sorted({(each.meta["start"] - before, each.meta["end"] + 1 - before, each.name) for each in words})
 
 

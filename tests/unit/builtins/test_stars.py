@@ -133,6 +133,7 @@ def test_what_is_no_star_for_columns_stays(query: str) -> None:
         ("SELECT * FROM jobs JOIN (runs r JOIN raw.other o USING (job)) USING (job)", "joins in brackets"),
         ("SELECT * FROM runs, ops.runs", "give each an alias of its own"),
         ("SELECT * FROM runs VERSION AS OF 3", "the columns of ops.runs are not known here"),
+        ("SELECT * FROM runs JOIN jobs USING (job) JOIN raw.other ON 1 = 1", "two columns of one name"),
         ("SELECT * EXCEPT (nothing) FROM runs", "EXCEPT names nothing"),
         ("SELECT * EXCEPT (run_id, pages, job) FROM runs", "expands to no column"),
         ("SELECT * FROM runs AS r(a)", "3 columns, and 1 names"),
