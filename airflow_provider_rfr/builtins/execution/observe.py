@@ -115,7 +115,7 @@ def _pinned(
         text = expand_stars(entry.query, columns_of, namespace)
     except QueryError:
         return None, False
-    if text == entry.query or not is_star_last(entry.query, columns_of, namespace):
+    if text == entry.query or not is_star_last(entry.query):
         return text, False
     given = [each.casefold() for each in output_columns(text, columns_of, namespace)]
     shown = [each.name.casefold() for each in entry.columns]

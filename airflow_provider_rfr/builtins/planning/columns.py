@@ -14,6 +14,7 @@ from typing import Any, Final
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.spec import Column, Was
 from airflow_provider_rfr.builtins.sql.parse import columns_read, compose, identifier
+from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.types import TypeChange, classify
 
 
@@ -204,8 +205,8 @@ def expressions_of(
         try:
             texts[column.name] = text = compose(was.using, called if source is not None else of_new)
             unknown = [each for each in columns_read(text) if each not in before]
-        except ValueError as error:
-            unreadable[column.name] = str(error)
+        except QueryError as error:
+            unreadable[column.name] = error.problem
             continue
         if unknown:
             unreadable[column.name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(before)}"

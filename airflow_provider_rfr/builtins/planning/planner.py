@@ -7,12 +7,11 @@ from dataclasses import replace
 from itertools import chain
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredState, in_order
+from airflow_provider_rfr.builtins.desired import DesiredState, Resolver, in_order
 from airflow_provider_rfr.builtins.planning._decide import Decider
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, record_of
 from airflow_provider_rfr.builtins.planning._exports import Exports
 from airflow_provider_rfr.builtins.planning._leaving import Removals, renames
-from airflow_provider_rfr.builtins.planning._resolve import Resolver
 from airflow_provider_rfr.builtins.planning._views import Views
 from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Plan, Policies, Step
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Kind

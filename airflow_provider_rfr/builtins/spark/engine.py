@@ -14,8 +14,7 @@ from sqlglot import exp
 
 from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
 from airflow_provider_rfr.builtins.spec import Column, namespace_of
-from airflow_provider_rfr.builtins.sql.parse import parse_query
-from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
+from airflow_provider_rfr.builtins.sql.parse import NamedTable, parse_query, replace_tables
 from airflow_provider_rfr.builtins.state import MARKER
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
