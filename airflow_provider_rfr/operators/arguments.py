@@ -16,6 +16,7 @@ from airflow_provider_rfr.lake.names import check_identifier
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
 _STREAM_PLACE = "{stream}"
+_FILES = ("file", "manifest", "components")
 _START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
 TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
@@ -59,7 +60,8 @@ def _check_source(source: Any, folder: Path | None) -> list[str] | None:
         if source.get("secrets"):
             remedy = "put them into the connection that api_conn_id names"
             raise ConfigurationError("source.secrets", "secrets in a DAG are shown to its readers", remedy)
-        if any(is_pending(source.get(key)) for key in ("class", "file")):
+        # A manifest may be long, and is read by a library that Airflow's parser need not have.
+        if any(is_pending(source.get(key)) for key in ("class", "file")) or source.get("manifest") is not None:
             return None
         file = source.get("file")
         if isinstance(file, str) and not set(source) - {"file", "config", "secrets"}:
@@ -81,8 +83,9 @@ def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
     """
     from airflow_provider_rfr.streams.loader import inline_source
 
-    if isinstance(source, Mapping) and isinstance(source.get("file"), str):
-        source = {**source, "file": str(_locate(source["file"], folder))}
+    if isinstance(source, Mapping):
+        files = [key for key in _FILES if isinstance(source.get(key), str) and "\n" not in source[key]]
+        source = {**source, **{key: str(_locate(source[key], folder)) for key in files}}
     shipped = inline_source(source)
     path = shipped.get("class")
     if path is not None and (not isinstance(path, str) or path.count(":") != 1):

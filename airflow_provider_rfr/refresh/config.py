@@ -115,18 +115,21 @@ class _LakeDocument(_Document):
 
 
 class _SourceDocument(_Document):
-    """Where streams come from: exactly one of ``class``, ``file`` and ``definition``."""
+    """Where streams come from: exactly one of ``class``, ``file``, ``definition`` and ``manifest``."""
 
     class_path: str | None = Field(default=None, alias="class")
     file: str | None = None
     definition: dict[str, Any] | None = None
+    manifest: str | dict[str, Any] | None = None
+    components: str | None = None
+    allowed_hosts: list[str] | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     secrets: dict[str, Any] = Field(default_factory=dict, repr=False)
 
     @model_validator(mode="after")
     def _one_origin(self) -> _SourceDocument:
-        if sum(x is not None for x in (self.class_path, self.file, self.definition)) != 1:
-            raise ValueError("name exactly one of class, file and definition")
+        if sum(x is not None for x in (self.class_path, self.file, self.definition, self.manifest)) != 1:
+            raise ValueError("name exactly one of class, file, definition and manifest")
         return self
 
     def as_source(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def operator(**arguments: Any) -> ResumableFullRefreshOperator:
         ({"streams": ["orders", "items"]}, "one table for several streams; write e.g. raw.{stream}"),
         ({"source": {"fil": "x.yaml"}}, "source.fil: unknown field; did you mean 'file'"),
         ({"source": {"file": "a.yaml", "class": "a:B"}}, "source: has class and file"),
-        ({"source": {}}, "name exactly one of class, file and definition"),
+        ({"source": {}}, "name exactly one of class, file, definition and manifest"),
         ({"source": {"class": "shop.Orders"}}, "source.class: 'shop.Orders' is not an import path; write package"),
         ({"source": {"class": "a:B", "secrets": {"k": "v"}}}, "source.secrets: .* api_conn_id"),
         ({"application_args": ["--fast"]}, "application_args: .*use options"),
