@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS, Action, Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, Arg, GroupCommand, lazy_load_command
+
+
+class _AsJson(Action):
+    """A switch that stands for ``--output json``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, "output", nargs=0, default=SUPPRESS, help=help)
+
+    def __call__(self, parser: Any, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+        namespace.output = "json"
+
 
 _ARG_PATH = Arg(("path",), type=Path, metavar="PATH", help="A triggers block, YAML or JSON")
 _ARG_TEMPLATE = Arg(("--template",), type=Path, required=True, metavar="FILE", help="The Handlebars template")
@@ -176,6 +190,26 @@ _TABLES = (
 )
 
 
+_ARG_MANIFEST = Arg(("file",), metavar="FILE", help="A manifest of Airbyte, YAML or JSON")
+_ARG_CONFIG = Arg(("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON, secrets too")
+_ARG_COMPONENTS = Arg(("--components",), metavar="FILE", help="Its components.py: Python code, which is run")
+_ARG_JSON = Arg(("--json",), action=_AsJson, help="The same as --output json")
+_MANIFEST = (
+    _command(
+        "check",
+        "Say how each stream would be read, without a request: check manifest.yaml --config config.yaml",
+        *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT, _ARG_JSON),
+        of="manifest",
+    ),
+    _command(
+        "connection",
+        "Print the connection to make, from the manifest's spec: connection manifest.yaml",
+        *(_ARG_MANIFEST, ARG_OUTPUT, _ARG_JSON),
+        of="manifest",
+    ),
+)
+
+
 def get_rfr_commands() -> list[GroupCommand]:
     """What Airflow adds to its own commands."""
     return [
@@ -186,6 +220,7 @@ def get_rfr_commands() -> list[GroupCommand]:
                 GroupCommand(name="triggers", help="Commit webhooks", subcommands=_TRIGGERS),
                 GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=_BUILTINS),
                 GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=_TABLES),
+                GroupCommand(name="manifest", help="Manifests of Airbyte as sources", subcommands=_MANIFEST),
                 GroupCommand(name="connection", help="Connections, and what uses them", subcommands=_CONNECTION),
             ),
         )

@@ -12,6 +12,7 @@ import logging
 import logging.config
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import requests
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.airbyte._guard import current_work, guard, redact_logs
 
+_WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
 _building: Final = threading.RLock()
 _MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the executors too"
 
@@ -73,7 +75,8 @@ def _logging_as_it_is() -> Iterator[None]:
 
 def _guard_sessions() -> None:
     """Every session that the CDK opens for a stream of ours sends by our adapter: those of parents, of components that
-    are made while it reads, and of tokens, for which the CDK does not use its own client."""
+    are made while it reads, and of tokens, for which the CDK does not use its own client. And its waits end where the
+    reader is stopped."""
     from airbyte_cdk.sources.declarative.auth import token
     from airbyte_cdk.sources.streams.http.http_client import HttpClient
     from airbyte_cdk.sources.streams.http.requests_native_auth import abstract_oauth
@@ -87,6 +90,10 @@ def _guard_sessions() -> None:
 
     HttpClient.__init__ = guarded
     token.requests = abstract_oauth.requests = _Requests()
+    waiting = [module for name, module in sys.modules.items() if name.startswith(_WAITING)]
+    for module in waiting:
+        if getattr(module, "time", None) is time:
+            module.time = _Time()
 
 
 class _Requests:
@@ -105,6 +112,20 @@ class _Requests:
 
     def post(self, url: str, **options: Any) -> requests.Response:
         return self.request("POST", url, **options)
+
+
+class _Time:
+    """The module ``time`` for what waits between two requests."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        work = current_work()
+        if work is None:
+            time.sleep(seconds)
+        else:
+            work.context.sleep(seconds)
 
 
 class _LoggedMessages:
@@ -156,14 +177,32 @@ class Interpreter:
         found: Mapping[str, Any] = self._source._config
         return found
 
-    def streams(self, name: str | None = None) -> list[Interpreted]:
-        """All streams, or the one of this name; those that the API lists are asked for."""
+    @property
+    def listings(self) -> list[Mapping[str, Any]]:
+        """Definitions of streams that the API is asked for."""
+        dynamic = self._source._source_config.get("dynamic_streams") or []
+        return [each for each in dynamic if each["components_resolver"].get("type") == "HttpComponentsResolver"]
+
+    def declares(self, name: str | None) -> bool:
+        """Whether the manifest itself has a stream of this name."""
         static = self._source._stream_configs(self._source._source_config)
+        return any(each.get("name") == name for each in static)
+
+    def streams(self, name: str | None = None, *, asking: bool = True) -> list[Interpreted]:
+        """All streams, or the one of this name that the manifest declares.
+
+        :param asking: whether to ask the API for the streams that it lists; without them nothing is requested
+        """
+        source = self._source
+        if not asking:
+            dynamic = [each for each in source._source_config.get("dynamic_streams") or [] if each not in self.listings]
+            source._source_config = {**source._source_config, "dynamic_streams": dynamic}
+        static = source._stream_configs(source._source_config)
         named = [each for each in static if each.get("name") == name]
-        definitions = named or [*static, *self._source.dynamic_streams]
+        definitions = named or [*static, *source.dynamic_streams]
         # Listed once: the CDK would ask the API a second time.
-        self._source._source_config = {**self._source._source_config, "streams": definitions, "dynamic_streams": []}
-        built = self._source.streams(self._source._config)
+        source._source_config = {**source._source_config, "streams": definitions, "dynamic_streams": []}
+        built = source.streams(source._config)
         return [Interpreted(definition, stream) for definition, stream in zip(definitions, built, strict=True)]
 
     def rendered(self, template: str, parameters: Mapping[str, Any]) -> str:
@@ -239,7 +278,8 @@ class Interpreted:
     """One stream as the CDK reads it; any thread may read any slice."""
 
     def __init__(self, definition: Mapping[str, Any], stream: Any) -> None:
-        self.definition = definition
+        # Of two ways to read a stream, the CDK takes this one where there is no state.
+        self.definition: Mapping[str, Any] = definition.get("full_refresh_stream") or definition
         self.name: str = stream.name
         self._stream = stream
         factory = stream._stream_partition_generator._partition_factory
@@ -297,8 +337,11 @@ class Interpreted:
     def paging(self) -> Paging:
         from airbyte_cdk.sources.declarative.requesters.paginators import DefaultPaginator, NoPagination
         from airbyte_cdk.sources.declarative.retrievers import SimpleRetriever
+        from airbyte_cdk.sources.declarative.retrievers.simple_retriever import LazySimpleRetriever
 
         kind = type(self._retriever)
+        if kind is LazySimpleRetriever:
+            return Paging(False, "a slice is read whole: its first page came with the parent's record")
         if kind is not SimpleRetriever:
             return Paging(False, f"a slice is read whole: {kind.__name__} keeps state while it reads")
         if getattr(self._retriever, "request_window_splitting", None):

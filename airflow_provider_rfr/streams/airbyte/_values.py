@@ -10,9 +10,12 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from requests import Response
+
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 _LITERAL: Final = "__literal__"
+_ANSWER: Final = "__answer__"
 _PARTS: Final = ("partition", "cursor_slice", "extra_fields")
 
 
@@ -28,9 +31,12 @@ def to_json(value: Any, place: str) -> Any:
         return [to_json(item, place) for item in value]
     if isinstance(value, Mapping):
         plain = dict(value.items())
-        if _LITERAL not in plain and all(isinstance(key, str) for key in plain):
+        if not {_LITERAL, _ANSWER} & plain.keys() and all(isinstance(key, str) for key in plain):
             return {key: to_json(item, place) for key, item in plain.items()}
         return _literal(plain, place)
+    if isinstance(value, Response):
+        # A parent's record may hold its children's first page, of which the CDK makes an answer.
+        return {_ANSWER: value.text}
     return _literal(value, place)
 
 
@@ -42,6 +48,10 @@ def from_json(value: Any) -> Any:
         return value
     if value.keys() == {_LITERAL}:
         return ast.literal_eval(value[_LITERAL])
+    if value.keys() == {_ANSWER}:
+        answer = Response()
+        answer.status_code, answer._content, answer.encoding = 200, value[_ANSWER].encode(), "utf-8"
+        return answer
     return {key: from_json(item) for key, item in value.items()}
 
 

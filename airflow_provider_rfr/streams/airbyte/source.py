@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem, SourceDefinitionError
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
-from airflow_provider_rfr.streams.airbyte import _cdk, _spec
+from airflow_provider_rfr.streams.airbyte import _cdk
+from airflow_provider_rfr.streams.airbyte import spec as specs
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work
+from airflow_provider_rfr.streams.airbyte.report import StreamReport, report_of, report_of_listing
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
 
@@ -24,21 +26,6 @@ _NOT_IN_FINGERPRINT: Final = frozenset({"primary_key", "schema_loader", "error_h
 _ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
 _CODE_IN_TEXT: Final = "\n"
 _OLDEST_MAJOR: Final = 7
-
-
-def table_name(stream: str) -> str:
-    """The name of a stream as that of a table: ``Sales Orders (EU)`` is ``sales_orders_eu``.
-
-    A name that is one already stays as it is, in capitals too.
-
-    :raises ConfigurationError: nothing is left of it
-    """
-    if re.fullmatch(r"[A-Za-z_]\w*", stream, re.ASCII):
-        return stream
-    found = re.sub(r"\W+", "_", stream, flags=re.ASCII).strip("_").lower()
-    if not found:
-        raise ConfigurationError("streams", f"{stream!r} has no letters that a table's name may have")
-    return f"_{found}" if found[0].isdigit() else found
 
 
 def build_manifest_stream(source: Mapping[str, Any], name: str) -> ManifestStream:
@@ -59,6 +46,14 @@ def build_manifest_streams(source: Mapping[str, Any], name: str | None = None) -
     :raises ConfigurationError: the manifest or the configuration is wrong, or the CDK is not installed
     """
     return _ManifestSource(whole_manifest(source)).streams(name)
+
+
+def check_manifest(source: Mapping[str, Any]) -> list[StreamReport]:
+    """What a manifest's streams are; nothing is requested.
+
+    :raises ConfigurationError: as of :func:`build_manifest_streams`
+    """
+    return _ManifestSource(whole_manifest(source)).reports()
 
 
 def whole_manifest(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +84,7 @@ def _text_of(path: Path, place: str) -> str:
         raise ConfigurationError(place, f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-class _ManifestLoader(yaml.SafeLoader):
+class _ManifestLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the faster one, if built
     """YAML as the CDK reads it, but dates stay text: the manifest travels to executors as JSON."""
 
 
@@ -123,23 +118,42 @@ class _ManifestSource:
         manifest, secrets = source["manifest"], dict(source.get("secrets") or {})
         self._source = source
         self._components: str | None = source.get("components")
-        self._config = _spec.merged(source.get("config") or {}, secrets)
-        spec = _spec.specification(manifest)
-        self._public = _spec.without_secrets(self._config, secrets, spec)
-        self._redactor = Redactor(_spec.secret_values(self._config, self._public))
+        self._config = specs.merged(source.get("config") or {}, secrets)
+        spec = specs.specification(manifest)
+        self._public = specs.without_secrets(self._config, secrets, spec)
+        self._redactor = Redactor(specs.secret_values(self._config, self._public))
         self._major = int(_cdk.cdk_version().partition(".")[0])
         self._hint = self._older_components(str(manifest.get("version", "")))
         _refuse_code(manifest, self._components)
-        problems = list(_cdk.config_problems(spec, self._config)) if spec else []
+        problems = dict.fromkeys(_cdk.config_problems(spec, self._config)) if spec else ()
         if problems:
-            raise ConfigurationError(*problems[0], "see the manifest's spec")
+            raise ConfigurationError.of(Problem(*each, "see the manifest's spec") for each in problems)
 
     def streams(self, name: str | None) -> dict[str, ManifestStream]:
         with _cdk.registering():
             interpreter = self._working(self._interpreter, None)
             hosts = self._hosts(interpreter)
+            if not interpreter.declares(name):
+                for each in interpreter.listings:
+                    _refuse_single_use_tokens("dynamic_streams", each, self._config)
             found = self._working(lambda work: interpreter.streams(name), hosts)
         return {each.name: self._stream(each, hosts) for each in found}
+
+    def reports(self) -> list[StreamReport]:
+        """What is known of each stream without a request; streams that the API lists are named by their definition."""
+        with _cdk.registering():
+            interpreter = self._working(self._interpreter, None)
+            listed = [report_of_listing(each) for each in interpreter.listings]
+            found = self._working(lambda work: interpreter.streams(asking=False), None)
+            return [*(self._working(lambda work, each=each: self._report(each), None) for each in found), *listed]
+
+    def _report(self, interpreted: _cdk.Interpreted) -> StreamReport:
+        report = report_of(interpreted)
+        try:
+            _refuse_single_use_tokens("", interpreted.definition, self._config)
+        except ConfigurationError as error:
+            return replace(report, resumable="no", why=str(error), is_readable=False)
+        return report
 
     def _interpreter(self, work: Work) -> _cdk.Interpreter:
         return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
@@ -162,8 +176,8 @@ class _ManifestSource:
         raise SourceDefinitionError("source.manifest", problem, self._hint)
 
     def _stream(self, interpreted: _cdk.Interpreted, hosts: Hosts) -> ManifestStream:
-        _refuse_single_use_tokens(interpreted, self._config)
         name = interpreted.name
+        _refuse_single_use_tokens(f"streams.{name}", interpreted.definition, self._config)
         return ManifestStream(
             interpreted,
             redactor=self._redactor,
@@ -230,15 +244,15 @@ def _addresses(definition: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 yield node[name], parameters if isinstance(parameters, Mapping) else {}
 
 
-def _refuse_single_use_tokens(interpreted: _cdk.Interpreted, config: Mapping[str, Any]) -> None:
+def _refuse_single_use_tokens(place: str, definition: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """A refresh token that each use replaces: every process would spend the same one, and the next one would be lost.
 
     :raises ConfigurationError: the stream, or a parent of it, has one
     """
-    for node in _used_nodes(interpreted.definition, config):
+    for node in _used_nodes(definition, config):
         if node.get("refresh_token_updater") is not None and "Authenticator" in str(node.get("type", "")):
             raise ConfigurationError(
-                f"streams.{interpreted.name}",
+                place,
                 "its OAuth refresh token is replaced with each use, which several processes can't share",
                 "use a credential of another kind, e.g. an API key or a token that stays",
             )

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_api import KEY, Api, needs_cdk, reads_of_the_cdk, rows, shop_with
+import yaml
+from manifest_api import KEY, Api, needs_cdk, reads_of_the_cdk, rows, shop, shop_with
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, TokenExpiredError
 from airflow_provider_rfr.streams import Complete, NextPage
 from airflow_provider_rfr.streams.airbyte._values import from_json, to_json
-from airflow_provider_rfr.streams.airbyte.source import table_name
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 
@@ -201,17 +201,28 @@ def test_mistakes_are_said_in_one_sentence_each(api: Api, tmp_path: Path) -> Non
     assert not api.asked
 
 
-@pytest.mark.parametrize(
-    ("stream", "table"),
-    [("orders", "orders"), ("Orders", "Orders"), ("Offset Events", "offset_events"), ("2024-sales", "_2024_sales")],
-)
-def test_a_streams_name_that_is_no_tables_name_is_mapped(stream: str, table: str) -> None:
-    assert table_name(stream) == table
+def test_children_that_come_with_their_parent_are_read_by_slice_as_the_cdk_reads_them(api: Api, tmp_path: Path) -> None:
+    def embedding(path: str, query: Mapping[str, str], url: str) -> tuple[int, Any]:
+        status, body = shop(path, query, url)[:2]
+        if path == "/v1/customers":
+            body = {"data": [{**row, "orders": shop(f"{path}/{row['id']}/orders", {}, url)[1]} for row in body["data"]]}
+        return status, body
 
-
-def test_a_name_without_letters_of_a_table_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no letters"):
-        table_name("ааа!")
+    api.answer = embedding
+    manifest = shop_with("orders")
+    [parent] = manifest["streams"][0]["retriever"]["partition_router"]["parent_stream_configs"]
+    parent["lazy_read_pointer"] = ["orders"]
+    file = tmp_path / "manifest.yaml"
+    file.write_text(yaml.safe_dump(manifest))
+    source = {**api.source(), "manifest": str(file)}
+    wanted, asked = reads_of_the_cdk(source, "orders")["orders"], api.taken()
+    stream = load_stream(source, "orders")
+    assert not stream.paging.by_page
+    assert resumed_everywhere(stream, load_stream(source, "orders")) == wanted
+    assert len(wanted) == 24
+    assert sorted(api.taken()) == sorted(asked)
+    # Of customer 3, three pages: the first of them came with the customer.
+    assert len([path for path in asked if path.startswith("/v1/customers/3/orders")]) == 2
 
 
 def asynchronous() -> dict[str, Any]:

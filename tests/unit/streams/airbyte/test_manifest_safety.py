@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,6 +154,35 @@ def test_a_single_use_token_is_refused_before_the_first_request(api: Api) -> Non
     with pytest.raises(ConfigurationError, match="OAuth refresh token is replaced with each use"):
         load_stream(source, "customers")
     assert not api.asked
+
+
+def test_a_single_use_token_is_refused_before_the_api_lists_its_streams(api: Api) -> None:
+    source = oauth(api, refresh_token_updater={"refresh_token_config_path": ["api_key"]})
+    definitions, static = source["manifest"]["definitions"], shop_with("links")
+    static["definitions"]["links"]["retriever"]["requester"] = {"type": "HttpRequester", "url_base": api.url}
+    source["manifest"]["streams"] = [static["definitions"]["links"]]
+    source["manifest"]["dynamic_streams"] = [
+        {
+            "type": "DynamicDeclarativeStream",
+            "name": "tables",
+            "stream_template": definitions["customers"],
+            "components_resolver": {
+                "type": "HttpComponentsResolver",
+                "retriever": definitions["customers"]["retriever"],
+                "components_mapping": [
+                    {
+                        "type": "ComponentMappingDefinition",
+                        "field_path": ["name"],
+                        "value": "{{ components_values['id'] }}",
+                    }
+                ],
+            },
+        }
+    ]
+    with pytest.raises(ConfigurationError, match="dynamic_streams: its OAuth refresh token is replaced"):
+        load_stream(source, "1")
+    assert not api.asked
+    assert load_stream(source, "links").name == "links"
 
 
 def test_a_single_use_token_that_is_not_selected_does_not_matter(api: Api) -> None:
@@ -333,6 +363,34 @@ def test_a_reader_that_is_stopped_sends_no_further_request(api: Api) -> None:
     with pytest.raises(ReadInterrupted):
         stream.read_page({}, None)
     assert not api.asked
+
+
+@pytest.mark.parametrize("strategy", ["ExponentialBackoffStrategy", "ConstantBackoffStrategy", "WaitTimeFromHeader"])
+def test_a_wait_before_another_try_ends_when_the_reader_is_stopped(
+    api: Api, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    stop = threading.Event()
+
+    def busy(path: str, query: Any, url: str) -> Any:
+        stop.set()
+        return 503, {"error": "later"}, {"Wait": "50"}
+
+    def slept(seconds: float) -> None:
+        raise AssertionError("a wait that nobody can end")
+
+    api.answer = busy
+    manifest = shop_with("customers")
+    handler = {"type": strategy, "factor": 10, "backoff_time_in_seconds": 50, "header": "Wait"}
+    manifest["definitions"]["requester"]["error_handler"] = {
+        "type": "DefaultErrorHandler",
+        "backoff_strategies": [handler],
+    }
+    stream = load_stream(api.source(manifest), "customers")
+    bound(stream, stop)
+    monkeypatch.setattr(time, "sleep", slept)
+    with pytest.raises(ReadInterrupted):
+        stream.read_page({}, None)
+    assert len(api.asked) == 1
 
 
 def test_pages_of_parents_are_not_kept(api: Api) -> None:
