@@ -197,13 +197,13 @@ _ARG_JSON = Arg(("--json",), action=_AsJson, help="The same as --output json")
 _MANIFEST = (
     _command(
         "check",
-        "Say how each stream would be read, without a request: check manifest.yaml --config config.yaml",
+        "Say how each stream would be read, without a request, e.g. airflow rfr manifest check FILE --config FILE",
         *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT, _ARG_JSON),
         of="manifest",
     ),
     _command(
         "connection",
-        "Print the connection to make, from the manifest's spec: connection manifest.yaml",
+        "Print the connection to make, from the spec, e.g. airflow rfr manifest connection FILE",
         *(_ARG_MANIFEST, ARG_OUTPUT, _ARG_JSON),
         of="manifest",
     ),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import logging
 import logging.config
 import sys
@@ -16,13 +15,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any, Final
 
 import requests
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError
 from airflow_provider_rfr.streams.airbyte._guard import current_work, guard, redact_logs
 
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
@@ -55,6 +55,8 @@ def _import() -> None:
         raise ConfigurationError("source.manifest", problem, _MISSING)
     redact_logs()
     _guard_sessions()
+    _guard_waits()
+    _guard_paging()
 
 
 @contextmanager
@@ -75,8 +77,7 @@ def _logging_as_it_is() -> Iterator[None]:
 
 def _guard_sessions() -> None:
     """Every session that the CDK opens for a stream of ours sends by our adapter: those of parents, of components that
-    are made while it reads, and of tokens, for which the CDK does not use its own client. And its waits end where the
-    reader is stopped."""
+    are made while it reads, and of tokens, for which the CDK does not use its own client."""
     from airbyte_cdk.sources.declarative.auth import token
     from airbyte_cdk.sources.streams.http.http_client import HttpClient
     from airbyte_cdk.sources.streams.http.requests_native_auth import abstract_oauth
@@ -90,10 +91,30 @@ def _guard_sessions() -> None:
 
     HttpClient.__init__ = guarded
     token.requests = abstract_oauth.requests = _Requests()
-    waiting = [module for name, module in sys.modules.items() if name.startswith(_WAITING)]
-    for module in waiting:
+
+
+def _guard_waits() -> None:
+    """What the CDK waits for between two requests ends where the reader is stopped."""
+    for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
         if getattr(module, "time", None) is time:
-            module.time = _Time()
+            module.time = _Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
+
+
+def _guard_paging() -> None:
+    """The same token for ever ends also where the CDK reads on by itself: in a parent, and in a whole slice."""
+    from airbyte_cdk.sources.declarative.requesters.paginators import DefaultPaginator
+
+    original = DefaultPaginator.next_page_token
+
+    @wraps(original)
+    def guarded(self: Any, *arguments: Any, **options: Any) -> Any:
+        following = original(self, *arguments, **options)
+        last = options.get("last_page_token_value", arguments[3] if len(arguments) > 3 else None)
+        if following and following["next_page_token"] == last and current_work() is not None:
+            raise RepeatedPageError("a page token came twice; the stream would never end")
+        return following
+
+    DefaultPaginator.next_page_token = guarded
 
 
 class _Requests:
@@ -141,8 +162,7 @@ class _LoggedMessages:
             logging.getLogger("airbyte").log(level.get(log.level.name, logging.INFO), "%s", log.message)
 
     def log_message(self, level: Any, message_provider: Callable[[], Any]) -> None:
-        if level.name not in ("DEBUG", "TRACE"):
-            logging.getLogger("airbyte").info("%s", json.dumps(message_provider(), default=str))
+        """Of requests and responses."""
 
     def consume_queue(self) -> Iterable[Any]:
         return ()
@@ -327,7 +347,7 @@ class Interpreted:
     def _jobs(self, stream_slice: Any) -> Iterator[Any]:
         """Create the slice's job, wait for it and download it: a job is alive only in the process that made it."""
         router = copy.copy(self._retriever.stream_slicer)
-        router.stream_slicer = _OneSlice(stream_slice)
+        router.stream_slicer = SimpleNamespace(stream_slices=lambda: [stream_slice])
         retriever = copy.copy(self._retriever)
         retriever.stream_slicer = router
         for ready in router.stream_slices():
@@ -376,16 +396,6 @@ def _strategy_paging(strategy: Any, is_fixed: bool) -> Paging:
     if kind is built_in.OffsetIncrement and is_fixed and isinstance(strategy.page_size, int):
         return Paging(True, words, size, 0, strategy.page_size)
     return Paging(True, words, size)
-
-
-@dataclass(frozen=True, slots=True)
-class _OneSlice:
-    """The slicer of one slice."""
-
-    stream_slice: Any
-
-    def stream_slices(self) -> Iterable[Any]:
-        return [self.stream_slice]
 
 
 def config_problems(specification: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _REFUSED: Final = frozenset({401, 403})
 _TOO_MANY: Final = 429
+_FIRST_ERROR: Final = 400
 
 
 class _OnePage:
@@ -112,10 +113,16 @@ class ManifestStream(PagedStream):
     def _listed(self) -> Iterable[Mapping[str, Any]]:
         slices = iter(self._interpreted.slices())
         while True:
-            found = self._working(lambda work: next(slices, None))
+            found = self._working(lambda work: self._next(slices, work))
             if found is None:
                 return
             yield slice_to_json(found)
+
+    def _next(self, slices: Iterator[Any], work: Work) -> Any:
+        found = next(slices, None)
+        if _is_ignored(work):
+            _log.warning("%s: partitions may be missing: the manifest ignores HTTP %s", self.name, work.status)
+        return found
 
     def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
         key = {name: part for name, part in stream_slice.items() if name != "extra_fields"}
@@ -148,7 +155,8 @@ class ManifestStream(PagedStream):
 
     def _whole_slice(self, stream_slice: Mapping[str, Any], work: Work) -> Page:
         records = self._interpreted.read(slice_parts(stream_slice), None)
-        return Page(records, None, None, work.request, work.status)
+        reason = f"the manifest ignores HTTP {work.status}, and reads no further" if _is_ignored(work) else None
+        return Page(records, None, None, work.request, work.status, skipped=reason)
 
     def token_at(self, position: int) -> Any | None:
         if self.paging.step is None:
@@ -183,6 +191,11 @@ def with_own_errors(
             own = _own_error(error, work, hint)
     # Out here: the first error, whose text holds addresses and bodies, must not become the context.
     raise own
+
+
+def _is_ignored(work: Work) -> bool:
+    """Whether the last answer was an error after which the CDK went on without one of its own."""
+    return work.status is not None and work.status >= _FIRST_ERROR
 
 
 def _own_error(error: Exception, work: Work, hint: str) -> Exception:

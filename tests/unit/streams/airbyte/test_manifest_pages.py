@@ -187,7 +187,7 @@ def test_mistakes_are_said_in_one_sentence_each(api: Api, tmp_path: Path) -> Non
         return str(caught.value)
 
     broken = tmp_path / "broken.yaml"
-    broken.write_text("streams: [")
+    broken.write_text("streams: [}\n")
     assert problem(secrets={}) == "config.api_key: is missing; see the manifest's spec"
     assert "config.url: does not fit the manifest's specification: type" in problem(config={"url": 5})
     assert "no-such.yaml: No such file or directory" in problem(manifest="no-such.yaml")

@@ -21,6 +21,7 @@ from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     RateLimitedError,
     ReadInterrupted,
+    RepeatedPageError,
     SourceError,
 )
 from airflow_provider_rfr.streams import ReadContext
@@ -257,6 +258,44 @@ def test_paging_that_may_keep_state_is_read_by_slice_and_that_is_said(
     assert [len(page.records) for page in iter_pages(stream, stream_slice)] == [6]
     with pytest.raises(ConfigurationError, match="start again with force_restart"):
         stream.read_page(stream_slice, 2)
+
+
+def test_a_token_that_comes_twice_ends_a_slice_that_is_read_whole_and_a_parent(api: Api) -> None:
+    stream = load_stream(custom(api, "2"), "customers")
+    stream._interpreted._retriever._paginator.pagination_strategy.next_page_token = lambda **more: 2
+    with pytest.raises(RepeatedPageError, match="came twice"):
+        stream.read_page({}, None)
+    assert len(api.asked) == 2
+    api.asked.clear()
+    manifest = shop_with("orders")
+    parent = manifest["definitions"]["customers"]["retriever"]
+    parent["paginator"] = manifest["definitions"]["links"]["retriever"]["paginator"]
+    api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/customers?page=2"})
+    with pytest.raises(RepeatedPageError, match="came twice"):
+        list(load_stream(api.source(manifest), "orders").stream_slices())
+    assert len(api.asked) == 2
+
+
+def test_an_ignored_error_is_told_also_in_a_whole_slice_and_in_a_parent(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = custom(api, "2")
+    ignored = {"type": "HttpResponseFilter", "http_codes": [404], "action": "IGNORE"}
+    handler = {"type": "DefaultErrorHandler", "response_filters": [ignored]}
+    source["manifest"]["definitions"]["requester"]["error_handler"] = handler
+    usual = api.answer
+    api.answer = lambda path, query, url: usual(path, query, url) if "page" not in query else (404, {"error": "gone"})
+    page = load_stream(source, "customers").read_page({}, None)
+    assert len(page.records) == 3
+    assert page.skipped == "the manifest ignores HTTP 404, and reads no further"
+    manifest = shop_with("orders")
+    manifest["definitions"]["requester"]["error_handler"] = handler
+    api.answer = lambda path, query, url: (
+        (404, {"error": "gone"}) if query.get("page") == "2" else usual(path, query, url)
+    )
+    stream = load_stream(api.source(manifest), "orders")
+    assert [each["partition"]["customer"] for each in stream.stream_slices()] == [1, 2, 3]
+    assert "orders: partitions may be missing: the manifest ignores HTTP 404" in caplog.text
 
 
 def test_components_of_an_older_cdk_are_named_with_both_versions(api: Api) -> None:
