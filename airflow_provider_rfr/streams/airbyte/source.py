@@ -118,8 +118,8 @@ class _ManifestSource:
         manifest, secrets = source["manifest"], dict(source.get("secrets") or {})
         self._source = source
         self._components: str | None = source.get("components")
-        self._config = specs.merged(source.get("config") or {}, secrets)
         spec = specs.specification(manifest)
+        self._config = specs.fitting(specs.merged(source.get("config") or {}, secrets), spec)
         self._public = specs.without_secrets(self._config, secrets, spec)
         self._redactor = Redactor(specs.secret_values(self._config, self._public))
         self._major = int(_cdk.cdk_version().partition(".")[0])

@@ -22,6 +22,7 @@ _REFERENCE: Final = "$ref"
 _ALTERNATIVES: Final = ("oneOf", "anyOf", "allOf")
 # As ApiHook reads a connection.
 _OF_PASSWORD: Final = frozenset({"password", "token", "api_key"})
+_OF_EVERY_CONNECTION: Final = _OF_PASSWORD | {"base_url", "login", "username", "client_id"}
 
 
 def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,6 +33,13 @@ def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, A
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
         found[name] = merged(before, value) if both else value  # type: ignore[arg-type]  # both are mappings
     return found
+
+
+def fitting(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a connection gives every source, where the manifest takes no field that it does not specify."""
+    specified = spec.get("properties") or {}
+    refused = _OF_EVERY_CONNECTION - specified.keys() if spec.get("additionalProperties") is False else ()
+    return {name: value for name, value in config.items() if name not in refused}
 
 
 def specification(manifest: Mapping[str, Any]) -> Mapping[str, Any]:

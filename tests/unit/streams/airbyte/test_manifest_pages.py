@@ -179,6 +179,18 @@ def test_the_fingerprint_says_what_decides_requests_and_no_secret(api: Api) -> N
     assert usual != fingerprint(api.source(parent))
 
 
+def test_what_a_connection_gives_every_source_is_left_out_where_the_spec_takes_no_more_fields(api: Api) -> None:
+    manifest = shop_with("customers")
+    manifest["spec"]["connection_specification"]["additionalProperties"] = False
+    secrets = dict.fromkeys(("api_key", "token", "password"), KEY)
+    source = api.source(manifest, config={"url": api.url, "base_url": "x", "login": "me"}, secrets=secrets)
+    assert load_stream(source, "customers").read_page({}, None).records == rows(3)
+    assert api.headers[0]["Authorization"] == f"Bearer {KEY}"
+    source["config"]["typo"] = 1
+    with pytest.raises(ConfigurationError, match="does not fit the manifest's specification: additionalProperties"):
+        load_stream(source, "customers")
+
+
 def test_mistakes_are_said_in_one_sentence_each(api: Api, tmp_path: Path) -> None:
     def problem(**changes: Any) -> str:
         with pytest.raises(ConfigurationError) as caught:
