@@ -84,7 +84,6 @@ _ARG_VERSION = Arg(("--declared-version",), help="Version of the code that decla
 _ARG_BUILTINS_LAKE = Arg(
     ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
 )
-_ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
 _ARG_CHECK = Arg(("--check",), action="store_true", help="Say which `was` and `removed` are no longer needed, for CI")
 _ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
 _ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
@@ -121,13 +120,13 @@ def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
 
 
 _BUILTINS = (
-    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT, _ARG_MARKDOWN),
-    _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT),
+    _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT),
     _builtins("refresh", "Refresh materialized views", _ARG_VIEWS, _ARG_ALL, _ARG_FORCE, *_SPARK, ARG_OUTPUT),
     _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
     _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT),
     _builtins("drift", "What was changed by hand", ARG_OUTPUT),
-    _builtins("adopt", "Manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("adopt", "Manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT),
     _builtins("forget", "Take objects out of the registry; rows stay", _ARG_NAMES, *_SPARK),
     _builtins("force-unlock", "Take the lease from a dead deploy", _ARG_TOKEN),
     _builtins("release-sink", "Decide what becomes of a sink that is held", _ARG_SINK, _ARG_CHOICE),
