@@ -253,6 +253,5 @@ def custom(asked: Asked) -> Answer:
 
 
 APIS: Mapping[str, Callable[[Asked], Answer]] = {
-    each.__name__: each
-    for each in (paging, partitions, records, dates, logins, errors, formats, jobs, dynamic, custom)
+    each.__name__: each for each in (paging, partitions, records, dates, logins, errors, formats, jobs, dynamic, custom)
 }

@@ -21,6 +21,7 @@ from manifest_api import Api
 
 from airflow_provider_rfr.exceptions import SourceError, TokenExpiredError
 from airflow_provider_rfr.streams import Complete
+from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -56,6 +57,7 @@ def frozen() -> Iterator[None]:
         patch.object(macros, "datetime", standing),
         patch.object(converter, "ab_datetime_now", lambda: converter.AirbyteDateTime.from_datetime(NOW)),
         patch.object(time, "sleep", lambda seconds: None),
+        patch.object(ReadContext, "sleep", lambda self, seconds: None),
     ):
         yield
 
@@ -166,10 +168,16 @@ print(json.dumps(found))
 
 
 def rest_of(stream: PagedStream, stream_slice: Any, token: Any) -> list[Records]:
-    """The records of a page and of each one after it."""
+    """The records of a page and of each one after it, up to one that can't be read."""
     found: list[Records] = []
     while True:
-        page = stream.read_page(stream_slice, token)
+        try:
+            page = stream.read_page(stream_slice, token)
+        except TokenExpiredError:
+            found, token = [], None
+            continue
+        except SourceError:
+            return found
         found.append(list(page.records))
         if isinstance(page.next, Complete):
             return found

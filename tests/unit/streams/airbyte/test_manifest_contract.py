@@ -52,7 +52,10 @@ PRIVATE: dict[str, tuple[Callable[[Parts], Any], Callable[[Any], bool]]] = {
     "_disable_cache": (lambda parts: parts.source._constructor, lambda value: value is True),
     "_source_config": (lambda parts: parts.source, lambda value: len(value["streams"]) == 3),
     "_config": (lambda parts: parts.source, lambda value: value["api_key"] == KEY),
-    "_stream_configs": (lambda parts: parts.source, lambda value: list(inspect.signature(value).parameters) == ["manifest"]),
+    "_stream_configs": (
+        lambda parts: parts.source,
+        lambda value: list(inspect.signature(value).parameters) == ["manifest"],
+    ),
     "_spec_component": (lambda parts: parts.source, lambda value: callable(value.migrate_config)),
     "_migrate_and_transform_config": (
         lambda parts: parts.source,
