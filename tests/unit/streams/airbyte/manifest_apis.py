@@ -236,7 +236,8 @@ def dynamic(asked: Asked) -> Answer:
     if asked.path == "/tables/chunks":
         more = {"size": 1, "hidden": "x", "color": "red"}
         names = asked.query["fields"].split(",")
-        found = [{name: value for name, value in {**row, **more}.items() if name in names} for row in found]
+        whole = [{**row, **more, "id": f"c{row['id']}"} for row in found]
+        found = [{name: value for name, value in row.items() if name in names} for row in whole]
     return 200, {"data": found}
 
 

@@ -116,7 +116,7 @@ def read_by_the_cdk(source: Mapping[str, Any], name: str, api: Api) -> Read:
             if message.type.name == "RECORD":
                 found.records.append(dict(message.record.data))
     except AirbyteTracedException as error:
-        found.error = type(error).__name__
+        found.error = str(error)
     return found.count(api)
 
 
