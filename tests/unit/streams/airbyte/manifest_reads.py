@@ -50,10 +50,12 @@ def frozen() -> Iterator[None]:
     from airbyte_cdk.sources.streams.concurrent.state_converters import datetime_stream_state_converter as converter
 
     # The CDK reads its schema of 5,000 lines each time that it builds a source.
-    schema = cache(concurrent_declarative_source.get_declarative_component_schema)
+    name = "get_declarative_component_schema"
+    name = name if hasattr(concurrent_declarative_source, name) else f"_{name}"
+    schema = cache(getattr(concurrent_declarative_source, name))
     standing = SimpleNamespace(**{**vars(datetime), "datetime": _Clock})
     with (
-        patch.object(concurrent_declarative_source, "get_declarative_component_schema", schema),
+        patch.object(concurrent_declarative_source, name, schema),
         patch.object(macros, "datetime", standing),
         patch.object(converter, "ab_datetime_now", lambda: converter.AirbyteDateTime.from_datetime(NOW)),
         patch.object(time, "sleep", lambda seconds: None),
