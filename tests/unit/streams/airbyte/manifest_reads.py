@@ -139,7 +139,7 @@ def read_by_us(source: Mapping[str, Any], name: str, api: Api, *, by_one: bool) 
     return found.count(api)
 
 
-def _read_slice(found: Read, stream_slice: Any, reader: Callable[[], PagedStream]) -> None:
+def _read_slice(found: Read, stream_slice: Any, reader: Callable[[], Any]) -> None:
     before, token = len(found.pages), None
     while True:
         try:

@@ -90,10 +90,10 @@ def private_names() -> Iterator[str]:
     for node in attributes:
         if not node.attr.startswith("__") and not (_is_of_self(node) and node.attr in own):
             yield node.attr
-    for node in ast.walk(TREE):
+    for made in ast.walk(TREE):
         # A class that is derived from one of the CDK's replaces its methods.
-        if isinstance(node, ast.ClassDef) and node.bases:
-            yield from (each.name for each in node.body if isinstance(each, ast.FunctionDef) and each.name[0] == "_")
+        if isinstance(made, ast.ClassDef) and made.bases:
+            yield from (each.name for each in made.body if isinstance(each, ast.FunctionDef) and each.name[0] == "_")
 
 
 def _is_of_self(node: ast.Attribute) -> bool:
