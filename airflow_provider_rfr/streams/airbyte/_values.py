@@ -7,6 +7,7 @@ gives as a Python literal, so a token ``1,2`` is a tuple; JSON would make a list
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ def to_json(value: Any, place: str) -> Any:
     :param place: what an error names
     :raises ConfigurationError: it holds what is neither JSON nor a Python literal
     """
+    if isinstance(value, float) and math.isinf(value):
+        # A cursor that counts ends there. JSON has no infinity, Python no literal but a number that is too large.
+        return {_LITERAL: "1e999" if value > 0 else "-1e999"}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list):

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,36 @@ needs_cdk = pytest.mark.skipif(
     importlib.util.find_spec("airbyte_cdk") is None, reason="the extra airbyte is not installed"
 )
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request; ``times`` says how often the same one came before."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+    url: str
+    times: int = 0
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def raw_query(self) -> str:
+        return urlsplit(self.target).query
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(self.raw_query))
+
+    def json(self) -> Any:
+        return json.loads(self.body) if self.body.startswith((b"{", b"[")) else {}
+
+    def form(self) -> dict[str, str]:
+        return dict(parse_qsl(self.body.decode()))
 
 
 def rows(count: int, first: int = 1) -> list[dict[str, Any]]:
@@ -65,10 +96,16 @@ def shop_with(*names: str) -> dict[str, Any]:
 
 
 class Api:
-    """Counts requests in order; ``answer`` may be replaced, and is given path, query and its own address."""
+    """Counts requests in order; ``answer`` may be replaced, and is given path, query and its own address.
+
+    :ivar serve: answers instead, and is given the whole request
+    :ivar requests: method, target and body of each
+    """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.requests: list[tuple[str, str, bytes]] = []
+        self.serve: Callable[[Asked], Answer] | None = None
         self.headers: list[dict[str, str]] = []
         self.answer: Callable[[str, Mapping[str, str], str], Answer] = shop
         api = self
@@ -77,8 +114,8 @@ class Api:
             def do_GET(self) -> None:
                 api.asked.append(self.path)
                 api.headers.append(dict(self.headers))
-                parts = urlsplit(self.path)
-                status, body, *more = api.answer(parts.path, dict(parse_qsl(parts.query)), api.url)
+                sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                status, body, *more = api.answered(self.command, self.path, dict(self.headers), sent)
                 content = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
                 for name, value in (more[0] if more else {}).items():
@@ -96,6 +133,12 @@ class Api:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def answered(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        request = (method, target, body)
+        asked = Asked(*request[:2], headers, body, self.url, self.requests.count(request))
+        self.requests.append(request)
+        return self.serve(asked) if self.serve else self.answer(asked.path, asked.query, self.url)
 
     def source(self, manifest: Any = SHOP, **more: Any) -> dict[str, Any]:
         return {

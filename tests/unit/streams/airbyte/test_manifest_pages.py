@@ -21,6 +21,7 @@ from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 
 pytestmark = needs_cdk
 
+INFINITY = float("inf")
 NAMES = ["customers", "orders", "Offset Events", "links", "windows"]
 
 PAGE = """
@@ -112,7 +113,20 @@ def test_numbers_are_not_addressed_where_something_else_decides_which_page_follo
 
 
 def test_a_token_that_the_cdk_evaluates_as_a_tuple_comes_back_as_one() -> None:
-    for value in [(1, 2), {"a": [(1,), "x"]}, {1: "x"}, {"__literal__": "1"}, {1, 2}, b"x", 0, "", 1.5, None]:
+    for value in [
+        (1, 2),
+        {"a": [(1,), "x"]},
+        {1: "x"},
+        {"__literal__": "1"},
+        {1, 2},
+        b"x",
+        0,
+        "",
+        1.5,
+        INFINITY,
+        [-INFINITY],
+        None,
+    ]:
         found = from_json(through_json(to_json(value, "page token")))
         assert found == value
         assert type(found) is type(value)
