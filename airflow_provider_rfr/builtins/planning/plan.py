@@ -223,7 +223,7 @@ class Plan:
     def stopped_by(self) -> list[str]:
         """What stops it."""
         drift = self.drift if self.policies.drift == "fail" else ()
-        return [*map(str, self.blocked), *(f"{each.name} was changed by hand: {each.said}" for each in drift)]
+        return [*map(str, self.blocked), *(f"{each.name} was changed by hand (drift): {each.said}" for each in drift)]
 
     def sources_to_load(self) -> dict[str, Load]:
         """Names of sources that have to be refreshed once the plan is done, and why."""
