@@ -311,9 +311,25 @@ class Interpreted:
             # A copy, because other threads read with the same one.
             retriever = copy.copy(retriever)
             retriever._paginator = paginator(retriever._paginator)
-        found = self._jobs(stream_slice) if self._is_asynchronous else retriever.read_records(self.schema, stream_slice)
+        found = (
+            self._jobs(stream_slice)
+            if self._is_asynchronous
+            else retriever.read_records(self._reading_schema, stream_slice)
+        )
         # A record of the CDK is a mapping that asks its ``data`` for each field.
         return [dict(getattr(item, "data", item)) for item in found if isinstance(item, Mapping)]
+
+    @cached_property
+    def _reading_schema(self) -> Mapping[str, Any]:
+        """Empty where no type is changed by it: the CDK would copy each record, and do nothing."""
+        from airbyte_cdk.sources.declarative.extractors.record_selector import RecordSelector
+        from airbyte_cdk.sources.utils.transform import TransformConfig, TypeTransformer
+
+        selector, schema = getattr(self._retriever, "record_selector", None), self.schema
+        changes = getattr(selector, "schema_normalization", None)
+        if type(selector) is not RecordSelector or type(changes) is not TypeTransformer:
+            return schema
+        return {} if TransformConfig.NoTransform in changes._config else schema
 
     @property
     def _is_asynchronous(self) -> bool:
