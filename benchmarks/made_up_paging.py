@@ -254,7 +254,7 @@ def places_of(templates: Iterable[str], roots: Collection[str] = _ROOTS) -> list
     for template in templates:
         text = template if "{{" in template or "{%" in template else "{{ " + template + " }}"
         try:
-            expressions = list(Environment().parse(text).find_all((nodes.Expr,)))  # type: ignore[type-abstract]
+            expressions = list(Environment().parse(text).find_all((nodes.Expr,)))
         except TemplateError:
             continue
         for node in expressions:

@@ -222,7 +222,7 @@ def run(path: Path, most_slices: int, out: IO[str]) -> None:
     manifest = yaml.load(path.read_text(), Loader)
     components = components_of(path)
     api = MadeUpApi()
-    oracle, problem, config = None, "", {}
+    oracle: Any = None
     for all_fields in (False, True):
         config = guessed(manifest, api.url, all_fields=all_fields)
         ready = prepared(manifest, api)
@@ -235,7 +235,7 @@ def run(path: Path, most_slices: int, out: IO[str]) -> None:
     ours, our_problem = built(Ours, {**source, "components": components} if components else source)
     say({"cdk_builds": oracle is not None, "builds": ours is not None, "cdk": problem, "ours": our_problem})
     api.taken()
-    for name in oracle.streams if oracle and ours else ():
+    for name in oracle.streams if oracle is not None and ours is not None else ():
         if name not in ours.streams:
             say({"stream": name, "outcome": "different", "reason": "we do not have it"})
         else:

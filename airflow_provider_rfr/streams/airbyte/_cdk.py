@@ -326,7 +326,7 @@ class Interpreted:
         from airbyte_cdk.sources.utils.transform import TransformConfig, TypeTransformer
 
         selector, schema = getattr(self._retriever, "record_selector", None), self.schema
-        changes = getattr(selector, "schema_normalization", None)
+        changes: Any = getattr(selector, "schema_normalization", None)
         if type(selector) is not RecordSelector or type(changes) is not TypeTransformer:
             return schema
         return {} if TransformConfig.NoTransform in changes._config else schema
