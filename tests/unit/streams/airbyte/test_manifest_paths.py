@@ -72,12 +72,10 @@ def test_a_plain_path_is_not_searched_in_a_read_of_ours_and_is_in_others(monkeyp
     assert asked == [["d*"], ["data"]]
 
 
-@pytest.mark.parametrize(
-    "path", [["data", "rows"], ["data", "0", "rows"], ["data", "*", "rows"], ["*"], ["no", "such"]]
-)
+@pytest.mark.parametrize("path", [["data", "rows"], ["data", "0", "rows"], ["data", "*", "rows"], ["no", "such"]])
 def test_records_are_those_of_the_cdk_wherever_they_are(api: Api, path: list[str], tmp_path: Any) -> None:
-    bodies = {"rows": {"rows": rows(3)}, "0": [{"rows": rows(3)}], "*": {"x": {"rows": rows(3)}}, "such": None}
-    api.answer = lambda *_: (200, {"data": bodies.get(path[1] if path[1:] else "such", rows(2))})
+    bodies = {"rows": {"rows": rows(2)}, "0": [{"rows": rows(2)}], "*": {"x": {"rows": rows(2)}}, "such": None}
+    api.answer = lambda *_: (200, {"data": bodies[path[1]]})
     manifest = shop_with("customers")
     selector = {"type": "RecordSelector", "extractor": {"type": "DpathExtractor", "field_path": path}}
     manifest["streams"][0]["retriever"]["record_selector"] = selector
@@ -86,4 +84,4 @@ def test_records_are_those_of_the_cdk_wherever_they_are(api: Api, path: list[str
     wanted = reads_of_the_cdk(api.source(file))["customers"]
     found = load_stream(api.source(file), "customers").read_page({}, None)
     assert list(found.records) == wanted
-    assert bool(wanted) == (path not in (["no", "such"], ["*"]))
+    assert bool(wanted) == (path != ["no", "such"])
