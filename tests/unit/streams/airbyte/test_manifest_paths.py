@@ -59,11 +59,12 @@ def test_a_plain_path_is_not_searched_in_a_read_of_ours_and_is_in_others(monkeyp
 
     asked: list[Any] = []
     original = dpath_extractor.dpath.original.get
-    monkeypatch.setattr(
-        dpath_extractor.dpath.original,
-        "get",
-        lambda body, path, **more: asked.append(path) or original(body, path, **more),
-    )
+
+    def noted(body: Any, path: list[Any], **more: Any) -> Any:
+        asked.append(path)
+        return original(body, path, **more)
+
+    monkeypatch.setattr(dpath_extractor.dpath.original, "get", noted)
     with working_for(Redactor([]), ReadContext(), None):
         assert dpath_extractor.dpath.get({"data": [1]}, ["data"], default=[]) == [1]
         assert asked == []
