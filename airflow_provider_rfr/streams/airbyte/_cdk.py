@@ -57,6 +57,7 @@ def _import() -> None:
     _guard_sessions()
     _guard_waits()
     _guard_paging()
+    _extract_plainly()
 
 
 @contextmanager
@@ -147,6 +148,41 @@ class _Time:
             time.sleep(seconds)
         else:
             work.context.sleep(seconds)
+
+
+def _extract_plainly() -> None:
+    """Records are found by their path, where the path is plain: ``dpath`` compares it with each place of the answer,
+    which is half of the CPU of a page."""
+    from airbyte_cdk.sources.declarative.extractors import dpath_extractor
+
+    dpath_extractor.dpath = _PlainPaths(dpath_extractor.dpath)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainPaths:
+    """The module ``dpath`` for the extractor of records, with a direct ``get`` in a thread that works for us.
+
+    The same results, but an answer with an empty name somewhere is read, which ``dpath`` refuses.
+    """
+
+    original: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    def get(self, body: Any, path: list[Any], default: Any) -> Any:
+        if current_work() is None or not path or not all(map(_is_plain, path)):
+            return self.original.get(body, path, default=default)
+        for name in path:
+            if not isinstance(body, Mapping) or name not in body:
+                return default
+            body = body[name]
+        return body
+
+
+def _is_plain(name: Any) -> bool:
+    """Whether it is the name of a field and nothing else: no wildcard, and no place in a list."""
+    return isinstance(name, str) and not set(name) & set("*?[") and not any(map(str.isdigit, name))
 
 
 class _LoggedMessages:
@@ -335,8 +371,25 @@ class Interpreted:
             # A copy, because other threads read with the same one.
             retriever = copy.copy(retriever)
             retriever._paginator = paginator(retriever._paginator)
-        found = self._jobs(stream_slice) if self._is_asynchronous else retriever.read_records(self.schema, stream_slice)
-        return [dict(item) for item in found if isinstance(item, Mapping)]
+        found = (
+            self._jobs(stream_slice)
+            if self._is_asynchronous
+            else retriever.read_records(self._reading_schema, stream_slice)
+        )
+        # A record of the CDK is a mapping that asks its ``data`` for each field.
+        return [dict(getattr(item, "data", item)) for item in found if isinstance(item, Mapping)]
+
+    @cached_property
+    def _reading_schema(self) -> Mapping[str, Any]:
+        """Empty where no type is changed by it: the CDK would copy each record, and do nothing."""
+        from airbyte_cdk.sources.declarative.extractors.record_selector import RecordSelector
+        from airbyte_cdk.sources.utils.transform import TransformConfig, TypeTransformer
+
+        selector, schema = getattr(self._retriever, "record_selector", None), self.schema
+        changes: Any = getattr(selector, "schema_normalization", None)
+        if type(selector) is not RecordSelector or type(changes) is not TypeTransformer:
+            return schema
+        return {} if TransformConfig.NoTransform in changes._config else schema
 
     @property
     def _is_asynchronous(self) -> bool:
