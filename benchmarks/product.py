@@ -39,13 +39,17 @@ class Product:
 
     def document(self) -> dict[str, Any]:
         shape = self.shape
-        config = {
+        config: dict[str, Any] = {
             "base_url": self.base_url,
             "partitions": shape.partitions,
             "page_size": shape.page_records,
         }
+        source = {"file": str(ROOT / "demo" / "shop.yaml")}
+        if shape.by_manifest:
+            source = {"manifest": str(ROOT / "benchmarks" / "shop_manifest.yaml")}
+            config["partitions"] = list(range(shape.partitions))
         return {
-            "source": {"file": str(ROOT / "demo" / "shop.yaml"), "config": config},
+            "source": {**source, "config": config},
             "streams": ["items"],
             "target": TARGET,
             "lake": self.lake,

@@ -27,7 +27,9 @@ from benchmarks.speed import Setting, alternate
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/refresh.py", description=__doc__)
-    parser.add_argument("--shape", choices=[*SHAPES, "both"], default="both", help="both: A and B")
+    parser.add_argument(
+        "--shape", choices=[*SHAPES, "both"], default="both", help="both: A and B; M: A by an Airbyte manifest"
+    )
     parser.add_argument("--runs", type=int, default=3, help="of each side; figures are medians")
     parser.add_argument("--threads", type=int, default=32, help="of the baseline")
     parser.add_argument("--concurrency", type=int, default=16, help="of the product (16: its default)")

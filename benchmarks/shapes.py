@@ -9,13 +9,17 @@ from demo.sample_api import SampleApi, Sizes
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """So many partitions of so many pages of so many records, each page after so many milliseconds."""
+    """So many partitions of so many pages of so many records, each page after so many milliseconds.
+
+    :ivar by_manifest: whether the product reads it by an Airbyte manifest instead of our own YAML
+    """
 
     name: str
     partitions: int
     pages: int
     page_records: int
     latency_ms: float
+    by_manifest: bool = False
 
     @property
     def total_pages(self) -> int:
@@ -29,7 +33,7 @@ class Shape:
     def title(self) -> str:
         return (
             f"shape {self.name}: {self.partitions} partitions x {self.pages} pages x "
-            f"{self.page_records} records, {self.latency_ms:g} ms a page"
+            f"{self.page_records} records, {self.latency_ms:g} ms a page{', by a manifest' * self.by_manifest}"
         )
 
     def api(self) -> SampleApi:
@@ -42,5 +46,6 @@ SHAPES = {
     "A": Shape("A", 32, 50, 100, 20.0),
     "B": Shape("B", 16, 100, 100, 0.0),
     "C": Shape("C", 64, 150, 100, 50.0),
+    "M": Shape("M", 32, 50, 100, 20.0, by_manifest=True),
     "tiny": Shape("tiny", 4, 5, 10, 5.0),
 }

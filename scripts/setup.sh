@@ -54,7 +54,7 @@ make_venv() {
 
 # pip alone would do it too, in some minutes instead of one: it is what is left where uv has no build.
 install_locked() {
-  local python=$venv/bin/python project='.[pyspark,postgres,sops,openlineage,dev]'
+  local python=$venv/bin/python project='.[pyspark,postgres,sops,openlineage,airbyte,dev]'
   if "$python" -m pip install -q --disable-pip-version-check -c constraints.txt uv; then
     "$python" -m uv pip install -q --compile-bytecode --python "$python" -c constraints.txt -b constraints.txt -e "$project"
   else

@@ -1,4 +1,4 @@
-"""The desired state: each declared object with its final name and its reads, and orders of reads.
+"""The desired state: each declared object with its final name, its reads, its stars written out; and orders of reads.
 
 Objects with ``per_instance`` become one object for each instance. Their ids come from the instance's id. Their names
 are generated once, made unique by a number, and kept in the registry from then on, even if the instance is renamed.
@@ -6,16 +6,19 @@ are generated once, made unique by a number, and kept in the registry from then 
 
 from __future__ import annotations
 
-import heapq
+import graphlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from heapq import heappop, heappush
+from typing import Any, Final, TypeVar
 from uuid import UUID, uuid5
 
-from airflow_provider_rfr.builtins.reasons import Reason
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import (
     LONGEST_PART,
+    QUERIED,
     STORED,
     BuiltinObject,
     CatalogSpec,
@@ -23,17 +26,22 @@ from airflow_provider_rfr.builtins.spec import (
     Kind,
     available_name,
     is_retired,
+    namespace_of,
+    present_names,
 )
+from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
+from airflow_provider_rfr.exceptions import PlanError, RfrError
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
 Node = TypeVar("Node", bound=Hashable)
+_NUMBER: Final = 8
+"""Characters that a number and the sign between may take in a generated name."""
 
 
 class CycleError(ValueError):
-    """Some nodes read each other in a cycle.
-
-    :ivar cycle: each one reads the next, the last reads the first
-    """
+    """Some nodes read each other in a cycle: each one the next, the last the first."""
 
     def __init__(self, cycle: Iterable[Any]) -> None:
         self.cycle = tuple(cycle)
@@ -41,53 +49,32 @@ class CycleError(ValueError):
 
 
 def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) -> tuple[Node, ...]:
-    """Every node after everything that it reads; of those that could come next, the lowest rank first.
+    """Every node after everything that it reads; of those that could come next, the lowest rank first. Ranks differ.
 
     :param reads: what each node reads; what has no entry of its own is left out
-    :param rank: different for each node
     :raises CycleError: there is no such order
     """
-    # Numbers, because ids are slow to compare; no graphlib, whose many small objects cost a full garbage collection.
     nodes = sorted(reads, key=rank)
+    # Numbers, because ids are slow to compare.
     numbers = {node: number for number, node in enumerate(nodes)}
-    readers: list[list[int]] = [[] for _ in nodes]
-    missing = [0] * len(nodes)
-    for node, number in numbers.items():
-        for each in reads[node]:
-            if (read := numbers.get(each)) is not None:
-                readers[read].append(number)
-                missing[number] += 1
-    ready = [number for number, count in enumerate(missing) if not count]
-    found: list[Node] = []
-    while ready:
-        read = heapq.heappop(ready)
-        found.append(nodes[read])
-        for number in readers[read]:
-            missing[number] -= 1
-            if not missing[number]:
-                heapq.heappush(ready, number)
-    if len(found) < len(nodes):
-        raise CycleError(_cycle({node: reads[node] for node in nodes if missing[numbers[node]]}))
+    graph = {numbers[node]: [numbers[each] for each in reads[node] if each in numbers] for node in nodes}
+    sorter, ready, found = graphlib.TopologicalSorter(graph), list[int](), list[Node]()
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        cycle = error.args[1][:0:-1]
+        first = cycle.index(min(cycle))
+        raise CycleError(nodes[number] for number in cycle[first:] + cycle[:first]) from None
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heappush(ready, number)
+        found.append(nodes[ready[0]])
+        sorter.done(heappop(ready))
     return tuple(found)
 
 
-def _cycle(left: Mapping[Node, Iterable[Node]]) -> list[Node]:
-    """A cycle, from its first member on, among nodes of which each reads another one of them."""
-    places = {node: place for place, node in enumerate(left)}
-    here, path = next(iter(left)), dict[Node, None]()
-    while here not in path:
-        path[here] = None
-        here = min((each for each in left[here] if each in places), key=places.__getitem__)
-    cycle = list(path)[list(path).index(here) :]
-    first = cycle.index(min(cycle, key=places.__getitem__))
-    return cycle[first:] + cycle[:first]
-
-
 def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node, Iterable[Node]]) -> set[Node]:
-    """The roots, and everything that reads one of them, directly or not.
-
-    :param order: as :func:`in_order` has it
-    """
+    """The roots, and everything that reads one of them, directly or not; the order is that of :func:`in_order`."""
     found = set(roots)
     for node in order:
         if not found.isdisjoint(reads[node]):
@@ -97,9 +84,8 @@ def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node
 
 @dataclass(frozen=True, slots=True)
 class DesiredObject:
-    """One object as it should be, with its recorded and its actual state.
+    """One object as it should be, with its final name and id, and with its recorded and its actual state.
 
-    :ivar obj: with its final name and id
     :ivar sql: the query to execute
     :ivar instance: id of the instance that it is generated for
     """
@@ -117,7 +103,6 @@ class DesiredObject:
 
     @property
     def key(self) -> str:
-        """The name as it is compared."""
         return self.obj.key
 
     @property
@@ -162,14 +147,7 @@ def relation(kind: Kind) -> LiveKind | None:
 def release(version: str) -> tuple[int, ...]:
     """The numbers of a version. What follows them is left out: a development version is of the release it leads to."""
     found = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
-    numbers = [int(part) for part in found.group(1).split(".")] if found is not None else []
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)
-
-
-_NUMBER = 8
-"""Characters that a number and the sign between may take."""
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", found.group(1)).split("."))) if found is not None else ()
 
 
 def instance_id(template: UUID, instance: str) -> UUID:
@@ -177,7 +155,7 @@ def instance_id(template: UUID, instance: str) -> UUID:
     return uuid5(template, instance)
 
 
-def objects_of(
+def _declared(
     spec: CatalogSpec, recorded: RegistryState, live: ActualState
 ) -> Iterator[tuple[BuiltinObject, str | None]]:
     """The declared objects; for each with ``per_instance`` those of its instances, with their instances' ids."""
@@ -197,3 +175,200 @@ def objects_of(
                 name = available_name(f"{obj.name}_{ending}", taken)
                 taken.add(name.casefold())
             yield replace(obj, id=identity, name=name), instance.id
+
+
+class Resolver:
+    """Makes the desired state."""
+
+    def __init__(self, spec: CatalogSpec, recorded: RegistryState, live: ActualState) -> None:
+        self._spec = spec
+        self._recorded = recorded
+        self._live = live
+        self._problems: dict[UUID, list[Reason]] = defaultdict(list)
+        self._ids = recorded.by_uuid.keys() | {each.id for each in spec.objects} | live.unfinished
+        objects = [(self._spelled(obj), instance) for obj, instance in _declared(spec, recorded, live)]
+        self._objects = {obj.key: obj for obj, _ in objects}
+        self._names = self._objects.keys() | live.objects.keys()
+        self._resolved = {obj.id: self._desired(obj, instance) for obj, instance in objects}
+
+    def resolve(self) -> DesiredState:
+        """The desired state; a :class:`PlanError`, if objects read each other in a cycle."""
+        reads = {uuid: [read.uuid for read in each.reads if read.uuid] for uuid, each in self._resolved.items()}
+        try:
+            order = in_order(reads, lambda uuid: self._resolved[uuid].key)
+        except CycleError as error:
+            names = CycleError(self._resolved[uuid].obj.name for uuid in error.cycle)
+            raise PlanError(f"objects read each other in a circle: {names}") from None
+        finished = {uuid: self._finished(uuid) for uuid in order}
+        # An unknown instance is not a removed one.
+        templates = (each for each in self._spec.objects if each.per_instance is not None)
+        unlisted = tuple(each for each in templates if each.per_instance not in self._spec.instances)
+        kept = (
+            each.uuid
+            for each in self._recorded.objects
+            for template in unlisted
+            if each.instance is not None and instance_id(template.id, each.instance) == each.uuid
+        )
+        problems = {uuid: tuple(found) for uuid, found in self._problems.items()}
+        return DesiredState(finished, problems, frozenset(kept), unlisted)
+
+    def _problem(self, uuid: UUID, problem: str) -> None:
+        self._problems[uuid].append(because(Why.TEXT, problem))
+
+    def _spelled(self, obj: BuiltinObject) -> BuiltinObject:
+        """A name is compared without case, but most catalogs find it only as it was written first."""
+        known, there = self._recorded.by_uuid.get(obj.id), self._live.objects.get(obj.key)
+        same = known or (there if there is not None and there.marker == obj.id else None)
+        return obj if same is None or same.key != obj.key else replace(obj, name=same.name)
+
+    def _desired(self, obj: BuiltinObject, instance: str | None) -> DesiredObject:
+        known: RecordedObject | None = self._recorded.by_uuid.get(obj.id)
+        reads: Sequence[Dependency] = ()
+        sql: str | None = None
+        if obj.sink is not None:
+            reads = (self._sink_reads(obj.sink, known),)
+        elif obj.query is not None:
+            written = known.sql if known is not None and known.raw_sql == obj.query else None
+            said = obj.kind, obj.key, CANONICALIZER
+            # Reading SQL is what costs: what the same canonicalizer made of the same text is taken from the record.
+            if known is not None and written and (known.kind, known.key, known.canonicalizer) == said:
+                reads, sql = known.deps, written if written == obj.query else None
+            else:
+                # The text that was written out says which columns its stars stand for.
+                reads = self._read(replace(obj, query=written or obj.query))
+        return DesiredObject(obj, self._own(reads), sql, known, self._there(obj, known), instance)
+
+    def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
+        """What is live under the recorded name; what is ours under another one, if a deploy did not finish."""
+        if known is None:
+            return self._live.objects.get(obj.key)
+        at_home, before, now = self._live.objects.get(known.key), relation(known.kind), relation(obj.kind)
+        begun = obj.id in self._live.unfinished
+        ours = [each for each in self._live.by_marker.get(obj.id, ()) if begun or not is_retired(each.name)]
+        named = [each for key in (known.key, obj.key) for each in ours if each.key == key]
+        fitting = [each for each in named if each.kind is now]
+        recorded = [each for each in ours if each.kind is before]
+        only = recorded if len(recorded) == 1 else []
+        # A table that was retired to make room for an object that was never created has its rows.
+        if found := fitting or (only if now is before else []) or named or only:
+            return found[0]
+        # Another object of ours under that name is not this one.
+        return at_home if at_home is not None and at_home.marker not in self._ids else None
+
+    def _read(self, obj: BuiltinObject) -> tuple[Dependency, ...]:
+        try:
+            return object_reads(obj, known=self._names)
+        except (RfrError, ValueError) as error:
+            self._problem(obj.id, f"its query can't be read ({error}); list what it reads in depends_on")
+            return tuple(Dependency(name.casefold()) for name in obj.depends_on)
+
+    def _sink_reads(self, sink: SinkSpec, known: RecordedObject | None) -> Dependency:
+        """The sent columns, in order, as the source calls them: the declared ones, else those that it had when the
+        sink was registered, as it called them then."""
+        name = sink.source.casefold()
+        if sink.follow_schema:
+            return Dependency(name)
+        source = self._objects.get(name)
+        columns = source.columns if source is not None else ()
+        if sink.columns:
+            return Dependency(name, None, _folded(present_names(sink.columns, columns)))
+        sent = _folded([each.name for each in columns]) if source is not None else None
+        before = (each for each in (known.deps if known is not None else ()) if each.name == name)
+        return next(before, Dependency(name, None, sent))
+
+    def _own(self, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
+        """With the ids of what is ours."""
+        found = ((each, self._objects.get(each.name)) for each in reads)
+        return tuple(Dependency(each.name, obj.id if obj else None, each.columns) for each, obj in found)
+
+    def _finished(self, uuid: UUID) -> DesiredObject:
+        """With the query to execute; what it reads is finished already."""
+        desired = self._resolved[uuid]
+        if desired.obj.query is None or desired.sql is not None:
+            return desired
+        sql, reads = self._written_out(desired), desired.reads
+        if sql not in (desired.obj.query, desired.recorded.sql if desired.recorded is not None else None):
+            reads = self._own(self._read(replace(desired.obj, query=sql)))
+        self._resolved[uuid] = desired = replace(desired, sql=sql, reads=reads)
+        return desired
+
+    def _written_out(self, desired: DesiredObject) -> str:
+        """The query without stars. They are written out when it is registered, not on each deploy, and again when a
+        column that a star stood for is dropped."""
+        obj, known = desired.obj, desired.recorded
+        if known is None or known.raw_sql != obj.query:
+            sql = self._expanded(desired, {})
+        elif known.sql and known.kind is obj.kind and all(map(self._is_there, known.deps)):
+            sql = known.sql
+        else:
+            sql = self._expanded(desired, {each.name: each.columns for each in known.deps})
+        # What was recorded gave the columns.
+        is_recorded = known is not None and (known.sql, known.columns) == (sql, obj.columns)
+        return sql if not obj.columns or sql == obj.query or is_recorded else self._with_columns(desired, sql)
+
+    def _is_there(self, read: Dependency) -> bool:
+        """Whether it has all columns that are read of it, as far as that is known."""
+        now = _folded(self._columns(read.name))
+        return read.columns is None or now is None or {*read.columns}.issubset(now)
+
+    def _with_columns(self, desired: DesiredObject, sql: str) -> str:
+        """Written out so that it gives the declared columns: who declares others asks for the stars of today, or for
+        that part of them which was there when the declaration was written."""
+        names = [each.name for each in desired.obj.columns]
+        given, declared = self._outputs(desired, sql), _folded(names)
+        if given is None or _folded(given) == declared:
+            return sql
+        for seen in ({}, {each.name: declared for each in desired.reads}):
+            text = self._expanded(desired, seen, declared or ())
+            if _folded(self._outputs(desired, text)) == declared:
+                return text
+        problem = f"its columns are {', '.join(names)}, and its query gives {', '.join(given)}"
+        self._problem(desired.uuid, f"{problem}; write them alike, in the same order")
+        return sql
+
+    def _expanded(
+        self, desired: DesiredObject, seen: Mapping[str, Sequence[str] | None], order: Sequence[str] = ()
+    ) -> str:
+        """With its stars written out.
+
+        :param seen: columns that a star expands to, by table; of a table that is not there, all
+        :param order: of the query's columns: a view that it reads may keep the order of when it was registered
+        """
+
+        def columns_of(name: str) -> tuple[str, ...] | None:
+            """Columns that were there when the stars were written out, by the names that they have now."""
+            now, before, obj = self._columns(name), seen.get(name), self._objects.get(name)
+            if now is None or before is None:
+                return now
+            stay = {*before}
+            for column in obj.columns if obj is not None else ():
+                if any((was.name or "").casefold() in before for was in column.was):
+                    stay.add(column.name.casefold())
+            return tuple(each for each in now if each.casefold() in stay)
+
+        query = desired.obj.query or ""
+        try:
+            return expand_stars(query, columns_of, namespace_of(desired.obj.name), order=order)
+        except (RfrError, ValueError) as error:
+            self._problem(desired.uuid, str(error))
+            return query
+
+    def _columns(self, name: str) -> tuple[str, ...] | None:
+        obj = self._objects.get(name)
+        if obj is None:
+            there = self._live.objects.get(name)
+            return tuple(each.name for each in there.columns) if there is not None and there.columns else None
+        if obj.columns or obj.kind not in QUERIED:
+            return tuple(each.name for each in obj.columns)
+        desired = self._resolved[obj.id]
+        return self._outputs(desired, desired.sql or obj.query)
+
+    def _outputs(self, desired: DesiredObject, sql: str | None) -> tuple[str, ...] | None:
+        try:
+            return output_columns(sql or "", self._columns, namespace_of(desired.obj.name))
+        except (RfrError, ValueError):
+            return None
+
+
+def _folded(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(name.casefold() for name in names)

@@ -1,11 +1,5 @@
-"""What is compared of a declaration besides its fields: its columns' contract, its query, and its definition.
-
-The contract is number, name and type of the columns: its digest is written into a table in the same commit as they are.
-Where something is declared, how names and queries are laid out, and in which order keys are written, makes no
-difference.
-
-Columns, keys and partitioning are validated and brought to their canonical form here, too.
-"""
+"""What is compared of a declaration besides its fields: its columns' contract, its query, and its definition. How names
+and queries are laid out, and in which order keys are written, makes no difference."""
 
 from __future__ import annotations
 
@@ -43,14 +37,14 @@ def same_query(one: str | None, other: str | None) -> bool:
 def definition_of(obj: BuiltinObject) -> str | None:
     """What a source reads or a sink sends, without secrets; None for another kind. A sink's source is not part of it:
     what it reads holds the id, which survives a rename."""
-    if obj.source is not None:
-        return _json(_masked(obj.source))
-    if obj.sink is None:
+    said: Any = obj.source
+    if (sink := obj.sink) is not None:
+        columns = [name.casefold() for name in sink.columns]
+        rest = {"columns": columns, "follow_schema": sink.follow_schema, "on_replace": sink.on_replace}
+        said = {"to": sink.to, "settings": sink.settings, **rest}
+    if said is None:
         return None
-    sink = obj.sink
-    columns = [name.casefold() for name in sink.columns]
-    rest = {"columns": columns, "follow_schema": sink.follow_schema, "on_replace": sink.on_replace}
-    return _json({"to": sink.to, "settings": _masked(sink.settings), **rest})
+    return json.dumps(_masked(said), ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
 
 
 def _masked(value: Any, name: str = "") -> Any:
@@ -60,7 +54,3 @@ def _masked(value: Any, name: str = "") -> Any:
     if isinstance(value, (list, tuple)):
         return [_masked(each, name) for each in value]
     return "***" if isinstance(value, str) and is_secret(name) and "{{" not in value else value
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)

@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, count
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid5
 
 from airflow_provider_rfr.lake.types import is_plain
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
-_NAMESPACE = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
-"""Of the ids that are made from a project and a first name."""
+_NAMESPACE: Final = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
+RETIRED: Final = "__g"
+"""Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
+_RETIRED_NAME: Final = re.compile(rf"{RETIRED}[0-9a-f]{{8}}$", re.IGNORECASE)
+_MOST_COMPARED: Final = 500
+LONGEST_PART: Final = 100
+"""Characters of one part of a name: catalogs take 128, and a suffix has to fit too."""
 
 
 class Kind(str, Enum):
@@ -42,11 +47,7 @@ def no_entries() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was declared; equal to every other place.
-
-    :ivar file: None for Python objects
-    :ivar line: from 1
-    """
+    """Where something was declared, without a file for Python objects; equal to every other place."""
 
     file: str | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)
@@ -87,9 +88,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An object that another one reads.
+    """An object that another one reads, by its name as it is compared.
 
-    :ivar name: as it is compared
     :ivar uuid: None for what is not one of ours, and as long as it was not looked up
     :ivar columns: those that are used, sorted, as they are compared; some too many where a query does not say whose a
         column is. None: all, or it can't be known
@@ -114,10 +114,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Removed(Named):
-    """A reviewed document which says that something goes, with its rows.
-
-    :ivar name: of an object, or ``namespace.table.column``
-    """
+    """A reviewed document: the object, or ``namespace.table.column``, may go with its rows."""
 
     name: str
     place: Place = Place()
@@ -162,10 +159,7 @@ class BuiltinObject(Named):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One of those for which objects are generated.
-
-    :ivar id: stays when it is renamed
-    """
+    """One of those for which objects are generated; its id stays when it is renamed."""
 
     id: str
     name: str
@@ -175,10 +169,8 @@ class Instance:
 class CatalogSpec:
     """Everything that is declared.
 
-    :ivar project: whose objects they are
-    :ivar version: of the code that declares them
-    :ivar objects: sorted by name
-    :ivar removed: what may go, sorted by name
+    :ivar version: of the code that declares it
+    :ivar objects: sorted by name, as is what is ``removed``
     :ivar instances: by what ``per_instance`` names; a name that is not there is one of whose instances nothing is known
     """
 
@@ -202,14 +194,6 @@ def present_names(names: Iterable[str], columns: Sequence[Column]) -> tuple[str,
     now = {was.name.casefold(): each.name for each in columns for was in each.was if was.name is not None}
     now |= {each.name.casefold(): each.name for each in columns}
     return tuple(now.get(name.casefold(), name) for name in names)
-
-
-RETIRED = "__g"
-"""Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
-_RETIRED_NAME = re.compile(rf"{RETIRED}[0-9a-f]{{8}}$", re.IGNORECASE)
-_MOST_COMPARED = 500
-LONGEST_PART = 100
-"""Characters of one part of a name: catalogs take 128, and a suffix has to fit too."""
 
 
 def namespace_of(name: str) -> str:
@@ -236,20 +220,17 @@ def name_problem(name: str) -> str | None:
 
 
 def available_name(base: str, taken: Container[str]) -> str:
-    """``base``, or the first of ``base_1``, ``base_2`` ... that is free.
+    """``base``, or the first of ``base_1``, ``base_2`` ... that is not taken; those are names as they are compared.
 
     Record it before anything is created under it: after a rename of what it was made from, it would come out different.
-
-    :param taken: names as they are compared, those of users' objects among them
     """
     numbered = (f"{base}_{number}" for number in count(1))
-    return next(name for name in chain([base], numbered) if name not in taken and name.casefold() not in taken)
+    return next(name for name in chain([base], numbered) if name.casefold() not in taken)
 
 
 def nearest(name: str, names: Iterable[str], *, show: int = 20) -> str:
     """A sentence with the nearest of the valid names, then all of them if they are few."""
     valid = sorted(names)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6) if len(valid) <= _MOST_COMPARED else []
-    guess = f"did you mean {close[0]}?" if close else ""
-    allowed = f"allowed: {', '.join(valid)}" if 0 < len(valid) <= show else ""
-    return " ".join(part for part in (guess, allowed) if part)
+    close = difflib.get_close_matches(name, valid, n=1) if len(valid) <= _MOST_COMPARED else []
+    allowed = [f"allowed: {', '.join(valid)}"] if 0 < len(valid) <= show else []
+    return " ".join([*(f"did you mean {each}?" for each in close), *allowed])

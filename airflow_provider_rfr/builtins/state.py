@@ -16,12 +16,11 @@ from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named, 
 from airflow_provider_rfr.sinks.spec import SinkState
 
 Value = TypeVar("Value")
-_SORTED = orjson.OPT_SORT_KEYS
 
 
 def dumps(value: Any) -> bytes:
     """Canonical JSON of a value type: the same bytes for equal values."""
-    return orjson.dumps(value, default=_plain, option=_SORTED)
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_SORT_KEYS)
 
 
 def encode(value: Any) -> Any:
@@ -29,18 +28,10 @@ def encode(value: Any) -> Any:
     return orjson.loads(dumps(value))
 
 
-@cache
-def _adapter(kind: Any) -> Any:
-    # Imported here: reading DAGs needs these values, but decodes none.
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
-
-
 def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
-    """The value that :func:`encode` made the document of. Missing fields take their defaults, unknown ones are ignored.
+    """The value that :func:`encode` made the document of; fields may be missing that have defaults, or be unknown.
 
-    :raises ValueError: a field is missing that has no default, or a value is not of its type; no value is shown
+    :raises ValueError: it is none; no value is shown
     """
     from pydantic import ValidationError
 
@@ -50,6 +41,14 @@ def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     return decoded
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    # Imported here: reading DAGs needs these values, but decodes none.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _plain(value: Any) -> Any:
@@ -66,7 +65,7 @@ PROJECT: Final = "rfr.project"
 DEPLOY: Final = "rfr.deploy-id"
 """Property: the deploy that changed it last."""
 STAMP: Final = "rfr.contract"
-"""Property: fingerprint of the contract that the columns are of, written in the same commit as they are."""
+"""Property: digest of the columns' contract, written in the same commit as they are."""
 STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 DONE: Final = "rfr.done"
@@ -75,15 +74,13 @@ BRIDGED: Final = "rfr.bridged"
 """Property of a user's view with its own text, which it gets back. It counts as long as the view has that text within
 casts: a view that is replaced keeps its properties."""
 BROKEN: Final = "rfr.broken"
-"""Property of a user's view: its text's digest, and why it broke. It counts as long as the view has that text: a view
-that is replaced keeps its properties."""
+"""Property of a user's view: its text's digest, and why it broke. It counts as long as the view has that text."""
 WAS: Final = "rfr.was"
 """Property ``<revision>/<JSON>``: the names that the table's columns had, as the deploy which changed it last was told,
-and the registry's revision that it was planned from; written in the same commit as the columns. As long as the registry
-is at that revision, that deploy did not finish, and the record does not know what it did."""
+and the registry's revision that it was planned from. As long as the registry is at that one, that deploy did not
+finish, and the record does not know what it did."""
 EMPTIED: Final = "rfr.emptied"
-"""Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
-planned from. As long as the registry is at that revision, that deploy did not finish."""
+"""Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and as in :data:`WAS`."""
 
 
 def broken_mark(query: str, why: str) -> str:
@@ -98,7 +95,7 @@ def was_mark(base: int, columns: Iterable[Column]) -> str:
 
 
 def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
-    """What :func:`was_mark` wrote for this revision; None: nothing."""
+    """The names that each column had, as an unfinished deploy of this revision was told; None: there was none."""
     at, _, names = properties.get(WAS, "").partition("/")
     found: Mapping[str, Sequence[str]] | None = orjson.loads(names) if at == str(base) else None
     return found
@@ -108,12 +105,10 @@ def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequen
 class RecordedObject(Named):
     """An object as the last deploy that changed it left it: what was declared, and what became of it.
 
-    :ivar contract: digest of number, names and types of the columns, which a live table carries
+    :ivar contract: digest of the columns' contract, as is :attr:`LiveObject.stamp`
     :ivar definition: what a source reads or a sink sends, without secrets
-    :ivar raw_sql: the query as its author wrote it
-    :ivar sql: the query as it was executed, its stars written out
     :ivar canonicalizer: what read the query; another one may find other ``deps`` in the same text
-    :ivar revision: of the registry, when this was written
+    :ivar raw_sql: the query as its author wrote it; ``sql``: as it was executed, its stars written out
     :ivar instance: id of the instance that it was generated for; its name was then generated once and is kept
     """
 
@@ -140,12 +135,8 @@ class RecordedObject(Named):
 
 
 def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, str]] = ()) -> str:
-    """A mark of an object in its desired state, made of the current state of its inputs.
-
-    :param base: revision of the registry that the deploy was planned from: another mark for each deploy that finishes
-    :param record: what is to be recorded of it
-    :param inputs: ids of what it reads, with the last step of each
-    """
+    """A mark of an object that has become what the record says, from inputs (by id) after these steps. The base, which
+    is the revision that the deploy was planned from, makes it another one after each deploy that finishes."""
     wanted = replace(record, revision=base, deploy_id="")
     said = dumps((wanted, sorted((str(identity), step) for identity, step in inputs)))
     return f"{base}/{hashlib.sha256(said).hexdigest()}"
@@ -153,11 +144,7 @@ def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, st
 
 @dataclass(frozen=True)
 class RegistryState:
-    """The registry.
-
-    :ivar revision: goes up with each write; a plan holds for one revision alone
-    :ivar version: of the code that wrote last; None before the first deploy
-    """
+    """The registry. Each write raises its revision; its version is that of the code which wrote last."""
 
     revision: int = 0
     version: str | None = None
@@ -190,11 +177,8 @@ class LiveObject(Named):
 
     :ivar marker: id that its properties name as its object; None: it is not ours
     :ivar columns: with canonical types; empty if the catalog does not say
-    :ivar stamp: contract fingerprint in its properties, written in the same commit as its columns
-    :ivar query: text of a view
     :ivar rows: for display alone, as is ``bytes``; plans do not depend on it
-    :ivar names: by column, the names that it had, as an unfinished deploy that changed the table was told; None: there
-        was no such deploy
+    :ivar names: what :func:`names_since` finds
     """
 
     name: str
@@ -222,8 +206,7 @@ class UserView(Named):
     :ivar reads: None when its text can't be read: it may read anything
     :ivar broken: why it broke, if somebody let it break
     :ivar bridged: a deploy that did not finish gave it another text; ``query`` is its own
-    :ivar pinned: its text with the columns written out that its stars show now; None: it has no star, or one that
-        can't be written out
+    :ivar pinned: its text with the columns written out that its stars show now, if it has any and that can be done
     :ivar star_last: a column that comes last in what its star stands for changes nothing of what it shows
     """
 
@@ -240,8 +223,8 @@ class UserView(Named):
 class ActualState:
     """The catalog.
 
-    :ivar objects: everything in it, by the name as it is compared: of users too, and retired tables
-    :ivar unfinished: ids of objects that a deploy which did not finish began to change, as its journal says
+    :ivar objects: everything in it, also of users, and retired tables; by name as it is compared
+    :ivar unfinished: ids of objects that a deploy which did not finish began to change
     """
 
     objects: Mapping[str, LiveObject] = field(default_factory=dict)
@@ -256,7 +239,3 @@ class ActualState:
             if each.marker is not None:
                 found.setdefault(each.marker, []).append(each)
         return {marker: tuple(sorted(each, key=lambda one: one.key)) for marker, each in found.items()}
-
-    @classmethod
-    def of(cls, *objects: LiveObject, user_views: tuple[UserView, ...] = ()) -> ActualState:
-        return cls({each.key: each for each in objects}, user_views)

@@ -23,8 +23,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -40,7 +41,7 @@ from airflow_provider_rfr.lake.target import append_rows
 from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class World:
@@ -68,17 +69,9 @@ class World:
         return self.apply(self.plan(spec, policies), spec)
 
     def apply(self, plan: Plan, spec: CatalogSpec, store: ControlStore | None = None) -> Applied:
-        return apply(
-            plan,
-            catalog=self.catalog,
-            store=store or self.store,
-            spec=spec,
-            sql=self._engine,
-            actor="checks",
-            # A deploy that died holds its lease for so long.
-            lease_seconds=2.0,
-            patience=60.0,
-        )
+        where: dict[str, Any] = {"catalog": self.catalog, "store": store or self.store, "sql": self._engine}
+        # A deploy that died holds its lease for the two seconds.
+        return apply(plan, spec=spec, actor="checks", lease_seconds=2.0, patience=60.0, **where)
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows, by the names of the columns as they are now."""
@@ -103,21 +96,30 @@ class Check:
         """Any number of times; changes nothing, and raises if anything is not as it must be."""
 
 
-Deploy = Callable[[World, CatalogSpec, random.Random], None]
-"""A deploy of a version in some way."""
-
-
 def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> None:
-    """Deploy it."""
+    """Deploy the version, as the functions below do in other ways."""
     world.deploy(spec)
 
 
+class _Death(BaseException):
+    """No error handling may keep a dead process alive."""
+
+
 def crash(world: World, spec: CatalogSpec, chance: random.Random) -> None:
-    """A deploy that dies at one of its writes, or just gets through."""
+    """A deploy that dies at one of its writes and writes nothing more, or just gets through."""
     plan = world.plan(spec)
-    mortal = _Mortal(world.store, chance.randrange(1, 4 + 3 * len(plan.steps)))
+    # Several threads write.
+    writes, dies_at = itertools.count(1), chance.randrange(1, 4 + 3 * len(plan.steps))
+
+    def run(work: Callable[[Connection], _T], *, patience: float = 60.0) -> _T:
+        if next(writes) >= dies_at:
+            raise _Death
+        return world.store.run(work, patience=patience)
+
+    mortal = copy(world.store)
+    mortal.run = run  # type: ignore[method-assign]
     with suppress(_Death):
-        world.apply(plan, spec, cast(ControlStore, mortal))
+        world.apply(plan, spec, mortal)
 
 
 def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
@@ -139,7 +141,7 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
         raise AssertionError(f"no step was forced for {', '.join(sorted(left))}")
     world.apply(plan, spec)
     after, _ = observe(world.catalog, world.store, project=spec.project)
-    if {each.uuid for each in recorded.objects} != {each.uuid for each in after.objects}:
+    if recorded.by_uuid.keys() != after.by_uuid.keys():
         raise AssertionError("a forced migration gave an object another id")
 
 
@@ -154,19 +156,21 @@ def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
         list(pool.map(run, [world.plan(spec) for _ in range(2)]))
 
 
+Deploys = tuple[tuple[Callable[[World, CatalogSpec, random.Random], None], int], ...]
+"""How a version is deployed, and how many versions before the newest it is."""
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """Deploys between the phases of the checks.
+    """Deploys before the first manipulation, and between the two.
 
     :ivar begins: with the version so many before the newest
-    :ivar between: deploys between the two manipulations, each with how many versions before the newest it deploys
-    :ivar before: deploys before the first manipulation
     """
 
     name: str
     begins: int = 0
-    between: tuple[tuple[Deploy, int], ...] = ()
-    before: tuple[tuple[Deploy, int], ...] = ()
+    between: Deploys = ()
+    before: Deploys = ()
 
 
 _NEWEST = (upgrade, 0)
@@ -226,25 +230,3 @@ def _play(
         raise AssertionError(f"the deploy after the last one has something to do: {again.steps or again.blocked}")
     world.deploy(versions[-1])
     validate()
-
-
-class _Death(BaseException):
-    """No error handling may keep a dead process alive."""
-
-
-class _Mortal:
-    """A control store whose process dies at one of its writes, and writes nothing more."""
-
-    def __init__(self, store: ControlStore, dies_at: int) -> None:
-        self._store = store
-        # Several threads write.
-        self._writes = itertools.count(1)
-        self._dies_at = dies_at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def run(self, work: Callable[[Connection], T], *, patience: float = 60.0) -> T:
-        if next(self._writes) >= self._dies_at:
-            raise _Death
-        return self._store.run(work, patience=patience)

@@ -252,4 +252,4 @@ def _show(found: Plan, args: Namespace) -> None:
     from airflow_provider_rfr.builtins.planning.render import render
 
     if not print_data(found.to_json(), args):
-        print(render(found, markdown=args.markdown))
+        print(render(found))

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS, Action, Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, Arg, GroupCommand, lazy_load_command
+
+
+class _AsJson(Action):
+    """A switch that stands for ``--output json``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, "output", nargs=0, default=SUPPRESS, help=help)
+
+    def __call__(self, parser: Any, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+        namespace.output = "json"
+
 
 _ARG_PATH = Arg(("path",), type=Path, metavar="PATH", help="A triggers block, YAML or JSON")
 _ARG_TEMPLATE = Arg(("--template",), type=Path, required=True, metavar="FILE", help="The Handlebars template")
@@ -70,7 +84,6 @@ _ARG_VERSION = Arg(("--declared-version",), help="Version of the code that decla
 _ARG_BUILTINS_LAKE = Arg(
     ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
 )
-_ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
 _ARG_CHECK = Arg(("--check",), action="store_true", help="Say which `was` and `removed` are no longer needed, for CI")
 _ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
 _ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
@@ -107,13 +120,13 @@ def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
 
 
 _BUILTINS = (
-    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT, _ARG_MARKDOWN),
-    _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT),
+    _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT),
     _builtins("refresh", "Refresh materialized views", _ARG_VIEWS, _ARG_ALL, _ARG_FORCE, *_SPARK, ARG_OUTPUT),
     _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
     _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT),
     _builtins("drift", "What was changed by hand", ARG_OUTPUT),
-    _builtins("adopt", "Manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("adopt", "Manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT),
     _builtins("forget", "Take objects out of the registry; rows stay", _ARG_NAMES, *_SPARK),
     _builtins("force-unlock", "Take the lease from a dead deploy", _ARG_TOKEN),
     _builtins("release-sink", "Decide what becomes of a sink that is held", _ARG_SINK, _ARG_CHOICE),
@@ -176,6 +189,26 @@ _TABLES = (
 )
 
 
+_ARG_MANIFEST = Arg(("file",), metavar="FILE", help="A manifest of Airbyte, YAML or JSON")
+_ARG_CONFIG = Arg(("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON, secrets too")
+_ARG_COMPONENTS = Arg(("--components",), metavar="FILE", help="Its components.py: Python code, which is run")
+_ARG_JSON = Arg(("--json",), action=_AsJson, help="The same as --output json")
+_MANIFEST = (
+    _command(
+        "check",
+        "Say how each stream would be read, without a request, e.g. airflow rfr manifest check FILE --config FILE",
+        *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT, _ARG_JSON),
+        of="manifest",
+    ),
+    _command(
+        "connection",
+        "Print the connection to make, from the spec, e.g. airflow rfr manifest connection FILE",
+        *(_ARG_MANIFEST, ARG_OUTPUT, _ARG_JSON),
+        of="manifest",
+    ),
+)
+
+
 def get_rfr_commands() -> list[GroupCommand]:
     """What Airflow adds to its own commands."""
     return [
@@ -186,6 +219,7 @@ def get_rfr_commands() -> list[GroupCommand]:
                 GroupCommand(name="triggers", help="Commit webhooks", subcommands=_TRIGGERS),
                 GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=_BUILTINS),
                 GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=_TABLES),
+                GroupCommand(name="manifest", help="Manifests of Airbyte as sources", subcommands=_MANIFEST),
                 GroupCommand(name="connection", help="Connections, and what uses them", subcommands=_CONNECTION),
             ),
         )

@@ -161,7 +161,7 @@ class BuiltinsHook(BaseHook):
 
         A task that died right after its deploy finds nothing left to do, and still has to send its events.
         """
-        from airflow_provider_rfr.builtins.execution.history import plan_of
+        from airflow_provider_rfr.builtins.execution.maintenance import plan_of
         from airflow_provider_rfr.store.deploys import done_by
 
         with self.store.read() as connection:
@@ -182,8 +182,7 @@ class BuiltinsHook(BaseHook):
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
-        from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-        from airflow_provider_rfr.builtins.spark.session import SparkSettings
+        from airflow_provider_rfr.builtins.spark.engine import SparkSettings, SparkSqlEngine
 
         return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)))
 

@@ -80,6 +80,7 @@ class Limits:
     :ivar truncate: whether a longer body is cut; otherwise the request fails
     :ivar body: seconds for the body, where the status says all that matters: a body that takes longer or breaks off is
         left out. None: it has to come whole
+    :ivar decode: whether a compressed body is decoded; otherwise ``max_bytes`` are those of the compressed one
     """
 
     connect: float | None = None
@@ -87,6 +88,7 @@ class Limits:
     max_bytes: int = 64 * 1024
     truncate: bool = True
     body: float | None = None
+    decode: bool = True
 
 
 _USUAL: Final = Limits()
@@ -151,17 +153,29 @@ class Client:
         prepared = request.prepared()
         if prepared is None:
             return NoAnswer("request", f"the request to {host_of(request.url)} can't be written", permanent=True)
+        return self.send_prepared(prepared, deadline, guard, limits, verify=request.verify)
+
+    def send_prepared(
+        self,
+        prepared: requests.PreparedRequest,
+        deadline: Deadline,
+        guard: AddressGuard | None = None,
+        limits: Limits = _USUAL,
+        *,
+        verify: bool | str = True,
+    ) -> Answer | NoAnswer:
+        """The same for a request that another library has written."""
         problem: Exception | None = None
         url, body = prepared.url or "", None
         with attempt_of_this_thread(deadline, guard, limits.connect, limits.read):
             try:
                 # Not Session.send: that would read the body of a redirect, of any size.
-                response = self._adapter(request.verify).send(
+                response = self._adapter(verify).send(
                     prepared,
                     stream=True,
                     # Only for TLS within TLS, through a proxy: that bypasses our sockets.
                     timeout=(limits.connect, limits.read),  # type: ignore[arg-type]  # None is allowed for each
-                    verify=request.verify,
+                    verify=verify,
                     proxies=self._proxies,
                 )
                 with contextlib.closing(response):
@@ -245,13 +259,13 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
 
 
 def _read(response: requests.Response, limits: Limits) -> bytes | None:
-    """The decoded body; None if it is larger than allowed.
+    """The body; None if it is larger than allowed.
 
     Small chunks for a small limit: urllib3 before 2.6 decodes a chunk at once, and a small one can be a large bomb.
     """
     chunks: list[bytes] = []
     size = 0
-    for chunk in response.raw.stream(min(_CHUNK, limits.max_bytes), decode_content=True):
+    for chunk in response.raw.stream(min(_CHUNK, limits.max_bytes), decode_content=limits.decode):
         chunks.append(chunk)
         size += len(chunk)
         if size > limits.max_bytes:

@@ -6,11 +6,12 @@ Storing imports little of PyIceberg, because the modules that describe a file ta
 
 from __future__ import annotations
 
+import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import sanitize_column_names
 
-from airflow_provider_rfr.exceptions import SchemaError
+from airflow_provider_rfr.exceptions import RfrError, SchemaError
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import file_schema
 
@@ -320,3 +321,40 @@ class FileTarget:
             name = location.rpartition("/")[2]
             if name.startswith(prefix) and name not in keep:
                 self.store.delete([location])
+
+
+_MAX_FILE_BYTES: Final = 256 * 1024 * 1024
+"""Of rows in memory, before they are written; the file is some times smaller."""
+WRITTEN: Final = "files binary, error string"
+"""Columns, in Spark's words, of the one row that a task of :class:`WriteRows` sends back."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRows:
+    """A task of Spark: rows to data files, which are sent back. So is an error of ours, so that Spark does not repeat
+    the task."""
+
+    target: FileTarget
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files: list[StoredFile] = []
+        problem = None
+        try:
+            for rows in _gathered(batches):
+                files += [file for file, _ in self.target.write(rows)]
+        except RfrError as error:
+            problem = str(error)
+        schema = pa.schema([("files", pa.binary()), ("error", pa.string())])
+        yield pa.RecordBatch.from_pylist([{"files": pickle.dumps(files), "error": problem}], schema)
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+        if sum(each.nbytes for each in held) >= _MAX_FILE_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)

@@ -1,4 +1,5 @@
-"""What every engine on Spark shares: the settings of an application that is started here, and what errors mean.
+"""What every engine on Spark shares: the settings of an application that is started here, what errors mean, and names
+and texts in SQL.
 
 Nothing here imports pyspark: its errors are known by the modules of their classes.
 """
@@ -8,8 +9,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from airflow_provider_rfr.exceptions import SparkJobError
+from airflow_provider_rfr.http.redaction import Redactor
 
 LOCAL: Final = "local[*,4]"
 """The master where none is named. In the local mode a failed task is repeated only if the master says so."""
@@ -58,3 +64,38 @@ def spark_problem(error: BaseException) -> str | None:
     if causes := _OF_JAVA.findall(text):
         return str(causes[-1])
     return failed.group(1) if failed else first
+
+
+@contextmanager
+def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
+    """Raise what Spark raises as a :class:`SparkJobError` of one sentence without secrets; other errors are unchanged.
+
+    :param what: was tried, e.g. ``view ops.v``
+    """
+    try:
+        yield
+    except Exception as error:
+        problem = spark_problem(error)
+        if problem is None:
+            raise
+        raise SparkJobError(f"{what}: {Redactor(secrets).text(problem)}") from None
+
+
+def identifier(name: str) -> str:
+    """One part of a name, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def table_name(name: str, catalog: str) -> str:
+    """``catalog.namespace.name``, each part in backticks."""
+    return ".".join(map(identifier, [catalog, *name.split(".")]))
+
+
+def string_literal(value: str) -> str:
+    """A string, whatever is in it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def property_list(values: Mapping[str, str]) -> str:
+    """Keys and values between parentheses."""
+    return "(" + ", ".join(f"{string_literal(key)} = {string_literal(values[key])}" for key in sorted(values)) + ")"

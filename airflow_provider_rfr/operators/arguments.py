@@ -12,10 +12,11 @@ from typing import Any
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
-from airflow_provider_rfr.lake.names import check_identifier
+from airflow_provider_rfr.lake import names as table_names
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
-_STREAM_PLACE = "{stream}"
+FILES = ("file", "manifest", "components")
+"""Fields of a source that may be paths."""
 _START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
 TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
@@ -59,6 +60,10 @@ def _check_source(source: Any, folder: Path | None) -> list[str] | None:
         if source.get("secrets"):
             remedy = "put them into the connection that api_conn_id names"
             raise ConfigurationError("source.secrets", "secrets in a DAG are shown to its readers", remedy)
+        if source.get("manifest") is not None:
+            _check_manifest(source, folder)
+            # It may be long, and is read by a library that Airflow's parser need not have.
+            return None
         if any(is_pending(source.get(key)) for key in ("class", "file")):
             return None
         file = source.get("file")
@@ -74,6 +79,29 @@ def _check_source(source: Any, folder: Path | None) -> list[str] | None:
     return list(streams) if isinstance(streams, Mapping) else [stream["name"] for stream in streams]
 
 
+def _check_manifest(source: Mapping[str, Any], folder: Path | None) -> None:
+    """:raises ConfigurationError: the DAG holds a field of the configuration that the manifest calls secret"""
+    from airflow_provider_rfr.streams.airbyte.spec import (
+        connection_field,
+        secret_places,
+        specification,
+        written_specification,
+    )
+
+    manifest = source["manifest"]
+    spec: Mapping[str, Any] = {}
+    if isinstance(manifest, Mapping):
+        spec = specification(manifest)
+    elif isinstance(manifest, str) and not is_pending(manifest):
+        # A file that only workers have is checked in the task.
+        spec = written_specification(_locate(manifest, folder))
+    for place in secret_places(spec, source.get("config")):
+        field = connection_field(place, secret=True)
+        problem = "the manifest calls it secret, and what a DAG holds is shown to its readers"
+        remedy = f"put it into the connection that api_conn_id names, as {field}"
+        raise ConfigurationError(f"source.config.{'.'.join(place)}", problem, remedy)
+
+
 def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
     """The source without references to files of this machine.
 
@@ -81,9 +109,12 @@ def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
     """
     from airflow_provider_rfr.streams.loader import inline_source
 
-    if isinstance(source, Mapping) and isinstance(source.get("file"), str):
-        source = {**source, "file": str(_locate(source["file"], folder))}
+    if isinstance(source, Mapping):
+        files = [key for key in FILES if isinstance(source.get(key), str) and "\n" not in source[key]]
+        source = {**source, **{key: str(_locate(source[key], folder)) for key in files}}
     shipped = inline_source(source)
+    if "manifest" in shipped:
+        _check_manifest(shipped, folder)
     path = shipped.get("class")
     if path is not None and (not isinstance(path, str) or path.count(":") != 1):
         raise ConfigurationError("source.class", f"{path!r} is not an import path", "write package.module:Name")
@@ -132,10 +163,7 @@ def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
     """
     if not isinstance(target, str):
         raise ConfigurationError("target", f"{target!r} is not a table name", "write namespace.table, e.g. raw.orders")
-    check_identifier(target.replace(_STREAM_PLACE, "stream"))
-    if len(names) > 1 and _STREAM_PLACE not in target:
-        raise ConfigurationError("target", f"{target!r} is one table for several streams", "write e.g. raw.{stream}")
-    return {name: target.replace(_STREAM_PLACE, name) for name in names}
+    return table_names.tables_of(names, target)
 
 
 def options_mapping(options: Any) -> Mapping[str, Any]:

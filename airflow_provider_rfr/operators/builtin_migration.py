@@ -113,7 +113,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
                 self.log.info("%s", line)
             if self.action == "apply":
                 return self._apply(hook, plan, context, approved=bool(given))
-            blockers = _blockers(plan)
+            blockers = plan.stopped_by()
             if self.action == "plan":
                 if blockers:
                     raise AirflowFailException(f"the plan is blocked: {'; '.join(blockers)}")
@@ -152,15 +152,6 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
         deploys = {deploy_id: plan, **hook.done_by(actor)}
         add_source_events(context, self.lake_conn_id, deploys)
         return {**result, "sources": sorted({name for each in deploys.values() for name in each.sources_to_load()})}
-
-
-def _blockers(plan: Plan) -> list[str]:
-    """What stops the plan."""
-    blocked = [f"{each.name}: {', '.join(map(str, each.problems))}" for each in plan.blocked]
-    drift = [
-        f"{each.name} was changed by hand: {', '.join(map(str, each.problems))}" for each in plan.drift if each.blocking
-    ]
-    return blocked + drift
 
 
 def _check_action(action: str) -> None:

@@ -157,11 +157,13 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     The connections are read in the task and inlined only in a file of mode 0600 that the driver gets.
 
-    :param source: where the streams come from (templated but for ``definition``, which has templates of its own):
-        one of ``class`` (``package.module:Name``), ``file`` (YAML, next to the DAG's file if relative) and
-        ``definition``; with ``config``, which goes before the connection's settings
+    :param source: where the streams come from (templated but for ``definition`` and ``manifest``, which have templates
+        of their own): one of ``class`` (``package.module:Name``), ``file`` (YAML, next to the DAG's file if relative),
+        ``definition`` and ``manifest`` (of Airbyte; a file as well, or the mapping itself, with ``components`` and
+        ``allowed_hosts``); with ``config``, which goes before the connection's settings
     :param streams: names of the streams; a list, or text with commas (templated)
-    :param target: table to publish to, ``namespace.table``; ``{stream}`` is replaced by the stream's name (templated)
+    :param target: table to publish to, ``namespace.table``; ``{stream}`` is replaced by the stream's name, in
+        letters that a table's name may have (templated)
     :param options: see ``RefreshOptions``; unknown names are refused while the DAG is parsed (templated)
     :param api_conn_id: connection of type ``rfr_api``; None, the default, if the source needs none (templated)
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)
@@ -256,8 +258,11 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Leave a source's inline definition alone: its templates are filled in by the refresh, page by page."""
-        if isinstance(self.source, Mapping) and content is not None and content is self.source.get("definition"):
+        """Leave an inline definition or manifest alone: its templates are filled in by the refresh, page by page."""
+        inline = (
+            [self.source.get(key) for key in ("definition", "manifest")] if isinstance(self.source, Mapping) else []
+        )
+        if isinstance(content, Mapping) and any(content is each for each in inline):
             return content
         return super().render_template(content, context, jinja_env, seen_oids)
 

@@ -127,7 +127,7 @@ class SinkOperator(BaseOperator):
             store=hook.store,
             target=target,
             source_table=tables.get(obj.sink.source.casefold()),
-            stop=lambda sent: stopping.is_set(),
+            stop=stopping.is_set,
         )
         self.log.info("%s: sent %s rows in %s batches", obj.name, done.rows, done.batches)
         if not done.done:

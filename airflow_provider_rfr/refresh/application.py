@@ -55,6 +55,8 @@ class Application:
     def run(self) -> int:
         """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
         self._cluster.start()
+        for stream, table in self._config.mapped_tables().items():
+            _say(f"{stream}: goes to the table {table}, because no table can have its name")
         threading.Thread(target=self._note_session, daemon=True).start()
         errors: list[tuple[str, BaseException]] = []
         for stream in self._config.streams:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.names import check_identifier
+from airflow_provider_rfr.lake.names import STREAM_PLACE, table_of, tables_of
 
 
 class _Document(BaseModel):
@@ -115,18 +115,21 @@ class _LakeDocument(_Document):
 
 
 class _SourceDocument(_Document):
-    """Where streams come from: exactly one of ``class``, ``file`` and ``definition``."""
+    """Where streams come from: exactly one of ``class``, ``file``, ``definition`` and ``manifest``."""
 
     class_path: str | None = Field(default=None, alias="class")
     file: str | None = None
     definition: dict[str, Any] | None = None
+    manifest: str | dict[str, Any] | None = None
+    components: str | None = None
+    allowed_hosts: list[str] | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     secrets: dict[str, Any] = Field(default_factory=dict, repr=False)
 
     @model_validator(mode="after")
     def _one_origin(self) -> _SourceDocument:
-        if sum(x is not None for x in (self.class_path, self.file, self.definition)) != 1:
-            raise ValueError("name exactly one of class, file and definition")
+        if sum(x is not None for x in (self.class_path, self.file, self.definition, self.manifest)) != 1:
+            raise ValueError("name exactly one of class, file, definition and manifest")
         return self
 
     def as_source(self) -> dict[str, Any]:
@@ -197,19 +200,23 @@ class RefreshConfig(_Document):
 
     @model_validator(mode="after")
     def _one_target_each(self) -> RefreshConfig:
-        if len(self.streams) > 1 and "{stream}" not in self.target:
+        if len(self.streams) > 1 and STREAM_PLACE not in self.target:
             raise ValueError("several streams need a target that names them, e.g. raw.{stream}")
         if len(set(self.streams)) != len(self.streams):
             raise ValueError("streams: duplicate name")
-        for stream in self.streams:
-            try:
-                check_identifier(self.target_of(stream))
-            except ConfigurationError as error:
-                raise ValueError(str(error)) from None
+        try:
+            tables_of(self.streams, self.target)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
         return self
 
     def target_of(self, stream: str) -> str:
-        return self.target.replace("{stream}", stream)
+        return table_of(stream, self.target)
+
+    def mapped_tables(self) -> dict[str, str]:
+        """The tables of those streams whose own names no table can have."""
+        tables = tables_of(self.streams, self.target)
+        return {name: table for name, table in tables.items() if table != self.target.replace(STREAM_PLACE, name)}
 
 
 def parse_config(document: Any, origin: str = "config") -> RefreshConfig:

@@ -1,36 +1,144 @@
-"""What a sink does next, decided from its row and its source alone.
+"""What a sink sends next: which snapshots, which columns under which names, and in which batches.
 
 Snapshots that bring rows are sent; those of migrations, compactions and deletions are skipped. A snapshot that
-replaces rows (a full refresh, an overwrite, a merge, a deletion of everything) may contain rows that were sent
-before. An export of changes, ``emit: diff``, sends what differs by the keys; any other does what ``on_replace`` says:
-it stops (``hold``), continues behind that snapshot (``resume_from_new``), or sends all rows again, declared as
-duplicates (``resend``).
-
-A *window* is the snapshots that a sink is sending. It is stored before its first batch is sent and holds all that its
-division into batches depends on, so that the next run makes the same batches with the same ids after a crash,
-whatever was declared or appended meanwhile."""
+replaces rows (a full refresh, an overwrite, a merge, a deletion of everything) may contain rows that were sent before:
+then ``emit: diff`` sends what differs by the keys, and any other sink does what ``on_replace`` says."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import base64
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import blake2b
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID, uuid5
 
+import orjson
+import pyarrow as pa
 from pydantic import TypeAdapter
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
 from airflow_provider_rfr.lake.increments import Brings, Increment, SourceTable
-from airflow_provider_rfr.sinks._columns import Columns, Pins
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store.sinks import SinkRow
+
+Columns = tuple[tuple[str, int], ...]
+"""Name and field id of each column: in a table's schema, or in what is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A sent column, known by its Iceberg field id from the first run on, so the source may rename it.
+
+    :ivar name: as it is declared, or was when the sink was registered
+    :ivar called: in the source, as far as is known
+    :ivar ids: the newest first: a rewrite to another type makes another id, and older rows have the older one
+    """
+
+    name: str
+    called: str
+    ids: tuple[int, ...] = ()
+
+    def find(self, columns: Columns) -> tuple[str, int] | None:
+        """The column in a schema: by its ids, or else by its names."""
+        known = {key: each for each in columns for key in (each[1], each[0].casefold())}
+        keys = (*self.ids, self.called.casefold(), self.name.casefold())
+        return next((known[key] for key in keys if key in known), None)
+
+    def seen(self, now: Columns) -> Pin:
+        """With id and spelling of the table's column; as it is, if there is none."""
+        called, *ids = self.find(now) or (self.called,)
+        return Pin(self.name, called, tuple(dict.fromkeys((*ids, *self.ids))))
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """All sent columns, in their order.
+
+    :ivar named: the payload has the pins' names; else those of the source
+    :ivar follow: whatever the source has is sent
+    :ivar table: uuid of the table that the ids are of, None until one was seen; in another one only names count
+    """
+
+    columns: tuple[Pin, ...] = ()
+    named: bool = False
+    follow: bool = False
+    table: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        spec: SinkSpec,
+        columns: Sequence[str],
+        before: Pins | None = None,
+        renamed: Mapping[str, str] = MappingProxyType({}),
+    ) -> Pins:
+        """The pins of a declaration; columns keep the ids that they had ``before``, for the same source.
+
+        :param columns: the sent columns as the source calls them now, in order; empty if that is not known
+        :param renamed: new names of the source's columns since then, by old ones as they are compared
+        """
+        if spec.follow_schema:
+            return cls(follow=True)
+        pins, table = (before.columns, before.table) if before is not None and not before.follow else ((), None)
+        if pins and not spec.columns:
+            called = columns if len(columns) == len(pins) else [each.called for each in pins]
+            return cls(tuple(replace(pin, called=now) for pin, now in zip(pins, called, strict=True)), table=table)
+        names = spec.columns or tuple(columns)
+        called = columns or names
+        was = {new.casefold(): old for old, new in renamed.items()}
+        keys = [each.casefold() for each in called]
+        # Where an old name is another sent column's now, done again this would take the one for the other.
+        known = {} if renamed.keys() & set(keys) else {each.called.casefold(): each.ids for each in pins}
+        ids = [known.get(was.get(key, key), known.get(key, ())) for key in keys]
+        return cls(tuple(map(Pin, names, called, ids)), bool(spec.columns), table=table)
+
+    @classmethod
+    def loads(cls, text: str) -> Pins:
+        return TypeAdapter(cls).validate_json(text)
+
+    def dumps(self) -> str:
+        return orjson.dumps(self).decode()
+
+    def seen(self, now: Columns, table: str) -> Pins:
+        """With ids and spelling of the columns of this table; all of them, where none are known or all are sent."""
+        if self.follow or not self.columns:
+            return replace(self, columns=tuple(Pin(name, name, (number,)) for name, number in now), table=table)
+        here = self.table in (None, table)
+        pins = (pin if here else replace(pin, ids=()) for pin in self.columns)
+        return replace(self, columns=tuple(pin.seen(now) for pin in pins), table=table)
+
+    def resolve(self, then: Columns, now: Columns, sink: str) -> Columns:
+        """Payload name and field id of each column, in rows of the schema ``then``, of a table whose schema is ``now``;
+        one that is in ``now`` alone came later, and has no value in them."""
+        sent = []
+        for pin in self.columns:
+            found = pin.find(then) or pin.find(now)
+            if found is None:
+                remedy = "declare sink.columns without it, or follow_schema: true"
+                raise SinkError(sink, f"its source has no column {pin.called} any more", remedy)
+            sent.append((self._payload_name(pin), found[1]))
+        return tuple(sent)
+
+    def payload_names(self) -> Mapping[str, str]:
+        """Names in the payload, by all names by which a sent column is known, as they are compared."""
+        names = {self._payload_name(pin): pin for pin in self.columns}
+        known = {each.casefold(): name for name, pin in names.items() for each in (pin.name, pin.called)}
+        return known | {name.casefold(): name for name in names}
+
+    def _payload_name(self, pin: Pin) -> str:
+        return pin.name if self.named else pin.called
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is being sent.
+    """The snapshots that a sink is sending, and all that their division into batches depends on.
+
+    It is stored before the first batch is sent: so a run after a crash makes the same batches with the same ids.
 
     :ivar before: None: all rows that the table shows at ``after``; else what came later than this snapshot
     :ivar columns: name in the payload and field id
@@ -53,26 +161,24 @@ class Window:
         """The oldest snapshot that is read."""
         return self.after if self.before is None else self.before
 
-    def dumps(self) -> str:
-        return json.dumps(asdict(self))
-
     @classmethod
     def loads(cls, text: str) -> Window:
         return TypeAdapter(cls).validate_json(text)
 
+    def dumps(self) -> str:
+        return orjson.dumps(self).decode()
+
 
 def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int) -> str:
-    """The id of the window's next batch: the same for the same rows, and later batches sort behind earlier ones.
+    """The id of the window's next batch, before which ``ordinal`` ones of the sink were acknowledged.
 
-    :param ordinal: how many batches of the sink were acknowledged before
-    :param again: how often everything was sent again: a declared duplicate is a batch of its own
+    It is the same for the same rows, unless they are sent ``again``; later batches sort behind earlier ones.
     """
     said = f"{physical}/{window.before}/{window.after}/{window.part}/{again}"
     return f"{ordinal:010d}-{uuid5(sink, said).hex}"
 
 
 _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
-_SKIPPED: Final = frozenset({Brings.NOTHING, Brings.LESS, Brings.MIGRATION})
 Values = dict[str, Any]
 """Columns of the sink's row that are to be written."""
 
@@ -81,32 +187,28 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> Values | No
     """What to write next, for a sink without a window; None when everything is sent.
 
     A ``window`` among the values is to be sent then; a ``held_reason`` stops the sink.
-
-    :raises SnapshotsExpiredError: snapshots that were not sent are expired
-    :raises ConfigurationError: an export of changes has no keys
-    :raises SinkError: a sent column no longer exists
     """
     if row.since is not None:
         return _from_now_on(row, table, row.since)
-    is_diff = bool(_keys(spec, table))
+    keys, size = _keys(spec, table), int(spec.settings.get("batch_size", _SIZES[spec.to]))
     if row.cursor is None:
-        return None if table.head is None else _window(row, table, spec, None, table.head)
+        return None if table.head is None else _window(row, table, keys, size, None, table.head)
     line = table.increments(row.cursor, None, row.sequence)
     if not line:
         return None
-    skipped = frozenset({Brings.NOTHING}) if is_diff else _SKIPPED
+    skipped = {Brings.NOTHING} if keys else {Brings.NOTHING, Brings.LESS, Brings.MIGRATION}
     if passed := list(takewhile(lambda each: each.brings in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
     first, last = line[0], line[-1].snapshot_id
     if first.brings is Brings.ROWS:
-        return _window(row, table, spec, row.cursor, _last_added(line, skipped, _size(spec)))
-    if is_diff:
-        return _window(row, table, spec, row.cursor, last, is_difference=True)
+        return _window(row, table, keys, size, row.cursor, _last_added(line, skipped, size))
+    if keys:
+        return _window(row, table, keys, size, row.cursor, last, diff=True)
     if spec.on_replace == "resume_from_new":
         return cursor_at(first.snapshot_id, table)
     if spec.on_replace == "resend":
         last = [each for each in line if each.brings is Brings.OTHERS][-1].snapshot_id
-        return {**_window(row, table, spec, None, last), "round": row.round + 1}
+        return {**_window(row, table, keys, size, None, last), "round": row.round + 1}
     reason = f"snapshot {first.snapshot_id} replaced the rows of its source, and on_replace is {spec.on_replace}"
     return held(reason, first.snapshot_id)
 
@@ -117,10 +219,7 @@ def cursor_at(snapshot_id: int | None, table: SourceTable) -> Values:
 
 
 def held(reason: str, behind: int | None) -> Values:
-    """What stops a sink.
-
-    :param behind: snapshot behind which it continues where what came so far is not to be sent
-    """
+    """What stops a sink; it continues ``behind`` this snapshot where what came so far is not to be sent."""
     return {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
 
 
@@ -153,10 +252,6 @@ def _last_added(line: Sequence[Increment], skipped: Collection[Brings], size: in
     return last.snapshot_id
 
 
-def _size(spec: SinkSpec) -> int:
-    return int(spec.settings.get("batch_size", _SIZES[spec.to]))
-
-
 def _keys(spec: SinkSpec, table: SourceTable) -> tuple[str, ...]:
     """Of an export of changes; else none."""
     if spec.settings.get("emit") != "diff":
@@ -170,16 +265,179 @@ def _keys(spec: SinkSpec, table: SourceTable) -> tuple[str, ...]:
 
 
 def _window(
-    row: SinkRow, table: SourceTable, spec: SinkSpec, before: int | None, after: int, *, is_difference: bool = False
+    row: SinkRow, table: SourceTable, keys: Sequence[str], size: int, before: int | None, after: int, diff: bool = False
 ) -> Values:
-    now, then, keys = table.columns(), table.columns(after), _keys(spec, table)
-    pins = Pins.loads(row.pins)
+    now, then, pins = table.columns(), table.columns(after), Pins.loads(row.pins)
     pins = pins.seen(then if pins.follow else now, table.uuid)
     columns, names = pins.resolve(then, now, row.name), pins.payload_names()
     if missing := [key for key in keys if key.casefold() not in names]:
         problem = f"the key {', '.join(missing)} is not among the sent columns"
         raise ConfigurationError("sink.columns", problem, "send the keys, too: changes are determined by them")
-    earlier = pins.resolve(table.columns(before), now, row.name) if is_difference else None
-    sent_keys = tuple(names[key.casefold()] for key in keys)
-    window = Window(before, after, columns, earlier, sent_keys, _size(spec))
+    earlier = pins.resolve(table.columns(before), now, row.name) if diff else None
+    window = Window(before, after, columns, earlier, tuple(names[key.casefold()] for key in keys), size)
     return {"window": window.dumps(), "physical": table.uuid, "pins": pins.dumps()}
+
+
+_Batches = Iterable[pa.RecordBatch]
+_OP: Final = "_op"
+"""Name of the field that says what became of a row, in exports of changes."""
+_UPSERT: Final = "upsert"
+_DELETE: Final = "delete"
+_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is sent at once.
+
+    :ivar window: its ``part`` is the batch's number
+    :ivar last: whether it ends its window
+    :ivar again: how often everything was sent again before: above 0, rows are declared duplicates
+    """
+
+    id: str
+    sink: str
+    window: Window
+    rows: pa.Table
+    last: bool
+    again: int
+
+
+def batches_of(window: Window, table: SourceTable, row: SinkRow) -> Iterator[Batch]:
+    """The batches from ``window.part`` on; none for no rows."""
+    if window.keys and _OP in dict(window.columns):
+        problem = f"its source has a column {_OP}, the name of the column that marks changes"
+        raise SinkError(row.name, problem, "name other columns")
+    for number, (rows, last) in enumerate(_cut(*_rows(window, table, row), window.size)):
+        at = replace(window, part=window.part + number)
+        identity = batch_id(row.uuid, table.uuid, at, row.batches + number, row.round)
+        yield Batch(identity, row.name, at, rows, last, row.round)
+
+
+def _rows(window: Window, table: SourceTable, row: SinkRow) -> tuple[_Batches, int]:
+    """The window's rows, and how many of the first of them were sent."""
+    wanted, sent = table.projection(window.columns, window.after), window.part * window.size
+    if window.before is not None and window.earlier is not None:
+        earlier = table.projection(window.earlier, window.before)
+        before = table.read(table.contents(window.before), earlier)
+        after = table.read(table.contents(window.after), wanted)
+        return _changes(row.name, window.keys, table.arrow(wanted), before, after), sent
+    if window.before is None:
+        tasks = table.contents(window.after)
+    else:
+        # The cursor stays at ``before`` until the window's end.
+        tasks = table.added(window.before, window.after, row.sequence)
+    tasks, sent = table.skip(tasks, sent)
+    rows = table.read(tasks, wanted)
+    return (_with_op(each, _UPSERT) for each in rows) if window.keys else rows, sent
+
+
+def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches, after: _Batches) -> _Batches:
+    """Upserts in the later state's order, then deletes in the earlier one's, of rows that are compared by their keys.
+
+    The earlier state's keys are held in memory with a digest of each row, about 400 bytes a row.
+
+    :param shape: columns of the later state; the earlier one's values are taken as these types where they can be, so
+        that a column of another type is not a difference by itself
+    """
+    problem = f"several rows have the same {', '.join(keys)}, so changes can't be determined"
+    twice = SinkError(sink, problem, "name columns in settings.keys that tell rows apart")
+    known: dict[bytes, tuple[bytes, tuple[Any, ...]]] = {}
+    met = set[bytes]()
+    for batch in before:
+        columns = [_cast(batch.column(field.name), field.type) for field in shape]
+        shaped = pa.RecordBatch.from_arrays(columns, names=shape.names)
+        values = (tuple(each.values()) for each in shaped.select(keys).to_pylist())
+        for (key, digest), raw in zip(_digests(shaped, keys), values, strict=True):
+            if key in known:
+                raise twice
+            known[key] = (digest, raw)
+    for batch in after:
+        changed = []
+        for key, digest in _digests(batch, keys):
+            if key in met:
+                raise twice
+            met.add(key)
+            changed.append(known.pop(key, (b"",))[0] != digest)
+        yield _with_op(batch.filter(pa.array(changed, pa.bool_())), _UPSERT)
+    # A deleted row has its keys alone.
+    left = [dict(zip(keys, raw, strict=True)) for _, raw in known.values()]
+    yield _with_op(pa.RecordBatch.from_pylist(left, schema=shape), _DELETE)
+
+
+def _digests(batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
+    """Of each row's key, whose own text is kept in a buffer that is much larger than it is, and of the row."""
+    for row in rows_of(batch):
+        yield _digest([row[name] for name in keys]), _digest(row)
+
+
+def _digest(value: Any) -> bytes:
+    return blake2b(dumps(value), digest_size=16).digest()
+
+
+def _with_op(batch: pa.RecordBatch, op: str) -> pa.RecordBatch:
+    return batch.add_column(0, pa.field(_OP, pa.string()), pa.array([op] * batch.num_rows, pa.string()))
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return column
+
+
+def _cut(batches: _Batches, skip: int, size: int) -> Iterator[tuple[pa.Table, bool]]:
+    """Tables of so many rows, without the first ones; and whether it is the last."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        skipped = min(skip, batch.num_rows)
+        skip -= skipped
+        waiting.append(batch.slice(skipped))
+        count += batch.num_rows - skipped
+        if count > size:
+            table = pa.Table.from_batches(waiting)
+            while table.num_rows > size:
+                yield table.slice(0, size), False
+                table = table.slice(size)
+            waiting, count = table.to_batches(), table.num_rows
+    if count:
+        yield pa.Table.from_batches(waiting), True
+
+
+def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """The rows by column, as :func:`dumps` takes them; a deleted one has its keys alone."""
+    columns = [map(_writer(column.type), column.to_pylist()) for column in table.columns]
+    for values in zip(*columns, strict=True):
+        row = dict(zip(table.schema.names, values, strict=True))
+        yield {name: row[name] for name in (_OP, *keys)} if row.get(_OP) == _DELETE and keys else row
+
+
+def dumps(value: Any) -> bytes:
+    """JSON in one line: dates and times are ISO 8601 (UTC is ``Z``), decimals are texts, bytes are base64."""
+    return orjson.dumps(value, default=_text, option=orjson.OPT_UTC_Z)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        # A class of its own, with nanoseconds.
+        return value.isoformat().replace("+00:00", "Z")
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
+    """What makes values of a type such that JSON has words for them: a map without text keys is a list of pairs."""
+    types = pa.types
+    if types.is_floating(kind):
+        return lambda each: each if each is None or math.isfinite(each) else _NOT_FINITE.get(each, "NaN")
+    if types.is_map(kind):
+        make = dict if kind.key_type in (pa.string(), pa.large_string()) else list
+        key, item = _writer(kind.key_type), _writer(kind.item_type)
+        return lambda each: None if each is None else make((key(name), item(value)) for name, value in each)
+    if types.is_list(kind) or types.is_large_list(kind):
+        part = _writer(kind.value_type)
+        return lambda each: None if each is None else list(map(part, each))
+    if types.is_struct(kind):
+        parts = {field.name: _writer(field.type) for field in kind}
+        return lambda each: None if each is None else {name: write(each[name]) for name, write in parts.items()}
+    return lambda each: each

@@ -14,8 +14,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.lake.increments import SourceTable
-from airflow_provider_rfr.sinks._columns import Pins
-from airflow_provider_rfr.sinks._windows import Window
+from airflow_provider_rfr.sinks._windows import Pins, Window
 from airflow_provider_rfr.sinks.spec import CHOICES, SinkSpec, SinkState
 from airflow_provider_rfr.store import sinks as store
 from airflow_provider_rfr.store.sinks import SinkRow
@@ -49,14 +48,7 @@ def register_sink(
     renamed: Mapping[str, str],
     now_ms: int,
 ) -> None:
-    """Insert the sink's row, or bring it to what is declared. Doing it again changes nothing.
-
-    :param source: id of the exported object
-    :param columns: the sent columns by the names that they have in the source now, in the order of ``spec.columns``
-        where it has any; empty if they are not known
-    :param renamed: those that it called otherwise when the sink was registered last: old names, as compared, to new
-    :param now_ms: milliseconds since 1970, by the store's clock
-    """
+    """Insert the sink's row, or bring it to what is declared. Doing it again changes nothing."""
     row = store.load_sink(connection, identity)
     moved = row is not None and row.source != source
     before = Pins.loads(row.pins) if row is not None and not moved else None
@@ -76,9 +68,7 @@ def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str
 
     Doing it again changes nothing, nor does it when a later deploy decides the same about the same once more.
 
-    :param choice: one of :data:`CHOICES`
-    :param about: id of the deploy that emptied the source, as in the summary of its snapshots, which shows which rows
-        came after that; or of the new source
+    :param about: id of the deploy that emptied the source, as in the summary of its snapshots; or of the new source
     """
     row = store.load_sink(connection, identity)
     mark = f"{about}/{choice}"
@@ -95,9 +85,8 @@ def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str
 def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
     """Decide what becomes of a sink that waits for it, or of any other.
 
-    :param choice: ``resume_from_new`` (with the rows that came since its source was replaced; for a sink that is not
-        held, since now) or ``resend``
-    :raises ConfigurationError: there is no such sink, or no such choice
+    :param choice: ``resend``, or ``resume_from_new``: with the rows that came since its source was replaced, or since
+        now if it is not held
     """
     row = store.load_sink(connection, identity)
     if row is None:
@@ -118,10 +107,7 @@ def _decide(connection: Connection, row: SinkRow, choice: str, since: int, about
 
 
 def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | None = None) -> None:
-    """Write from which sequence number on the sink needs the table of this name; nothing for no table.
-
-    :param row: the sink's; None: it needs no snapshot any more
-    """
+    """Write from which sequence number on the sink needs the table of this name; without a row, that it needs none."""
     table = SourceTable.load(catalog, name)
     if table is None:
         return

@@ -21,15 +21,13 @@ from airflow_provider_rfr.exceptions import (
     SnapshotsExpiredError,
 )
 from airflow_provider_rfr.lake.increments import SourceTable
-from airflow_provider_rfr.sinks._batches import batches_of
-from airflow_provider_rfr.sinks._windows import Window, batch_id, cursor_at, held, next_values
+from airflow_provider_rfr.sinks._windows import Window, batches_of, cursor_at, held, next_values
 from airflow_provider_rfr.sinks.registry import hold_snapshots
 from airflow_provider_rfr.sinks.spec import SinkSpec, findings
-from airflow_provider_rfr.sinks.targets import Batch, FileSender, HttpSender, HttpTarget
+from airflow_provider_rfr.sinks.targets import FileSender, HttpSender, HttpTarget
 from airflow_provider_rfr.store import sinks as rows
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease, default_holder
-from airflow_provider_rfr.store.sinks import SinkRow
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -41,12 +39,7 @@ _DECIDE: Final = "decide what becomes of it: resume_from_new or resend"
 
 @dataclass(frozen=True, slots=True)
 class SinkRun:
-    """What a run did.
-
-    :ivar batches: acknowledged; ``rows``: in them
-    :ivar cursor: snapshot up to which everything was sent, by this run and those before
-    :ivar done: whether everything was sent
-    """
+    """The batches that a run got acknowledged, their rows, the sink's cursor, and whether everything was sent."""
 
     batches: int
     rows: int
@@ -63,21 +56,15 @@ def run_sink(
     store: ControlStore,
     target: HttpTarget | None = None,
     source_table: str | None = None,
-    stop: Callable[[int], bool] = lambda sent: False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> SinkRun:
     """Send what came since the last run.
 
     :param target: the connection of an HTTP sink
     :param source_table: where the source's rows are, if not under its name
-    :param stop: asked before each batch, with the number of those that this run has sent: whether it is to end; the
-        cursor says how far it came
+    :param stop: asked before each batch whether the run is to end
     :raises ConfigurationError: what is declared is wrong, or was never deployed
-    :raises SinkBusyError: another run is exporting it
-    :raises SinkHeldError: its source was replaced, and it has to be released
-    :raises CursorExpiredError: snapshots that it has not sent are expired
-    :raises SinkError: its source has no table, or none that it knows: a deploy may be making another one
-    :raises SinkDeliveryError: the target does not take a batch
-    :raises SinkLeaseLostError: another run or a deploy took it over
+    :raises SinkError: it is held, another run has it, its target refuses a batch, or its source is not as it was
     """
     if problems := tuple(findings(spec)):
         raise ConfigurationError.of(problems)
@@ -106,22 +93,18 @@ class Run:
     source: str
     spec: SinkSpec
     sender: FileSender | HttpSender
-    stop: Callable[[int], bool]
+    stop: Callable[[], bool]
 
     def go(self) -> SinkRun:
-        """Send until nothing is left, or until it is to stop."""
         first = self._row()
         hold_snapshots(self.catalog, self.source, self.identity, first)
-        done = self._send_all(first.batches)
+        done = self._send_all()
         row = self._row()
         hold_snapshots(self.catalog, self.source, self.identity, row)
         return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done)
 
     def move(self, **values: Any) -> None:
-        """Write columns of the sink's row; with a reason to hold it, also since when.
-
-        :raises SinkLeaseLostError: another run or a deploy took it over; nothing was written
-        """
+        """Write columns of the sink's row, unless its lease is lost; with a reason to hold it, also since when."""
 
         def write(connection: Connection, now: int) -> None:
             since = {"held_at": now} if "held_reason" in values else {}
@@ -129,8 +112,8 @@ class Run:
 
         self.lease.write(write)
 
-    def _send_all(self, begun: int) -> bool:
-        """Whether everything was sent; ``begun`` batches were acknowledged before this run."""
+    def _send_all(self) -> bool:
+        """Send until nothing is left, or until it is to stop; returns whether everything was sent."""
         while True:
             row = self._row()
             if row.held_at is not None:
@@ -139,25 +122,25 @@ class Run:
             try:
                 window = None if row.window is None or row.since is not None else Window.loads(row.window)
                 values = next_values(row, table, self.spec) if window is None else {}
-                if values is None or self.stop(row.batches - begun):
+                if values is None or self.stop():
                     return values is None
                 if window is None:
                     self.move(**values)
                 else:
-                    self._send(row, window, table, begun)
+                    self._send(row, window, table)
             except SnapshotsExpiredError as error:
                 problem = f"rows that it has not sent can't be known any more: {error}"
                 self.move(**held(problem, None))
                 raise CursorExpiredError(row.name, problem, _DECIDE) from None
 
-    def _row(self) -> SinkRow:
+    def _row(self) -> rows.SinkRow:
         with self.store.read() as connection:
             found = rows.load_sink(connection, self.identity)
         if found is None:
             raise SinkLeaseLostError(self.name)
         return found
 
-    def _table(self, row: SinkRow) -> SourceTable:
+    def _table(self, row: rows.SinkRow) -> SourceTable:
         table = SourceTable.load(self.catalog, self.source)
         if table is None:
             raise SinkError(row.name, f"its source {self.source} has no table", "deploy it, or name another source")
@@ -167,18 +150,18 @@ class Run:
             raise SinkError(row.name, problem, f"run it again after the deploy; if none is running, {_DECIDE}")
         return table
 
-    def _send(self, row: SinkRow, window: Window, table: SourceTable, begun: int) -> None:
-        for sent, last in batches_of(window, table, row):
-            if self.stop(row.batches - begun):
+    def _send(self, row: rows.SinkRow, window: Window, table: SourceTable) -> None:
+        sent = row.rows
+        for acknowledged, batch in enumerate(batches_of(window, table, row), row.batches + 1):
+            if self.stop():
                 return
-            identity = batch_id(row.uuid, table.uuid, window, row.batches, row.round)
             self.lease.ensure()
-            self.sender.send(Batch(identity, row.name, window, sent, last, row.round))
-            row = replace(row, batches=row.batches + 1, rows=row.rows + sent.num_rows)
-            window = replace(window, part=window.part + 1)
-            at = cursor_at(window.after, table) if last else {"window": window.dumps()}
+            self.sender.send(batch)
+            sent += batch.rows.num_rows
+            after = replace(batch.window, part=batch.window.part + 1)
+            at = cursor_at(window.after, table) if batch.last else {"window": after.dumps()}
             # The cursor moves only now: a run that dies before this sends the batch again, with the same id.
-            self.move(**at, batches=row.batches, rows=row.rows, last_batch=identity)
-            if last:
+            self.move(**at, batches=acknowledged, rows=sent, last_batch=batch.id)
+            if batch.last:
                 return
         self.move(**cursor_at(window.after, table))

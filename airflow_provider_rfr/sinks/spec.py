@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,11 +12,19 @@ from airflow_provider_rfr.exceptions import Problem
 
 CHOICES: Final = ("hold", "resume_from_new", "resend")
 """What can become of a sink whose source was emptied or replaced."""
-_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {"files": ("path", "format"), "http": ("connection", "path")}
-"""By target; the first has to be given."""
 _COMMON: Final = ("batch_size", "emit", "keys")
-_WORDS: Final = (("format", "is not a format", ("jsonl", "parquet")), ("emit", "is unknown", ("rows", "diff")))
-"""Settings that are one of some words, the default first."""
+_SETTINGS: Final = {"files": ("path", "format", *_COMMON), "http": ("connection", "path", *_COMMON)}
+"""By target; the first has to be given."""
+_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str, str]]] = {
+    "batch_size": (lambda value: type(value) is int and value > 0, "is not a number of rows", "e.g. 500"),
+    "emit": (("rows", "diff").__contains__, "is unknown", "allowed: rows, diff"),
+    "format": (("jsonl", "parquet").__contains__, "is not a format", "allowed: jsonl, parquet"),
+    "keys": (
+        lambda value: isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value),
+        "is not a list of columns",
+        "",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +51,7 @@ class SinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """How far an export is.
-
-    :ivar source: id of the object that it exports
-    :ivar cursor: snapshot up to which everything was sent; None before the first batch
-    :ivar on_replace: what to do when its source is emptied; None: undecided
-    """
+    """How far an export of the object ``source`` is: its cursor is None before the first batch."""
 
     uuid: UUID
     name: str
@@ -59,27 +62,17 @@ class SinkState:
 
 def findings(sink: SinkSpec) -> Iterator[Problem]:
     """What is wrong with a declaration by itself."""
+    settings, known = sink.settings, _SETTINGS.get(sink.to)
     if sink.on_replace not in CHOICES:
-        yield Problem("sink.on_replace", f"{sink.on_replace!r} is unknown", _one_of(CHOICES))
-    if sink.to not in _SETTINGS:
-        yield Problem("sink.to", f"{sink.to!r} is not a target", _one_of(_SETTINGS))
+        yield Problem("sink.on_replace", f"{sink.on_replace!r} is unknown", f"allowed: {', '.join(CHOICES)}")
+    if known is None:
+        yield Problem("sink.to", f"{sink.to!r} is not a target", f"allowed: {', '.join(_SETTINGS)}")
         return
-    needed, settings = _SETTINGS[sink.to][0], sink.settings
-    known = (*_SETTINGS[sink.to], *_COMMON)
+    if not isinstance(settings.get(known[0]), str) or not settings[known[0]]:
+        yield Problem("sink.settings", f"a sink to {sink.to} has settings.{known[0]}, a text")
     for name in sorted(settings.keys() - set(known)):
-        yield Problem(f"sink.settings.{name}", f"is not a setting of a sink to {sink.to}", _one_of(known))
-    if not isinstance(settings.get(needed), str) or not settings[needed]:
-        yield Problem("sink.settings", f"a sink to {sink.to} has settings.{needed}, a text")
-    for name, problem, words in _WORDS:
-        if (word := settings.get(name, words[0])) not in words:
-            yield Problem(f"sink.settings.{name}", f"{word!r} {problem}", _one_of(words))
-    keys = settings.get("keys", ())
-    if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
-        yield Problem("sink.settings.keys", f"{keys!r} is not a list of columns")
-    size = settings.get("batch_size", 1)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        yield Problem("sink.settings.batch_size", f"{size!r} is not a number of rows", "e.g. 500")
-
-
-def _one_of(names: Iterable[str]) -> str:
-    return f"allowed: {', '.join(names)}"
+        allowed = f"allowed: {', '.join(known)}"
+        yield Problem(f"sink.settings.{name}", f"is not a setting of a sink to {sink.to}", allowed)
+    for name, (fits, problem, remedy) in _CHECKS.items():
+        if name in settings and not fits(settings[name]):
+            yield Problem(f"sink.settings.{name}", f"{settings[name]!r} {problem}", remedy)

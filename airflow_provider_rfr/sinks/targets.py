@@ -1,65 +1,34 @@
-"""Targets of sinks: batches as POST requests, or as files. A target acknowledges a batch by taking it without an error.
-
-Rows become JSON. Decimals, dates, times and UUIDs are texts (ISO 8601; UTC is ``Z``), bytes are base64, floats that
-JSON can't express are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; a map with text keys is an object, any other a
-list of pairs. Ids of snapshots are texts: they exceed what JavaScript can count."""
+"""Targets of sinks: batches as POST requests, or as files. Who takes a batch without an error acknowledges it."""
 
 from __future__ import annotations
 
-import base64
-import math
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import fsspec  # type: ignore[import-untyped]
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
+from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.addresses import AddressGuard
-from airflow_provider_rfr.http.client import Client, Limits, NoAnswer, Request, retry_after, trusted_certificates
 from airflow_provider_rfr.http.redaction import Masker, secrets_of_url
 from airflow_provider_rfr.http.sockets import Deadline
-from airflow_provider_rfr.sinks._windows import Window
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What is sent at once.
-
-    :ivar id: the same when the same rows are sent again after a crash
-    :ivar last: whether it ends its window
-    :ivar again: how often everything was sent again before: above 0, rows are declared duplicates
-    """
-
-    id: str
-    sink: str
-    window: Window
-    rows: pa.Table
-    last: bool
-    again: int
+from airflow_provider_rfr.sinks._windows import Batch, dumps, rows_of
 
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
     """An HTTP endpoint, its connection resolved; ``repr`` shows no secret.
 
-    :ivar url: of the connection; the sink's ``path`` comes behind it
-    :ivar headers: sent with each request, e.g. ``Authorization``
     :ivar timeout: seconds for one request, from connecting to the acknowledgement
     :ivar patience: seconds for which a batch is tried again where that may help
-    :ivar verify: whether certificates are checked, or the file of those that are trusted
-    :ivar allowed_hosts: private hosts, addresses and networks that may be called; public ones always may
+    :ivar allowed_hosts: private hosts, addresses and networks that may be called
     """
 
     url: str = field(repr=False)
@@ -70,61 +39,8 @@ class HttpTarget:
     allowed_hosts: Sequence[str] = ()
 
 
-OP: Final = "_op"
-"""Name of the field that says what became of a row, in exports of changes."""
-UPSERT: Final = "upsert"
-DELETE: Final = "delete"
-
-_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
-
-
-def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """The rows by column, as :func:`dumps` takes them; a deleted one has its keys alone."""
-    names, kinds = table.schema.names, table.schema.types
-    columns = [_expressed(column.to_pylist(), kind) for column, kind in zip(table.columns, kinds, strict=True)]
-    for values in zip(*columns, strict=True):
-        row = dict(zip(names, values, strict=True))
-        yield {name: row[name] for name in (OP, *keys)} if row.get(OP) == DELETE and keys else row
-
-
-def dumps(value: Any) -> bytes:
-    """JSON in one line, in UTF-8."""
-    return orjson.dumps(value, default=_text, option=orjson.OPT_UTC_Z)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, datetime):
-        # A class of its own, with nanoseconds.
-        return value.isoformat().replace("+00:00", "Z")
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-def _expressed(values: list[Any], kind: pa.DataType) -> list[Any]:
-    """Maps, and floats that JSON has no word for, in its own terms; what orjson and :func:`_text` write stays."""
-    types = pa.types
-    if types.is_floating(kind):
-        return [each if each is None or math.isfinite(each) else _NOT_FINITE.get(each, "NaN") for each in values]
-    if types.is_map(kind):
-        make = dict if kind.key_type in (pa.string(), pa.large_string()) else list
-
-        def written(pairs: list[tuple[Any, Any]]) -> Any:
-            keys, items = [key for key, _ in pairs], [item for _, item in pairs]
-            return make(zip(_expressed(keys, kind.key_type), _expressed(items, kind.item_type), strict=True))
-
-        return [None if each is None else written(each) for each in values]
-    if types.is_list(kind) or types.is_large_list(kind):
-        return [None if each is None else _expressed(each, kind.value_type) for each in values]
-    if types.is_struct(kind):
-        return [
-            None if each is None else {part.name: _expressed([each[part.name]], part.type)[0] for part in kind}
-            for each in values
-        ]
-    return values
-
-
-_BUSY: Final = frozenset({408, 425, 429})
-_LONGEST_WAIT: Final = 30.0
-_STATUS_COUNTS: Final = Limits(body=1.0)
+_BUSY: Final = (408, 425, 429)
+_STATUS_COUNTS: Final = http.Limits(body=1.0)
 """A status acknowledges or refuses. The body is for messages: one that drips is left after a second."""
 
 
@@ -134,40 +50,36 @@ class HttpSender:
     def __init__(self, settings: Mapping[str, Any], target: HttpTarget) -> None:
         self._target = target
         self._url = "/".join((target.url.rstrip("/"), str(settings.get("path", "")).lstrip("/"))).rstrip("/")
-        parts = urlsplit(self._url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        self._host = http.host_of(self._url)
+        if not self._host.startswith(("http://", "https://")):
             remedy = "a host, and http or https as its schema"
             raise ConfigurationError("sink.settings.connection", "must be an HTTP address", remedy)
-        self._host = parts.hostname
-        self._verify = trusted_certificates(target.verify)
+        self._verify = http.trusted_certificates(target.verify)
         self._guard = AddressGuard.of(target.allowed_hosts)
         self._masker = Masker((*secrets_of_url(self._url), *target.headers.values()))
-        self._client = Client()
+        self._client = http.Client()
 
     def send(self, batch: Batch) -> None:
-        """Post the batch; again, as long as that may help and the target's patience lasts.
-
-        :raises ConfigurationError: the address is private, and not allowed
-        :raises SinkDeliveryError: it was not acknowledged
-        """
+        """Post the batch; again, as long as that may help and the target's patience lasts."""
         window = batch.window
-        body = dumps(
-            {
-                "sink": batch.sink,
-                "batch_id": batch.id,
-                "from_snapshot": None if window.before is None else str(window.before),
-                "to_snapshot": str(window.after),
-                "part": window.part,
-                "last": batch.last,
-                "resend": batch.again,
-                "rows": list(rows_of(batch.rows, window.keys)),
-            }
-        )
+        body = {
+            "sink": batch.sink,
+            "batch_id": batch.id,
+            # Texts: these numbers exceed what JavaScript can count.
+            "from_snapshot": None if window.before is None else str(window.before),
+            "to_snapshot": str(window.after),
+            "part": window.part,
+            "last": batch.last,
+            "resend": batch.again,
+            "rows": list(rows_of(batch.rows, window.keys)),
+        }
+        headers = {**self._target.headers, "Content-Type": "application/json", "Idempotency-Key": batch.id}
+        request = http.Request("POST", self._url, headers, dumps(body), self._verify)
         until, longest = time.monotonic() + self._target.patience, 0.2
-        while (busy := self._post(batch, body)) is not None:
+        while (busy := self._post(batch, request)) is not None:
             problem, asked = busy
             wait = random.uniform(0, longest) if asked is None else asked
-            longest = min(2 * longest, _LONGEST_WAIT)
+            longest *= 2
             if time.monotonic() + wait >= until:
                 raise SinkDeliveryError(batch.sink, f"{self._host} did not take batch {batch.id}: {problem}")
             time.sleep(wait)
@@ -175,12 +87,10 @@ class HttpSender:
     def close(self) -> None:
         self._client.close()
 
-    def _post(self, batch: Batch, body: bytes) -> tuple[str, float | None] | None:
+    def _post(self, batch: Batch, request: http.Request) -> tuple[str, float | None] | None:
         """None once the batch is acknowledged; else what another try may mend, and the seconds asked to wait for it."""
-        headers = {**self._target.headers, "Content-Type": "application/json", "Idempotency-Key": batch.id}
-        request = Request("POST", self._url, headers, body, self._verify)
         answer = self._client.send(request, Deadline(self._target.timeout), self._guard, _STATUS_COUNTS)
-        if isinstance(answer, NoAnswer):
+        if isinstance(answer, http.NoAnswer):
             if answer.permanent:
                 raise ConfigurationError("sink.settings.connection", answer.detail)
             return answer.detail, None
@@ -189,7 +99,7 @@ class HttpSender:
         problem = f"HTTP {answer.status}"
         if answer.body:
             problem += f": {self._masker.one_line(self._masker.kept(answer.body))}"
-        asked = retry_after(answer.headers.get("Retry-After"))
+        asked = http.retry_after(answer.headers.get("Retry-After"))
         if answer.status in _BUSY or answer.status >= 500 or (answer.status == 403 and asked is not None):
             return problem, asked
         problem = f"{self._host} refused batch {batch.id} with {problem}"
@@ -212,12 +122,11 @@ class FileSender:
             problem = f"a file system of this protocol can't be opened ({type(error).__name__})"
             raise ConfigurationError("sink.settings.path", problem, "install fsspec's package for it") from None
         self._folder = root.rstrip("/")
+        protocol = self._files.protocol
+        self._protocols = frozenset([protocol] if isinstance(protocol, str) else protocol)
 
     def send(self, batch: Batch) -> None:
-        """Write the file unless it is there: what is there is whole.
-
-        :raises SinkDeliveryError: it can't be written
-        """
+        """Write the file unless it is there: what is there is whole."""
         name = f"{batch.id}.{self._format}"
         try:
             if not self._files.exists(f"{self._folder}/{name}"):
@@ -238,35 +147,32 @@ class FileSender:
         return bytes(buffer.getvalue())
 
     def _write(self, name: str, data: bytes) -> None:
-        path, protocol = f"{self._folder}/{name}", self._files.protocol
-        if not _WHOLE.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
+        path = f"{self._folder}/{name}"
+        if self._protocols & _WHOLE:
             self._files.pipe_file(path, data)
             return
         self._files.makedirs(self._folder, exist_ok=True)
-        # A hidden name, so that readers of the folder skip it; a new one, so that two runs never share it.
-        hidden = f"{self._folder}/.{name}.{uuid4().hex}.part"
         if not self._collected:
             # What killed runs left is of their last batch, which is the first one of this run.
             for each in map(str, self._files.ls(self._folder, detail=False)):
                 if each.rpartition("/")[2].startswith(f".{name}."):
                     self._files.rm_file(each)
             self._collected = True
-        if isinstance(self._files, LocalFileSystem):
-            _write_local(Path(hidden), Path(path), data)
-        else:
-            self._files.pipe_file(hidden, data)
+        # A hidden name, so that readers of the folder skip it; a new one, so that two runs never share it.
+        hidden = f"{self._folder}/.{name}.{uuid4().hex}.part"
+        self._files.pipe_file(hidden, data)
+        if "file" not in self._protocols:
             self._files.mv(hidden, path)
+            return
+        # An acknowledged batch outlives a power cut.
+        _sync(hidden)
+        os.replace(hidden, path)
+        _sync(self._folder)
 
 
-def _write_local(hidden: Path, path: Path, data: bytes) -> None:
-    """An acknowledged batch outlives a power cut."""
-    with hidden.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(hidden, path)
-    folder = os.open(path.parent, os.O_RDONLY)
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

@@ -1,7 +1,8 @@
-"""Finds the streams that a source names: by a class, a YAML file, or a definition.
+"""Finds the streams that a source names: by a class, a YAML file, a definition, or an Airbyte manifest.
 
-A source is a mapping with exactly one of ``class``, ``file`` and ``definition``, and with ``config`` and
-``secrets``.  Streams see both merged; secrets never enter a fingerprint, a message or a repr.
+A source is a mapping with exactly one of ``class``, ``file``, ``definition`` and ``manifest``, and with ``config`` and
+``secrets``; beside a manifest there may be ``components`` and ``allowed_hosts``.  Streams see config and secrets
+merged; secrets never enter a fingerprint, a message or a repr.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.streams.airbyte.source import (
+    build_manifest_stream,
+    build_manifest_streams,
+    whole_manifest,
+)
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.rest.build import build_streams
 from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
 from airflow_provider_rfr.streams.rest.expressions import nearest
 
-_ORIGINS: Final = ("class", "file", "definition")
-_KEYS: Final = (*_ORIGINS, "config", "secrets")
+_ORIGINS: Final = ("class", "file", "definition", "manifest")
+_OF_MANIFESTS: Final = ("components", "allowed_hosts")
+_KEYS: Final = (*_ORIGINS, *_OF_MANIFESTS, "config", "secrets")
 _IMPORT_PATH: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _CLASS_REMEDY: Final = "write package.module:Name, importable where the refresh runs"
 
@@ -34,6 +41,8 @@ def load_streams(source: Mapping[str, Any]) -> dict[str, Stream]:
     config, secrets = _settings(source, "config"), _settings(source, "secrets")
     if origin == "class":
         return _python_streams(source["class"], config, secrets)
+    if origin == "manifest":
+        return dict(build_manifest_streams({**source, "config": config, "secrets": secrets}))
     document, file = source.get("definition"), None
     if origin == "file":
         file = str(source["file"])
@@ -46,6 +55,10 @@ def load_stream(source: Mapping[str, Any], name: str) -> Stream:
 
     :raises ConfigurationError: the source is wrong, or has no such stream
     """
+    if _origin(source) == "manifest":
+        # A connector may have hundreds of streams, and take seconds to build all of them.
+        settings = {key: _settings(source, key) for key in ("config", "secrets")}
+        return build_manifest_stream({**source, **settings}, name)
     streams = load_streams(source)
     if name not in streams:
         raise ConfigurationError("streams", f"the source has no stream {name!r}", nearest(name, streams))
@@ -53,13 +66,16 @@ def load_stream(source: Mapping[str, Any], name: str) -> Stream:
 
 
 def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The source without references to local files: ``file`` becomes ``definition``, schemas included.
+    """The source without references to local files: ``file`` becomes ``definition``, schemas included; a manifest and
+    its components become their text.
 
     :raises ConfigurationError: the source, or its document, is wrong
     """
     origin = _origin(source)
     if origin == "class":
         return dict(source)
+    if origin == "manifest":
+        return whole_manifest(source)
     file = str(source["file"]) if origin == "file" else None
     document = read_document(file) if file else source["definition"]
     inlined = {key: value for key, value in source.items() if key not in _ORIGINS}
@@ -76,7 +92,10 @@ def _origin(source: Mapping[str, Any]) -> str:
     named = [key for key in _ORIGINS if source.get(key) is not None]
     if len(named) != 1:
         problem = f"has {' and '.join(named)}" if named else "does not say where its streams are"
-        raise ConfigurationError("source", problem, "name exactly one of class, file and definition")
+        raise ConfigurationError("source", problem, "name exactly one of class, file, definition and manifest")
+    for key in _OF_MANIFESTS:
+        if source.get(key) is not None and named[0] != "manifest":
+            raise ConfigurationError(f"source.{key}", "goes with manifest only")
     if named[0] == "file" and not isinstance(source["file"], (str, Path)):
         raise ConfigurationError("source.file", f"must be a path, is {type(source['file']).__name__}")
     return named[0]

@@ -55,6 +55,7 @@ class Platform:
             (self.objects / f"{name}.yaml").write_text(text)
 
     def run_app(self, lake: Mapping[str, Any], **fields: Any) -> tuple[int, dict[str, Any], str]:
+        """Run the application by a document with these fields, without those that are None."""
         config = self.folder / "migration.json"
         said = {
             "lake": lake,
@@ -63,7 +64,7 @@ class Platform:
             "objects": ["objects"],
             **fields,
         }
-        config.write_text(json.dumps(said))
+        config.write_text(json.dumps({name: each for name, each in said.items() if each is not None}))
         ended = subprocess.run(
             [sys.executable, str(APP), "--config", str(config)],
             cwd=self.folder,

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session
+from airflow_provider_rfr.builtins.spark.engine import SparkSettings, SparkSqlEngine, open_session
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
@@ -25,6 +24,7 @@ SPARK = SparkSettings(
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 )
+MADE_BY_US = {"rfr.object-id": "1"}
 RUNS = [Column("id", "bigint"), Column("state", "string"), Column("rows", "string"), Column("region", "string")]
 AS_NUMBER = TableChange(
     updates=[
@@ -60,7 +60,13 @@ class Deploy:
         self.lake = lake_in(folder)
         self.catalog = open_catalog(self.lake)
         self.session = open_session(self.lake, SPARK)
-        self.engine = SparkSqlEngine(self.lake, session=self.session)
+        self.engine = self.engine_of(SparkSqlEngine)
+
+    def engine_of(self, kind: type[SparkSqlEngine]) -> Any:
+        """An engine on this session."""
+        made = kind(self.lake)
+        made.__dict__["_session"] = self.session
+        return made
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.session.sql(text).collect()]
@@ -92,9 +98,8 @@ class Deploy:
         builder = builder.withPath(f"file:{path}").withFormat("parquet").withRecordCount(len(ids))
         table.newRowDelta().addDeletes(builder.withFileSizeInBytes(path.stat().st_size).build()).commit()
 
-    def view(self, name: str, sql: str, *columns: Column, **more: Any) -> None:
-        options = {"properties": {"rfr.object-id": "1"}, "comment": None, "replace": True, **more}
-        self.engine.create_view(name, sql, columns=columns, **options)
+    def view(self, name: str, sql: str, *columns: Column, properties: Any = MADE_BY_US) -> None:
+        self.engine.create_view(name, sql, properties, columns)
 
     def start(self, family: str = "d-1-", change: TableChange = AS_NUMBER, **options: Any) -> tuple[Any, Any, Any]:
         """Compute the rewrite over the table as it is now."""

@@ -121,6 +121,7 @@ def test_the_metadata_names_licence_pythons_and_the_documentation_that_airflow_l
     assert stated["Requires-Python"] == ">=3.10"
     assert [url for url in stated.get_all("Project-URL", []) if url.startswith("Documentation, https://")]
     assert set(stated.get_all("Provides-Extra", [])) == {
+        "airbyte",
         "dev",
         "kubernetes",
         "openlineage",
@@ -134,6 +135,8 @@ def test_everything_that_the_package_imports_is_required(stated: Message) -> Non
     known = {"yaml": "pyyaml", "airflow": "apache-airflow", "pydantic_core": "pydantic", "py4j": "pyspark"}
     # OpenLineage's comes with the extra of that name; for Kerberos a sentence says what to install.
     known |= {"openlineage": "apache-airflow", "requests_kerberos": "requests"}
+    # airbyte-cdk comes with the extra of that name, and jsonschema with it.
+    known |= {"airbyte_cdk": "airbyte-cdk", "jsonschema": "airbyte-cdk"}
     known |= {"pybars": "pybars3", "pymeta": "pybars3", "typing_extensions": "pydantic"}
     wanted = set()
     for path in (ROOT / "airflow_provider_rfr").rglob("*.py"):
@@ -143,7 +146,7 @@ def test_everything_that_the_package_imports_is_required(stated: Message) -> Non
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 wanted.add(node.module.partition(".")[0])
     outside = wanted - sys.stdlib_module_names - {"airflow_provider_rfr", "__future__"}
-    extras = names(requirements(stated), "pyspark") | names(requirements(stated), "sops")
+    extras = {name for extra in ("pyspark", "sops", "airbyte") for name in names(requirements(stated), extra)}
     required = names(requirements(stated)) | extras
     assert not {name for name in outside if known.get(name, name) not in required}
 

@@ -43,3 +43,21 @@ for dag in deliver, tried:
 def test_the_dags_of_webhooks_parse_without_the_lake_and_their_forms_ask_for_no_secret() -> None:
     done = subprocess.run([sys.executable, "-c", WEBHOOKS], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+MANIFEST = """
+import sys
+from dags.airbyte_manifest import dag
+heavy = {"airbyte_cdk", "pyspark", "pyiceberg", "pandas", "pyarrow"} & set(sys.modules)
+assert not heavy, heavy
+assert dag.task_ids == ["refresh"]
+assert set(dag.params) == {"manifest", "config", "streams", "target"}
+dag.params.validate()
+from airflow.serialization.serialized_objects import DagSerialization
+DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+"""
+
+
+def test_the_dag_of_a_manifest_parses_without_the_cdk_and_its_form_asks_for_no_secret() -> None:
+    done = subprocess.run([sys.executable, "-c", MANIFEST], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -33,7 +33,6 @@ _WRITE_OUT: Final = "write it out; an object says everything itself"
 class Node:
     """A value and its place.
 
-    :ivar line: from 1, as is ``column``
     :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
     :ivar text: a plain value as it was written
     :ivar raw: what the file has for a value without parts, with its quotes or its ``|``
@@ -45,25 +44,24 @@ class Node:
     column: int = 1
     raw: str = ""
 
-    def place_in(self, line: int, column: int) -> tuple[int, int | None]:
-        """Line and column in the file of a place in a text; no column where the file writes the text otherwise."""
+    def place_in(self, flaw: Flaw) -> str:
+        """Line and column of a flaw of a text in the file; empty where the file writes the text otherwise."""
         raw, lines = self.raw, str(self.value).split("\n")
         is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
         # Of what is not escaped, YAML changes nothing but white space.
         places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
         ink = [each for each in places if not raw[each].isspace()]
-        number = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
+        before = "".join([*lines[: flaw.line - 1], lines[flaw.line - 1][: flaw.column - 1]])
+        number = len("".join(before.split()))
         if "".join(raw[each] for each in ink) != "".join("".join(lines).split()) or number >= len(ink):
-            return self.line, None
-        above, before = raw.count("\n", 0, ink[number]), raw.rfind("\n", 0, ink[number])
-        return self.line + above, ink[number] - before if above else self.column + ink[number]
+            return ""
+        above, start = raw.count("\n", 0, ink[number]), raw.rfind("\n", 0, ink[number])
+        return f"{self.line + above}:{ink[number] - start if above else self.column + ink[number]}"
 
 
 def documents(text: str) -> Iterator[tuple[Node, list[Flaw]]]:
-    """The documents of a text with what is wrong in them, empty ones left out.
-
-    A mistake of syntax ends the text: it comes with a node without a value, after the documents before it.
-    """
+    """The documents of a text with what is wrong in them, empty ones left out. A mistake of syntax ends the text: it
+    comes with a node without a value, after the documents before it."""
     reader = _Reader(text)
     try:
         for event in reader.events:
@@ -97,10 +95,10 @@ class _Reader:
         """The node that begins with an event; it takes all events of the node."""
         start, end, line = event.start_mark, event.end_mark, event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            self._flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT)
+            self.flaws.append(Flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT))
             return Node(line, None)
         if event.tag not in _TAGS:
-            self._flaw(line, f"the tag {event.tag} is not known")
+            self.flaws.append(Flaw(line, f"the tag {event.tag} is not known"))
         if isinstance(event, yaml.ScalarEvent):
             is_text = not event.implicit[0] or event.tag == _TEXT
             value = event.value if is_text else plain_value(event.value)
@@ -116,20 +114,18 @@ class _Reader:
         for event in self._until(yaml.MappingEndEvent):
             key, value = self.node(event, depth), self.node(next(self.events), depth)
             if not isinstance(key.value, str):
-                self._flaw(key.line, f"the key {key.text or 'here'} is not text", "put it in quotes")
+                self.flaws.append(Flaw(key.line, f"the key {key.text or 'here'} is not text", "put it in quotes"))
                 continue
             if key.value == "<<":
-                self._flaw(key.line, "<< merges mappings", _WRITE_OUT)
+                self.flaws.append(Flaw(key.line, "<< merges mappings", _WRITE_OUT))
             elif key.value in found:
-                self._flaw(key.line, f"duplicate key {key.value!r}", f"it is in line {found[key.value].line} too")
+                remedy = f"it is in line {found[key.value].line} too"
+                self.flaws.append(Flaw(key.line, f"duplicate key {key.value!r}", remedy))
             found.setdefault(key.value, value)
         return found
 
     def _until(self, end: type) -> Iterator[Any]:
         return takewhile(lambda event: not isinstance(event, end), self.events)
-
-    def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
-        self.flaws.append(Flaw(line, problem, remedy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +148,15 @@ _WANTED: Final = {
     "bool_type": "true or false",
     "keep": "true, false or a text",
     "tuple_type": "a list",
+    "was": "a text or a mapping",
 }
+_NESTED: Final[Mapping[type, str]] = {dict: "a mapping", list: "a list"}
 _SHOWN: Final = 40
 _adapter = cache(TypeAdapter)
 
 
 def read(node: Node, place: Place, project: str, flaws: list[Flaw]) -> Declaration | None:
-    """What a document declares; None if it is wrong.
-
-    :param flaws: takes what is wrong
-    """
+    """What a document declares; None if it is wrong, and ``flaws`` takes what is."""
     kind = node.value.get("kind") if isinstance(node.value, dict) else None
     model = _MODELS.get(kind.text if kind is not None else None, BuiltinObject)
     given = _plain(node, model, flaws)
@@ -176,11 +171,7 @@ def read(node: Node, place: Place, project: str, flaws: list[Flaw]) -> Declarati
 
 
 def _plain(node: Node, model: type | None, flaws: list[Flaw], path: str = "") -> Any:
-    """The value as JSON has it.
-
-    :param model: what it is; None: whatever its author wants
-    :param flaws: takes fields that are not known
-    """
+    """The value as JSON has it; fields that its model does not know are flaws. No model: whatever its author wants."""
     if isinstance(node.value, list):
         return [_plain(each, model, flaws, f"{path}{number}.") for number, each in enumerate(node.value)]
     if not isinstance(node.value, dict):
@@ -188,7 +179,7 @@ def _plain(node: Node, model: type | None, flaws: list[Flaw], path: str = "") ->
     if model is None or model is str or path.endswith("columns."):
         # Its keys are the author's own; of columns, it is a problem of its own that they are no list.
         return {key: _plain(each, model, flaws) for key, each in node.value.items()}
-    found, known = {}, _fields(model) if path else _fields(model) | {"kind"}
+    found, known = {}, {each.name for each in fields(model)} - {"place"} | ({"kind"} if not path else set())
     for key, each in node.value.items():
         if key not in known:
             flaws.append(Flaw(each.line, f"{path}{key} is not a field", nearest(key, known, show=12)))
@@ -197,11 +188,6 @@ def _plain(node: Node, model: type | None, flaws: list[Flaw], path: str = "") ->
             value = _plain(each, _PARTS.get(key), flaws, f"{path}{key}.")
             found[key] = _listed(value) if key == "was" else value
     return found
-
-
-@cache
-def _fields(model: Any) -> frozenset[str]:
-    return frozenset(each.name for each in fields(model)) - {"place"}
 
 
 def _listed(was: Any) -> list[Any]:
@@ -221,10 +207,10 @@ def _flaw(node: Node, error: ErrorDetails) -> Flaw:
         return Flaw(there.line, f"{path} {there.text!r} is unknown", nearest(there.text, [each.value for each in Kind]))
     if kind == "uuid_parsing":
         return Flaw(there.line, f"{path} {there.text!r} is not a UUID", "leave it out to have one made from the name")
-    was = kind == "dataclass_type" and "was" in location
-    wanted = "a text or a mapping" if was else _WANTED.get(kind, kind.replace("_", " "))
+    wanted = _WANTED.get("was" if kind == "dataclass_type" and "was" in location else kind, kind.replace("_", " "))
+    given = _NESTED.get(type(there.value)) or (there.text or "nothing")[:_SHOWN]
     quotes = "put it in quotes" if wanted == "a text" and there.text is not None else ""
-    return Flaw(there.line, f"{path or 'the document'} is {_shown(there)}, not {wanted}", quotes)
+    return Flaw(there.line, f"{path or 'the document'} is {given}, not {wanted}", quotes)
 
 
 def _inside(node: Node, location: Sequence[str | int]) -> tuple[str, Node]:
@@ -242,12 +228,6 @@ def _inside(node: Node, location: Sequence[str | int]) -> tuple[str, Node]:
     return ".".join(path), node
 
 
-def _shown(node: Node) -> str:
-    if isinstance(node.value, (dict, list)):
-        return "a mapping" if isinstance(node.value, dict) else "a list"
-    return (node.text or "nothing")[:_SHOWN]
-
-
 @dataclass(frozen=True, slots=True)
 class Declared:
     """An object and its document; for what was declared in Python one without a value."""
@@ -263,7 +243,6 @@ class Declared:
     def flaw(self, path: str, flaw: Flaw) -> Problem:
         """Something wrong in the text at a path."""
         _, there = _inside(self.node, [path])
-        line, column = there.place_in(flaw.line, flaw.column) if there.raw else (there.line, None)
-        if column is None:
-            return self.problem(path, f"line {flaw.line}, column {flaw.column}: {flaw.problem}", flaw.remedy)
-        return Problem(self.obj.name, flaw.problem, flaw.remedy, f"{Place(self.obj.place.file, line)}:{column}")
+        if there.raw and (place := there.place_in(flaw)):
+            return Problem(self.obj.name, flaw.problem, flaw.remedy, f"{self.obj.place.file}:{place}")
+        return self.problem(path, f"line {flaw.line}, column {flaw.column}: {flaw.problem}", flaw.remedy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from airflow_provider_rfr.builtins.spec import (
     present_names,
 )
 from airflow_provider_rfr.builtins.sql import facts
-from airflow_provider_rfr.builtins.sql.parse import check_expression
+from airflow_provider_rfr.builtins.sql.parse import columns_read
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain, parse_transform, parse_type
 from airflow_provider_rfr.sinks.spec import SinkSpec
@@ -43,21 +43,16 @@ _MAY: Final[Mapping[str, Set[Kind]]] = {
 """The kinds that may have a field."""
 _MUST: Final = {"columns": STORED - {Kind.SOURCE}, "query": QUERIED, "source": {Kind.SOURCE}, "sink": {Kind.SINK}}
 _LONGEST_NAME: Final = 255
-_BAD_NAME: Final = (
-    f"a column's name is empty or longer than {_LONGEST_NAME} characters, or has spaces around it, "
-    "or has a dot, a backtick, a backslash or something invisible in it"
-)
+_GOOD_NAME: Final = f"1 to {_LONGEST_NAME} characters without outer spaces, dots, backticks, backslashes, control signs"
 T = TypeVar("T")
 
 
-def checked(obj: BuiltinObject) -> tuple[BuiltinObject, Sequence[Problem]]:
-    """The object in its canonical form, with nothing in it that can be changed; and what is wrong with it, by field.
-
-    What names no type or no transform is left as it is.
-    """
+def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
+    """The object in its canonical form, with nothing in it that can be changed; and what is wrong with it. What names
+    no type or no transform is left as it is."""
+    obj = declared.obj
     found = [*_field_problems(obj), *_keep_problems(obj)]
-    columns = tuple(_columns(obj.columns, found))
-    partitioning = tuple(obj.partitioning)
+    columns, partitioning = tuple(_columns(obj.columns, found)), tuple(obj.partitioning)
     if columns and obj.kind in STORED:
         found += name_findings(obj.keys, (each.name for each in columns), "keys")
         transform = partial(canonical_transform, columns=columns)
@@ -70,7 +65,8 @@ def checked(obj: BuiltinObject) -> tuple[BuiltinObject, Sequence[Problem]]:
     frozen = {name: _frozen(getattr(obj, name)) for name in given}
     # What a query says can always be computed again.
     keep = False if obj.kind is Kind.MATERIALIZED_VIEW and obj.keep is True else obj.keep
-    return replace(obj, columns=columns, partitioning=partitioning, keep=keep, **frozen), found
+    obj = replace(obj, columns=columns, partitioning=partitioning, keep=keep, **frozen)
+    return replace(declared, obj=obj), [declared.problem(one.field, one.problem, one.remedy) for one in found]
 
 
 def _frozen(value: Any) -> Any:
@@ -98,15 +94,14 @@ def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
 
 
 def _keep_problems(obj: BuiltinObject) -> Iterator[Problem]:
-    kind = obj.kind.value
     if isinstance(obj.keep, str) and not obj.keep.strip():
         yield Problem("keep", "keep says why no rows may be lost, and nothing is said", "give a reason, or true")
     if obj.kind not in STORED - QUERIED:
+        kind = obj.kind.value
         if isinstance(obj.keep, str):
             yield Problem("keep", f"a {kind} has no rows of its own to keep", "leave it out, or write false")
-        for column in obj.columns:
-            if column.was:
-                yield Problem("columns", f"{column.name}: a {kind} has no was", "its query says what it is")
+        for column in (each for each in obj.columns if each.was):
+            yield Problem("columns", f"{column.name}: a {kind} has no was", "its query says what it is")
 
 
 def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column]:
@@ -116,7 +111,7 @@ def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column
         path, name = f"columns.{number}", column.name
         fine = name.strip() == name and name.isprintable() and not set(name) & set(".`\\")
         if not (fine and 0 < len(name) <= _LONGEST_NAME):
-            found.append(Problem(f"{path}.name", f"{_BAD_NAME}: {name[:40]!r}"))
+            found.append(Problem(f"{path}.name", f"{name[:40]!r} can't be a column's name", _GOOD_NAME))
         for at, each in enumerate(column.was):
             if each.name is not None and before.setdefault(each.name.casefold(), number) != number:
                 found.append(Problem(f"{path}.was.{at}", f"two columns were called {each.name}"))
@@ -132,7 +127,7 @@ def _was(was: Was, found: list[Problem], path: str, name: str) -> Was:
     if was == Was():
         found.append(Problem(path, f"{name}: was says nothing", "give name, type or using"))
     if was.using is not None:
-        _canonical(was.using, check_expression, found, path, f"{name}: using: ")
+        _canonical(was.using, columns_read, found, path, f"{name}: using: ")
     return was if was.type is None else replace(was, type=_canonical(was.type, parse_type, found, path, f"{name}: "))
 
 
@@ -155,10 +150,7 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
     if column is None:
         problem = f"{text!r}: there is no column {transform.column}"
         raise ConfigurationError("partitioning", problem, nearest(transform.column, (each.name for each in columns)))
-    try:
-        kind = parse_type(column.type)
-    except ConfigurationError:
-        return text  # the column's own finding says so
+    kind = parse_type(column.type)
     if not transform.takes(kind):
         raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
     return str(replace(transform, column=column.name))
@@ -186,108 +178,94 @@ def _listed_twice(texts: Iterable[str], path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.{number}", f"{text} is listed twice")
 
 
-class Catalog:
-    """All declared objects.
+def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is_whole: bool) -> Iterator[Problem]:
+    """What is wrong among the objects.
 
-    :param flawed: names, as they are compared, of objects that are not what their author meant
-    :param whole: whether every document became an object; otherwise a name that is missing may be in one that did not
+    :param checks: each object, and what is wrong with it by itself
+    :param is_whole: whether every document became an object; otherwise what is missing may be in one that did not
     """
-
-    def __init__(self, declared: Sequence[Declared], *, flawed: Collection[str], whole: bool) -> None:
-        self._declared = declared
-        self._known = {each.obj.key: each for each in declared}
-        self._names = defaultdict[str, list[str]](list)
-        for key in self._known:
-            self._names[namespace_of(key)].append(key.rpartition(".")[2])
-        self._columns_of = facts.declared_columns(each.obj for each in self._known.values())
-        self._flawed = flawed
-        self._whole = whole
-
-    def problems(self) -> Iterator[Problem]:
-        """What is wrong among the objects."""
-        for each, first in _repeated(self._declared, lambda each: each.obj.key):
-            yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
-        for each, first in _repeated(self._declared, lambda each: each.obj.id):
-            problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
-            yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
-        reads: dict[str, Sequence[Dependency]] = {}
-        for key, each in self._known.items():
-            try:
-                reads[key] = facts.object_reads(each.obj, known=self._known)
-                yield from self._read_problems(each, reads[key])
-            except QueryError as error:
-                remedy = error.remedy
-                if isinstance(error, UnreadableQueryError):
-                    remedy = "correct it; if Spark understands it, list what it reads in depends_on"
-                yield each.problem("query", error.problem, remedy)
-        order, circles = _order({key: [read.name for read in found] for key, found in reads.items()})
-        for circle in circles:
-            names = " -> ".join(self._known[key].obj.name for key in [*circle, circle[0]])
-            yield self._known[circle[0]].problem("query", f"it reads itself: {names}")
-        # What a broken object promises is not held against its readers.
-        hidden = {*self._flawed, *(self._known.keys() - reads.keys()), *(key for circle in circles for key in circle)}
-        for key in order:
-            each = self._known[key]
-            if each.obj.kind in QUERIED and key not in hidden and hidden.isdisjoint(read.name for read in reads[key]):
-                yield from self._query_problems(each)
-
-    def _read_problems(self, reader: Declared, reads: Sequence[Dependency]) -> Iterator[Problem]:
-        """What is wrong with the names that an object reads."""
-        obj, path = reader.obj, "query" if reader.obj.sink is None else "sink.source"
-        for name in facts.unqualified(obj.query) if obj.query and reads else ():
-            remedy = f"write {namespace_of(obj.name)}.{name}"
-            yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
-        for each in reads:
-            found = self._known.get(each.name)
-            problem = self._missing(obj, each.name) if found is None else _refused(obj, found.obj)
-            if problem is not None:
-                yield reader.problem(path, *problem)
-            # A source's columns may come with its refreshes.
-            if obj.sink is not None and found is not None and (columns := found.obj.columns):
-                sent = present_names(obj.sink.columns, columns)
-                for finding in name_findings(sent, (column.name for column in columns), "sink.columns"):
-                    yield reader.problem(finding.field, finding.problem, finding.remedy)
-
-    def _missing(self, reader: BuiltinObject, name: str) -> tuple[str, str] | None:
-        """The problem with a name that is not declared; None, if somebody else may own it."""
-        if name in map(str.casefold, reader.depends_on):
-            return None
-        inside = name.partition(".")[2]
-        if inside in self._known:
-            problem = f"it reads {name} with a catalog's name before it"
-            return problem, f"write {inside}: each lake has a catalog of its own"
-        namespace, _, last = name.rpartition(".")
-        if not self._whole or (namespace not in self._names and reader.sink is None):
-            return None
-        close = nearest(last, self._names.get(namespace, ()), show=0)
-        hint = "declare it, or name it in depends_on if it is not a built-in object"
-        if reader.sink is not None:
-            hint = "declare it, e.g. as a source"
-        return f"it reads {name}, which is not declared", f"{close} {hint}".strip()
-
-    def _query_problems(self, each: Declared) -> Iterator[Problem]:
-        """What is wrong with the query of an object; the names that it reads were checked before."""
-        query, namespace, columns_of = each.obj.query or "", namespace_of(each.obj.name), self._columns_of
+    declared = [each for each, _ in checks]
+    for each, first in _repeated(declared, lambda each: each.obj.key):
+        yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
+    for each, first in _repeated(declared, lambda each: each.obj.id):
+        problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
+        yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
+    known, reads = {each.obj.key: each for each in declared}, dict[str, Sequence[Dependency]]()
+    names = defaultdict[str, list[str]](list)
+    for key in known:
+        names[namespace_of(key)].append(key.rpartition(".")[2])
+    for key, each in known.items():
         try:
-            for flaw in facts.query_flaws(query, columns_of, namespace):
-                yield each.flaw("query", flaw)
-            starred = facts.expand_stars(query, columns_of, namespace) != query
-            names = facts.output_columns(query, columns_of, namespace)
-        except UnreadableQueryError:
-            return
+            reads[key] = facts.object_reads(each.obj, known=known)
+            yield from _read_problems(each, reads[key], known, names if is_whole else None)
+        except UnreadableQueryError as error:
+            remedy = "correct it; if Spark understands it, list what it reads in depends_on"
+            yield each.problem("query", error.problem, remedy)
         except QueryError as error:
             yield each.problem("query", error.problem, error.remedy)
-            return
-        given = [name.casefold() for name in names]
-        for (_, name), _ in _repeated(enumerate(given), lambda one: one[1]):
-            yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
-        columns, rest = [column.name for column in each.obj.columns], iter(given)
-        wanted = [name.casefold() for name in columns]
-        # A star stands for those of its columns that are declared.
-        fits = all(name in rest for name in wanted) if starred else wanted == given
-        if columns and not fits:
-            problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
-            yield each.problem("columns", problem, "write them alike, in the same order")
+    order, circles = _order({key: [read.name for read in found] for key, found in reads.items()})
+    for circle in circles:
+        path = " -> ".join(known[key].obj.name for key in (*circle, circle[0]))
+        yield known[circle[0]].problem("query", f"it reads itself: {path}")
+    # What a broken object promises is not held against its readers.
+    hidden = {each.obj.key for each, wrong in checks if wrong}.union(known.keys() - reads.keys(), *circles)
+    columns_of = facts.declared_columns(each.obj for each in known.values())
+    for key in order:
+        if known[key].obj.kind in QUERIED and hidden.isdisjoint([key, *(read.name for read in reads[key])]):
+            yield from _query_problems(known[key], columns_of)
+
+
+def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """What is read before its readers, and the circles that were left out."""
+    circles: list[tuple[str, ...]] = []
+    while True:
+        try:
+            return in_order(reads, str), circles
+        except CycleError as error:
+            circles.append(error.cycle)
+            # The graph leaves out edges to names that have no entry.
+            reads = {key: found for key, found in reads.items() if key not in error.cycle}
+
+
+_Names = Mapping[str, Sequence[str]] | None
+"""Declared names by their namespaces; None: they are not all known."""
+
+
+def _read_problems(
+    reader: Declared, reads: Sequence[Dependency], known: Mapping[str, Declared], names: _Names
+) -> Iterator[Problem]:
+    """What is wrong with the names that an object reads."""
+    obj, path = reader.obj, "query" if reader.obj.sink is None else "sink.source"
+    for name in facts.unqualified(obj.query) if obj.query and reads else ():
+        remedy = f"write {namespace_of(obj.name)}.{name}"
+        yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
+    for each in reads:
+        found = known.get(each.name)
+        problem = _missing(obj, each.name, known, names) if found is None else _refused(obj, found.obj)
+        if problem is not None:
+            yield reader.problem(path, *problem)
+        # A source's columns may come with its refreshes.
+        if obj.sink is not None and found is not None and (columns := found.obj.columns):
+            sent = present_names(obj.sink.columns, columns)
+            for finding in name_findings(sent, (column.name for column in columns), "sink.columns"):
+                yield reader.problem(finding.field, finding.problem, finding.remedy)
+
+
+def _missing(reader: BuiltinObject, name: str, known: Mapping[str, Declared], names: _Names) -> tuple[str, str] | None:
+    """The problem with a name that is not declared; None, if somebody else may own it."""
+    namespace, _, last = name.rpartition(".")
+    if name in map(str.casefold, reader.depends_on):
+        return None
+    if (inside := name.partition(".")[2]) in known:
+        problem = f"it reads {name} with a catalog's name before it"
+        return problem, f"write {inside}: each lake has a catalog of its own"
+    if names is None or (namespace not in names and reader.sink is None):
+        return None
+    remedy = "declare it, or name it in depends_on if it is not a built-in object"
+    if reader.sink is not None:
+        remedy = "declare it, e.g. as a source"
+    close = nearest(last, names.get(namespace, ()), show=0)
+    return f"it reads {name}, which is not declared", f"{close} {remedy}".strip()
 
 
 def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | None:
@@ -306,16 +284,28 @@ def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | N
     return None
 
 
-def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """What is read before its readers, and the circles that were left out."""
-    circles: list[tuple[str, ...]] = []
-    while True:
-        try:
-            return in_order(reads, str), circles
-        except CycleError as error:
-            circles.append(error.cycle)
-            # The graph leaves out edges to names that have no entry.
-            reads = {key: found for key, found in reads.items() if key not in error.cycle}
+def _query_problems(each: Declared, columns_of: facts.ColumnsOf) -> Iterator[Problem]:
+    """What is wrong with the query of an object; the names that it reads were checked before."""
+    query, namespace = each.obj.query or "", namespace_of(each.obj.name)
+    try:
+        yield from (each.flaw("query", flaw) for flaw in facts.query_flaws(query, columns_of, namespace))
+        starred = facts.expand_stars(query, columns_of, namespace) != query
+        names = facts.output_columns(query, columns_of, namespace)
+    except UnreadableQueryError:
+        return
+    except QueryError as error:
+        yield each.problem("query", error.problem, error.remedy)
+        return
+    given = [name.casefold() for name in names]
+    for (_, name), _ in _repeated(enumerate(given), lambda one: one[1]):
+        yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
+    columns, rest = [column.name for column in each.obj.columns], iter(given)
+    wanted = [name.casefold() for name in columns]
+    # A star stands for those of its columns that are declared.
+    fits = all(name in rest for name in wanted) if starred else wanted == given
+    if columns and not fits:
+        problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
+        yield each.problem("columns", problem, "write them alike, in the same order")
 
 
 def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> Iterator[Problem]:

@@ -16,16 +16,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.builtins.desired import in_order, readers_of, release
-from airflow_provider_rfr.builtins.execution._tables import ReplaceRows
 from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
-from airflow_provider_rfr.builtins.execution.history import record_deploys
-from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of, takes_sql
+from airflow_provider_rfr.builtins.execution.maintenance import record_deploys
+from airflow_provider_rfr.builtins.execution.mechanisms import ReplaceRows, mechanism_of, takes_sql
 from airflow_provider_rfr.builtins.execution.observe import entry_of, fence, observe
 from airflow_provider_rfr.builtins.execution.work import Mechanism, Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind
-from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     ConfigurationError,
@@ -43,7 +41,6 @@ from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-
 _TRIES: Final = 20
 """How often a change is repeated because another writer of the table was faster."""
 _DAY: Final = 86_400_000
@@ -51,10 +48,8 @@ _DAY: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class AppliedStep:
-    """A step that is done.
+    """A step that is done; ``found``: already, by a run before this one.
 
-    :ivar how: the verb
-    :ivar found: it was done already, by a run before this one
     :ivar evidence: what was left, e.g. ``rows`` and ``snapshot_after``
     """
 
@@ -65,18 +60,10 @@ class AppliedStep:
     found: bool = False
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, step: Step, evidence: Mapping[str, Any], *, found: bool) -> AppliedStep:
-        return cls(step.seq, step.uuid, step.name, step.how.value, found, evidence)
-
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A deploy that is finished.
-
-    :ivar state: ``done``, or ``nothing`` where there was nothing to do
-    :ivar revision: of the registry afterwards
-    """
+    """A deploy that is finished; ``state``: ``done``, or ``nothing`` where there was nothing to do."""
 
     deploy_id: str
     plan_hash: str
@@ -131,26 +118,22 @@ def apply(
 
 
 def _check_applicable(plan: Plan) -> None:
-    if not plan.applicable:
-        found = [f"{each.name}: {'; '.join(map(str, each.problems))}" for each in plan.blocked]
-        drift = [each for each in plan.drift if each.blocking]
-        found += [f"{each.name}: {'; '.join(map(str, each.problems))} (drift)" for each in drift]
+    if found := plan.stopped_by():
         raise BlockedPlanError(found)
 
 
 def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied | None:
-    """The result of a deploy that did this very plan, if nothing is left to do: makes ``apply`` idempotent.
-
-    For the slower of two deploys, and for a task that died before it could return.
-    """
+    """The result of a deploy that did this very plan, if nothing is left to do: makes ``apply`` idempotent, for the
+    slower of two deploys, and for a task that died before it could return."""
     with store.read() as connection:
         last = deploys.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
         if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
             return None
-        evidence = {
-            each.seq: orjson.loads(each.evidence or "{}") for each in deploys.steps_of(connection, last.deploy_id)
-        }
-    steps = (AppliedStep.of(each, evidence.get(each.seq, {}), found=True) for each in approved.steps)
+        done = deploys.steps_of(connection, last.deploy_id)
+    evidence = {each.seq: orjson.loads(each.evidence or "{}") for each in done}
+    steps = (
+        AppliedStep(each.seq, each.uuid, each.name, each.how.value, True, evidence[each.seq]) for each in approved.steps
+    )
     return Applied(last.deploy_id, last.plan_hash, last.state.value, tuple(steps), last.revision or 0)
 
 
@@ -170,21 +153,17 @@ def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Appl
     fence(work.catalog, store, lease)
     lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=lease.token, now=now))
     with _failure_noted(work, deploys.end_deploy, DeployState.FAILED):
-        done = tuple(_journalled(work, step) for step in plan.steps)
+        done = tuple(_run(work, step) for step in plan.steps)
         revision = lease.write(lambda connection, now: _close(connection, now, work))
     return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, done, revision)
 
 
 def _analyse(work: Work, needing: list[str], *, replan: bool) -> None:
-    """Analyse all new texts over the tables as they are going to be, before anything is touched.
-
-    :raises DeployError: a text can't be run; nothing was done
-    """
+    """Analyse all new texts over the tables as they are going to be, before anything is touched."""
     if work.sql is None and replan:
         raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
     if work.sql is None:
-        more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
-        raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
+        raise ConfigurationError("sql", f"{', '.join(needing[:3])} take SQL on Spark", "give an engine")
     try:
         work.bridged.update(_analysed(work, work.sql))
     except LeaseLostError:
@@ -198,19 +177,22 @@ def _analysed(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
     each view that is bridged, over what it is going to read."""
     objects = {each.uuid: each for each in work.objects.values()}
     reads = {uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()}
-    order = [objects[uuid] for uuid in in_order(reads, lambda uuid: (objects[uuid].key, uuid))]
-    changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), (each.uuid for each in order), reads)
-    asked = {each.uuid for each in order if each.uuid in changed and each.kind in QUERIED and each.sql is not None}
+    order = in_order(reads, lambda uuid: (objects[uuid].key, uuid))
+    changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), order, reads)
+    asked = {uuid for uuid in order if uuid in changed and objects[uuid].kind in QUERIED and objects[uuid].sql}
     bridges = [each for each in work.plan.steps if each.how is Action.BRIDGE]
     # What users' views read is known by name alone, so everything is there for them.
-    needed = set(objects) if any(each.user for each in bridges) else set(asked)
-    for each in reversed(order):
-        if each.uuid in needed:
-            needed |= {read.uuid for read in each.deps if read.uuid is not None}
-    here = [each for each in order if each.uuid in needed]
+    needed = set(order) if any(each.user for each in bridges) else set(asked)
+    for uuid in reversed(order):
+        if uuid in needed:
+            needed.update(reads[uuid])
+    here = [objects[uuid] for uuid in order if uuid in needed]
     tables = {each.name: each.columns for each in here if each.kind in STORED and each.columns}
-    queries = [_query(each) for each in here if each.kind is Kind.VIEW and each.sql is not None]
-    queries += [_query(each) for each in here if each.kind is Kind.MATERIALIZED_VIEW and each.uuid in asked]
+    queries = [
+        AnalysedQuery(each.name, each.sql, tuple(one.name for one in each.columns), is_view=each.kind is Kind.VIEW)
+        for each in here
+        if each.sql and (each.kind is Kind.VIEW or each.uuid in asked)
+    ]
     texts = [AnalysedQuery(each.name, str(each.details["sql"]), optional=True) for each in bridges]
     found = sql.analyse(tables, [*queries, *texts]) if queries or texts else []
     for step in work.plan.steps:
@@ -220,37 +202,13 @@ def _analysed(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
     return {step.name.casefold(): each for step, each in outputs if each is not None}
 
 
-def _query(obj: RecordedObject) -> AnalysedQuery:
-    names = tuple(each.name for each in obj.columns)
-    return AnalysedQuery(obj.name, obj.sql or "", names, is_view=obj.kind is Kind.VIEW)
-
-
 def _analyse_rewrite(work: Work, sql: SqlEngine, step: Step) -> None:
-    """The table may get its name only in an earlier step, so what is there now is looked for by its recorded name."""
+    # The table may get its name only in an earlier step, so what is there now is looked for by its recorded name.
     known = work.recorded.by_uuid.get(step.uuid) if step.uuid is not None else None
     table = work.table(known.name if known is not None else step.name) or work.table(step.name)
-    if table is None:
-        return
-    columns = tuple(Column(each.name, each.type) for each in table.entry.columns)
-    sql.analyse({step.name: columns}, [AnalysedQuery(step.name, ReplaceRows(work, step).query(table))])
-
-
-def _journalled(work: Work, step: Step) -> AppliedStep:
-    """Do the step.
-
-    :raises StepError: it can't be done
-    :raises LeaseLostError: another deploy took over; nothing more is written
-    """
-    mechanism = mechanism_of(work, step)
-    try:
-        with _failure_noted(work, deploys.end_step, step.seq, StepState.FAILED):
-            return _run(work, step, mechanism)
-    except DeployError:
-        raise
-    except Exception as error:
-        problem = _message(error)
-        problem += "" if isinstance(error, RfrError) else f": {str(error).partition(chr(10))[0][:300]}"
-        raise mechanism.refused(problem, "") from error
+    if table is not None:
+        columns = tuple(Column(each.name, each.type) for each in table.entry.columns)
+        sql.analyse({step.name: columns}, [AnalysedQuery(step.name, ReplaceRows(work, step).query(table))])
 
 
 @contextmanager
@@ -270,7 +228,10 @@ def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RfrError) else type(error).__name__
 
 
-def _run(work: Work, step: Step, mechanism: Mechanism) -> AppliedStep:
+def _run(work: Work, step: Step) -> AppliedStep:
+    """Do the step, and note what becomes of it."""
+    mechanism = mechanism_of(work, step)
+
     def start(connection: Connection, now: int) -> None:
         deploys.start_step(connection, work.deploy_id, step.seq, token=work.lease.token, now=now)
         if "keep_days" in step.details:
@@ -284,15 +245,23 @@ def _run(work: Work, step: Step, mechanism: Mechanism) -> AppliedStep:
         shown = orjson.dumps(evidence).decode()
         deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=shown)
 
-    found = bool(mechanism.probe())
-    work.lease.write(start)
-    if not found:
-        _do(work, mechanism)
-    if mechanism.probe() is False:
-        raise mechanism.refused("the catalog does not show its change")
-    evidence = mechanism.evidence()
-    work.lease.write(end)
-    return AppliedStep.of(step, evidence, found=found)
+    try:
+        with _failure_noted(work, deploys.end_step, step.seq, StepState.FAILED):
+            found = bool(mechanism.probe())
+            work.lease.write(start)
+            if not found:
+                _do(work, mechanism)
+            if mechanism.probe() is False:
+                raise mechanism.refused("the catalog does not show its change")
+            evidence = mechanism.evidence()
+            work.lease.write(end)
+            return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, evidence)
+    except DeployError:
+        raise
+    except Exception as error:
+        problem = _message(error)
+        problem += "" if isinstance(error, RfrError) else f": {str(error).partition(chr(10))[0][:300]}"
+        raise mechanism.refused(problem, "") from error
 
 
 def _do(work: Work, mechanism: Mechanism) -> None:
@@ -312,14 +281,12 @@ def _do(work: Work, mechanism: Mechanism) -> None:
 
 def _close(connection: Connection, now: int, work: Work) -> int:
     """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
-    plan = work.plan
+    plan, ours = work.plan, work.deploy_id
     stepped = {each.uuid for each in plan.steps}
     # Records of objects that a step changed bear the deploy's id, as their properties do.
-    records = (
-        replace(each, deploy_id=work.deploy_id if each.uuid in stepped else each.deploy_id) for each in plan.records
-    )
-    base, forgotten = (plan.base_revision, plan.version, work.deploy_id), map(str, plan.forgotten)
+    records = (replace(each, deploy_id=ours) if each.uuid in stepped else each for each in plan.records)
+    base, forgotten = (plan.base_revision, plan.version, ours), map(str, plan.forgotten)
     revision = write_registry(connection, plan.project, *base, now, entries=map(entry_of, records), forgotten=forgotten)
-    deploys.end_deploy(connection, work.deploy_id, DeployState.DONE, now=now, revision=revision)
-    deploys.abandon_others(connection, plan.project, work.deploy_id)
+    deploys.end_deploy(connection, ours, DeployState.DONE, now=now, revision=revision)
+    deploys.abandon_others(connection, plan.project, ours)
     return revision

@@ -1,40 +1,89 @@
-"""Garbage collection of retired tables, and forgetting objects: they leave the registry and keep their rows.
-
-Only tables are deleted that carry our marker, that nothing uses, and whose time has come."""
+"""What is done besides the steps: the history of deploys is written, retired tables are deleted, objects forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.execution.engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
 from airflow_provider_rfr.builtins.execution.work import TOKEN
-from airflow_provider_rfr.builtins.spec import Kind, is_retired
-from airflow_provider_rfr.builtins.state import (
-    DEPLOY,
-    DONE,
-    EMPTIED,
-    MARKER,
-    PROJECT,
-    STAMP,
-    STEP,
-    WAS,
-    RecordedObject,
-    RegistryState,
-)
-from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.builtins.planning.plan import Plan
+from airflow_provider_rfr.builtins.spec import Kind, is_retired, nearest
+from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
+from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError
+from airflow_provider_rfr.lake.commits import append_once
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.sinks.registry import needed_physicals
 from airflow_provider_rfr.store import deploys
-from airflow_provider_rfr.store.deploys import Garbage, read_registry, write_registry
-from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.deploys import read_registry, write_registry
+from airflow_provider_rfr.store.engine import ControlStore, instant
 from airflow_provider_rfr.store.leases import Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+_log = logging.getLogger(__name__)
+_MIGRATIONS: Final = "rfr_system.migration_history"
+_OVER: Final = {"done": "done", "abandoned": "failed"}
+_OF_DEPLOY: Final = ("deploy_id", "project", "from_version", "to_version", "base_revision", "plan_hash", "actor")
+
+
+def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
+    """Add each step of the project's newest finished deploys to the package's history, once.
+
+    That includes a deploy whose process died before it could do so. A history that can't be written is only a warning:
+    the deploy itself is done.
+    """
+    try:
+        with store.read() as connection:
+            over = [each for each in deploys.history(connection, project) if each.state in _OVER]
+            rows = [row for each in over for row in _history(each, deploys.steps_of(connection, each.deploy_id))]
+        append_once(catalog, _MIGRATIONS, rows, keys=("deploy_id", "seq"), scope={"project": project})
+    except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
+        _log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
+
+
+def plan_of(deploy: deploys.Deploy) -> Plan | None:
+    """The plan that a deploy carried out; None if another version of this package wrote it in a format of its own."""
+    try:
+        return Plan.from_json(orjson.loads(deploy.plan))
+    except PlanError:
+        return None
+
+
+def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> Iterator[dict[str, Any]]:
+    same, plan = {name: getattr(deploy, name) for name in _OF_DEPLOY}, plan_of(deploy)
+    planned = {} if plan is None else {each.seq: each for each in plan.steps}
+    yield {**same, **_outcome(deploy), "seq": 0, "state": _OVER[deploy.state]}
+    for each in steps:
+        evidence = orjson.loads(each.evidence or "{}")
+        row = {
+            **same,
+            **_outcome(each),
+            "seq": each.seq,
+            "object_id": each.uuid,
+            "object_name": each.name,
+            "how": each.action,
+            "state": {"done": "done", "planned": "skipped"}.get(each.state, "failed"),
+            "rows_after": evidence.get("rows"),
+            "snapshot_after": evidence.get("snapshot_after"),
+        }
+        if (step := planned.get(each.seq)) is not None:
+            row |= {"kind": step.kind.value, "reason": step.reason, "changes": step.changes, "loses": step.loses}
+        yield row
+
+
+def _outcome(each: deploys.Deploy | deploys.JournalStep) -> dict[str, Any]:
+    times = {"started_at": each.started_at, "ended_at": each.ended_at}
+    moments = {name: None if time is None else instant(time) for name, time in times.items()}
+    return {**moments, "attempts": each.attempts, "error": each.error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +105,7 @@ def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
 
     :raises DeployBusyError: another deploy holds the lease
     """
-    outcomes: dict[str, tuple[str, str]] = {}
+    outcomes: dict[str, dict[str, str]] = {"deleted": {}, "gone": {}, "kept": {}, "failed": {}}
     with acquire(store, project) as lease:
         with store.read() as connection:
             now = store.now(connection)
@@ -67,30 +116,27 @@ def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
         for each in queue:
             name = each.physical
             if each.not_before > now:
-                outcomes[name] = "kept", "its time has not come"
+                outcome, why = "kept", "its time has not come"
             elif each.deploy_id in unfinished:
-                outcomes[name] = "kept", "its deploy did not finish, and may continue with it"
+                outcome, why = "kept", "its deploy did not finish, and may continue with it"
             elif name.casefold() in current or not is_retired(name):
-                outcomes[name] = "kept", "it is in use"
+                outcome, why = "kept", "it is in use"
             else:
-                outcomes[name] = _delete(catalog, lease, each, needed)
-    deleted, kept, failed = (
-        {name: why for name, (found, why) in outcomes.items() if found == outcome}
-        for outcome in ("deleted", "kept", "failed")
-    )
-    return Collected(tuple(deleted), kept, failed)
+                outcome, why = _delete(catalog, lease, each, needed)
+            outcomes[outcome][name] = why
+    return Collected(tuple(outcomes["deleted"]), outcomes["kept"], outcomes["failed"])
 
 
-def _delete(catalog: Catalog, lease: Lease, row: Garbage, needed: Collection[str]) -> tuple[str, str]:
+def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collection[str]) -> tuple[str, str]:
     """Delete a table, unless it is not ours or a sink needs it; a failure does not stop the others."""
     name = row.physical
     try:
         table = MigratedTable.load(catalog, name)
-        if table is not None and table.properties.get(MARKER) != row.uuid:
-            return "kept", "it does not carry our marker"
-        if table is not None and table.entry.uuid in needed:
-            return "kept", "a sink still reads from it"
         if table is not None:
+            if table.properties.get(MARKER) != row.uuid:
+                return "kept", "it does not carry our marker"
+            if table.entry.uuid in needed:
+                return "kept", "a sink still reads from it"
             lease.ensure()
             purge_table(catalog, name)
         lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
@@ -103,7 +149,8 @@ def _delete(catalog: Catalog, lease: Lease, row: Garbage, needed: Collection[str
         return "failed", problem
 
 
-_MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, WAS, EMPTIED)
+_OF_STEPS: Final = (state.PROJECT, state.DEPLOY, state.STAMP, state.STEP, state.DONE, state.WAS, state.EMPTIED)
+_MARKS: Final = (MARKER, TOKEN, *_OF_STEPS)
 
 
 def forget_objects(
@@ -114,43 +161,33 @@ def forget_objects(
     A crash in the middle leaves objects recorded and without their marker; calling it again finishes the work.
 
     :param sql: needed for views, whose properties PyIceberg does not write
-    :raises ConfigurationError: a name is not recorded, a sink exports one of them, or a view needs ``sql``
-    :raises DeployBusyError: another deploy holds the lease
     """
     with acquire(store, project) as lease:
         with store.read() as connection:
-            recorded, deploy_id = read_recorded(connection, project), read_registry(connection, project).deploy_id
+            recorded = read_recorded(connection, project)
+            base = (recorded.revision, recorded.version, read_registry(connection, project).deploy_id)
         by_key = {each.key: each for each in recorded.objects}
         if unknown := [name for name in names if name.casefold() not in by_key]:
-            known = ", ".join(sorted(by_key)[:5]) or "nothing"
-            raise ConfigurationError("name", f"{unknown[0]} is not recorded", f"recorded is {known}")
+            raise ConfigurationError("name", f"{unknown[0]} is not recorded", nearest(unknown[0], by_key))
         leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
-        _check_forgettable(recorded, leaving, sql)
         for each in leaving:
-            _unmark(catalog, each, sql, lease)
-        gone, base = [str(each.uuid) for each in leaving], (recorded.revision, recorded.version, deploy_id)
+            if each.kind is Kind.SINK:
+                raise ConfigurationError("name", f"{each.name} is a sink", "remove it by its declaration")
+            if each.kind is Kind.VIEW and sql is None:
+                raise ConfigurationError("sql", f"{each.name} is a view", "give an engine")
+            if sink := next((sink for sink in recorded.sinks if sink.source == each.uuid), None):
+                raise ConfigurationError("name", f"the sink {sink.name} exports {each.name}", "remove the sink first")
+        for each in leaving:
+            lease.ensure()
+            _unmark(catalog, each, sql)
+        gone = [str(each.uuid) for each in leaving]
         lease.write(lambda connection, now: write_registry(connection, project, *base, now, forgotten=gone))
     return tuple(each.name for each in leaving)
 
 
-def _check_forgettable(recorded: RegistryState, leaving: Sequence[RecordedObject], sql: SqlEngine | None) -> None:
-    gone = {each.uuid: each.name for each in leaving}
-    for sink in recorded.sinks:
-        if sink.source in gone and sink.uuid not in gone:
-            problem = f"the sink {sink.name} exports {gone[sink.source]}"
-            raise ConfigurationError("name", problem, "forget or remove the sink first")
-    for each in leaving:
-        if each.kind is Kind.SINK:
-            raise ConfigurationError("name", f"{each.name} is a sink", "remove it by its declaration")
-        if each.kind is Kind.VIEW and sql is None:
-            raise ConfigurationError("sql", f"{each.name} is a view", "give an engine")
-
-
-def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None, lease: Lease) -> None:
-    lease.ensure()
-    if obj.kind is Kind.VIEW:
-        assert sql is not None
-        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS), obj.comment)
+def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None) -> None:
+    if obj.kind is Kind.VIEW and sql is not None:
+        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
         return
     table = MigratedTable.load(catalog, obj.name)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):

@@ -1,24 +1,309 @@
-"""The mechanism of each action, and that of sinks."""
+"""The mechanism of each action: how its step is probed, done, and shown to be done.
+
+Columns, rows and marks of a table change in one Iceberg commit. If another writer commits while rows are computed, the
+commit fails and what that writer added is computed as well. So no row is lost, and no reader ever sees columns without
+their rows. A view gets its marks in the same statement; a user's view gets none, and its steps are done each time.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
 from uuid import UUID
 
+import pyarrow as pa
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.desired import instance_id
-from airflow_provider_rfr.builtins.execution import _tables, _views
-from airflow_provider_rfr.builtins.execution.work import Mechanism, Work
+from airflow_provider_rfr.builtins.execution.refresh import files_family, inputs_summary
+from airflow_provider_rfr.builtins.execution.work import TOKEN, Mechanism, Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.spec import Kind
+from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, MARKER, STEP, broken_mark, encode
+from airflow_provider_rfr.exceptions import LeaseLostError
+from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
+from airflow_provider_rfr.lake.increments import MIGRATION_TAG
+from airflow_provider_rfr.lake.inventory import COMMENT
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
+from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
+from airflow_provider_rfr.lake.types import quoted
 from airflow_provider_rfr.sinks.registry import decide_sink, hold_snapshots, register_sink
+from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.sinks import delete_sink
+
+log = logging.getLogger(__name__)
+
+
+class TableStep(Mechanism):
+    def table(self) -> MigratedTable:
+        found = self.work.table(self.name)
+        if found is None:
+            raise self.refused("it is gone from the catalog")
+        return found
+
+    def probe(self) -> bool:
+        return self.is_done(self.table().properties)
+
+    def evidence(self) -> dict[str, Any]:
+        table = self.work.table(self.name)
+        if table is None:
+            return {}
+        found = {"rows": table.entry.rows, "snapshot_after": table.tagged_snapshot(MIGRATION_TAG, self.work_id)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def change(self) -> TableChange:
+        """What becomes of the table besides its rows; with the marks, which are a part of the same commit."""
+        details, record = self.step.details, self.record
+        updates, tighten = details.get("updates", ()), details.get("tighten", ())
+        # After these, the keys have to be set again, if a key column is concerned.
+        moved = bool(tighten) or any(each["op"] in ("drop", "relax", "rename") for batch in updates for each in batch)
+        keys = record.keys if moved or "keys" in details else None
+        return TableChange(updates, tighten, details.get("partitioning"), keys, self.properties(), self.unset())
+
+    def refuse_nulls(self, columns: Sequence[str]) -> None:
+        if columns:
+            problem = f"{', '.join(columns)} can't be required: there are rows without a value"
+            raise self.refused(problem, "fill them in, declare it as optional, or rewrite it with an expression")
+
+    def computed(self, target: FileTarget) -> tuple[Sequence[StoredFile], dict[str, str]]:
+        """The result of the object's query, or the list of the declared objects, in files; and the commit's summary."""
+        summary = {MIGRATION_TAG: self.work_id}
+        sql = self.step.details.get("sql")
+        if sql is None:
+            schema = pa.schema([field.remove_metadata() for field in target.rows])
+            listed = pa.Table.from_pylist(_listed_objects(self.work), schema=schema)
+            return [file for file, _ in target.write(listed)], summary
+        objects = {each.key: each for each in self.work.objects.values()}
+        summary |= inputs_summary(self.record, objects, self.work.catalog)
+        return self.engine.compute(query=str(sql), table=self.name, target=target), summary
+
+
+class CreateTable(TableStep):
+    """Make the table with its marks and its rows, all in one commit: one with a query is never empty."""
+
+    def probe(self) -> bool:
+        table = self.work.table(self.name)
+        if table is not None and not self.is_marked(table.properties):
+            raise self.refused("something has that name already")
+        return table is not None
+
+    def do(self) -> None:
+        record, work = self.record, self.work
+        definition = table_definition(record.columns, record.partitioning, record.keys, self.properties())
+        new = NewTable(work.catalog, self.name, definition)
+        files: Sequence[StoredFile] = ()
+        summary: dict[str, str] = {}
+        if self.step.kind is Kind.MATERIALIZED_VIEW or self.step.details.get("lists_objects"):
+            target = new.target(files_family(record.uuid, f"create {self.work_id}"))
+            files, summary = self.computed(target)
+            self.refuse_nulls(nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
+        work.lease.ensure()
+        new.commit(files, summary)
+        made = self.table()
+        try:
+            work.lease.ensure()
+        except LeaseLostError:
+            # Before there was a table, nothing could fence this deploy. It goes, if nobody has changed it.
+            there = work.table(self.name)
+            ours = there is not None and there.properties.get(TOKEN) == str(work.lease.token)
+            if there is not None and ours and there.is_as(made):
+                purge_table(work.catalog, self.name)
+            raise
+
+
+class AlterTable(TableStep):
+    """Change columns, partitioning, keys, properties in one commit, without a snapshot."""
+
+    def do(self) -> None:
+        table, change = self.table(), self.change()
+        if change.tighten:
+            origins = table.origins(change)
+            required = (str(each["column"]).casefold() for each in change.tighten)
+            self.refuse_nulls(table.with_nulls(origins[name] for name in required if name in origins))
+        table.alter(change)
+
+
+class ReplaceRows(TableStep):
+    """Put other rows in the place of all rows, or none, in one commit; refused where a required column would have a
+    NULL. Sinks skip the snapshot by its tag."""
+
+    def do(self) -> None:
+        table, change = self.table(), self.change()
+        # The mark changes with each commit of a deploy: until then, the files of each try are found by the next one.
+        target = table.coming(change, files_family(self.record.uuid, table.properties.get(STEP, "")))
+        files: Sequence[StoredFile] = ()
+        summary = {MIGRATION_TAG: self.work_id}
+        if self.step.how is Action.RECOMPUTE:
+            files, summary = self.computed(target)
+        elif self.step.how is Action.REWRITE and table.snapshot_id is not None:
+            sql, snapshot = self.query(table), table.snapshot_id
+            files = self.engine.compute(query=sql, table=self.name, target=target, snapshot=snapshot)
+            before, after = table.rows(), sum(each.rows for each in files)
+            if after != before:
+                raise self.refused(f"{before} rows became {after}; nothing was changed", "")
+        self.refuse_nulls(nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
+        self.work.lease.ensure()
+        # Of a materialized view there is a snapshot in any case, so that a refresh at the same time can't commit too.
+        table.replace_rows(change, files, target, summary, always=self.step.kind is Kind.MATERIALIZED_VIEW)
+        try:
+            target.collect(files)
+        except OSError as error:
+            log.warning("files of earlier runs could not be collected: %s", error)
+
+    def query(self, table: MigratedTable) -> str:
+        """The table's rows with its coming columns: by an expression, by the column they came from, or NULL."""
+        expressions = {name.casefold(): text for name, text in self.step.details.get("expressions", {}).items()}
+        origins = table.origins(self.change())
+        parts = []
+        for column in self.record.columns:
+            origin = origins.pop(column.name.casefold(), None)
+            text = expressions.get(column.name.casefold()) or ("NULL" if origin is None else quoted(origin))
+            parts.append(f"CAST(({text}) AS {column.type}) AS {quoted(column.name)}")
+        # A column that others added, and that nobody declares, keeps its values.
+        parts += map(quoted, origins.values())
+        return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, self.name.split('.')))}"
+
+
+class RenameTable(TableStep):
+    """Mark the table, then rename it: a rename is not a commit, so it can't carry the mark."""
+
+    def probe(self) -> bool:
+        there = self.work.table(self.step.details["to"])
+        if there is not None and self.is_marked(there.properties):
+            return True
+        self.is_done(self.table().properties)
+        return False
+
+    def do(self) -> None:
+        table = self.table()
+        if not self.is_marked(table.properties):
+            table.alter(TableChange(properties=self.marks()))
+            self.work.lease.ensure()
+            table = self.table()
+        table.rename(self.step.details["to"])
+
+    def settle(self, connection: Connection, now: int) -> None:
+        """A table that was retired and has a name again is not to be deleted."""
+        deploys.retract(connection, self.work.plan.project, self.name)
+
+
+class RetireTable(TableStep):
+    """Rename the table out of the way, to be collected; its properties stay."""
+
+    def probe(self) -> bool:
+        retired = self.work.table(self.work.retired_name(self.name))
+        if retired is not None and self.is_ours(retired.properties):
+            return True
+        table = self.work.table(self.name)
+        return table is None or self.is_done(table.properties)
+
+    def do(self) -> None:
+        self.table().rename(self.work.retired_name(self.name))
+
+
+def _listed_objects(work: Work) -> list[dict[str, Any]]:
+    """What the registry is going to hold, in the order of names."""
+    stepped = {each.uuid for each in work.plan.steps}
+    return [
+        {
+            **encode(obj),
+            "id": str(obj.uuid),
+            "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
+            "project": work.plan.project,
+            "reads": [each.name for each in obj.deps],
+            "query": obj.raw_sql,
+            "executed_query": obj.sql,
+            "version": work.spec.version,
+            "deploy_id": work.deploy_id if obj.uuid in stepped else obj.deploy_id,
+        }
+        for obj in sorted(work.objects.values(), key=lambda each: each.key)
+    ]
+
+
+class ViewStep(Mechanism):
+    def probe(self) -> bool | None:
+        if self.step.user:
+            return None
+        view = self.work.view(self.name)
+        return view is not None and self.is_done(view.properties)
+
+
+class DefineView(ViewStep):
+    def do(self) -> None:
+        self.engine.create_view(self.name, str(self.step.details["sql"]), self.properties(), self.record.columns)
+
+
+class DescribeView(DefineView):
+    """Write properties and comment; a view with declared columns is defined again, for their comments."""
+
+    def do(self) -> None:
+        if self.record.columns and self.step.how is not Action.ADOPT:
+            super().do()
+        else:
+            gone = dict.fromkeys((COMMENT, *self.unset()))
+            self.engine.set_view_properties(self.name, {**gone, **self.properties()})
+
+
+class BridgeView(ViewStep):
+    """Give the view the types that its columns are going to have: its text is the same but for casts of its outputs,
+    and can be read before and after the change. A user's own text is kept in a property."""
+
+    def do(self) -> None:
+        view, outputs = self.work.view(self.name), self.work.bridged.get(self.name.casefold())
+        if view is not None and outputs is not None:
+            text = str(self.step.details["sql"])
+            casts = ", ".join(f"CAST({quoted(name)} AS {type}) AS {quoted(name)}" for name, type in outputs)
+            marks = {BRIDGED: text} if self.step.user else self.marks()
+            self.engine.create_view(self.name, f"SELECT {casts} FROM (\n{text}\n)", {**view.properties, **marks})
+        elif view is not None and not self.step.user:
+            # Its present text can't be run over what it is going to read, so nothing would hold before and after.
+            self.engine.set_view_properties(self.name, self.marks())
+
+
+class RebindUsersView(ViewStep):
+    """Define a user's view again with its own text, properties and comment; it does not become ours."""
+
+    def do(self) -> None:
+        view = self.work.view(self.name)
+        said = {} if view is None else view.properties
+        if MARKER in said:
+            raise self.refused("it is not a user's view any more")
+        kept = {name: value for name, value in said.items() if name not in (BRIDGED, BROKEN)}
+        self.engine.create_view(self.name, str(self.step.details["sql"]), kept)
+
+
+class MarkBrokenView(ViewStep):
+    def do(self) -> None:
+        if (view := self.work.view(self.name)) is not None:
+            mark = broken_mark(view.query, self.step.details["broken"])
+            self.engine.set_view_properties(self.name, {BROKEN: mark})
+
+
+class RenameView(ViewStep):
+    def probe(self) -> bool:
+        view = self.work.view(self.step.details["to"])
+        return view is not None and self.is_marked(view.properties)
+
+    def do(self) -> None:
+        to = self.step.details["to"]
+        view = self.work.view(to)
+        if view is None or not self.is_ours(view.properties):
+            self.engine.rename_view(self.name, to)
+        self.engine.set_view_properties(to, self.marks())
+
+
+class DropView(ViewStep):
+    def probe(self) -> bool:
+        view = self.work.view(self.name)
+        return view is None or self.is_done(view.properties)
+
+    def do(self) -> None:
+        self.engine.drop_view(self.name)
 
 
 class SinkStep(Mechanism):
-    """A sink is nothing but rows of the store, written when the step is marked as done; one that goes needs no more
-    snapshots."""
+    """Write rows of the store when the step is marked as done; a sink that goes needs no more snapshots."""
 
     def probe(self) -> None:
         return None
@@ -36,51 +321,39 @@ class SinkStep(Mechanism):
         if how is Action.REMOVE:
             delete_sink(connection, identity)
         elif how in (Action.CREATE, Action.METADATA):
-            spec, source = self._declared().sink, UUID(details["source"])
+            instance = self.record.instance
+            # Its declaration, or that of the template which it was made from.
+            spec = next(
+                each.sink
+                for each in self.work.spec.objects
+                if identity == (each.id if instance is None else instance_id(each.id, instance))
+            )
             assert spec is not None
-            columns, renamed = details["columns"], details.get("renamed", {})
+            source, columns, renamed = UUID(details["source"]), details["columns"], details.get("renamed", {})
             register_sink(connection, identity, self.name, spec, source, columns, renamed, now)
         else:
             about = str(details.get("since", self.work.deploy_id))
             decide_sink(connection, identity, how.value, self.step.reason, now, about=about)
 
-    def _declared(self) -> BuiltinObject:
-        """Its declaration, or that of the template which it was made from."""
-        instance = self.record.instance
-        return next(
-            each
-            for each in self.work.spec.objects
-            if self.step.uuid == (each.id if instance is None else instance_id(each.id, instance))
-        )
-
 
 _TABLES: Final[dict[Action, type[Mechanism]]] = {
-    Action.CREATE: _tables.CreateTable,
-    Action.ADOPT: _tables.AlterTable,
-    Action.METADATA: _tables.AlterTable,
-    Action.EVOLVE: _tables.AlterTable,
-    Action.REWRITE: _tables.ReplaceRows,
-    Action.RECOMPUTE: _tables.ReplaceRows,
-    Action.REPLACE_EMPTY: _tables.ReplaceRows,
-    Action.RENAME: _tables.RenameTable,
-    Action.DROP: _tables.RetireTable,
-    Action.REMOVE: _tables.RetireTable,
+    Action.CREATE: CreateTable,
+    **dict.fromkeys((Action.ADOPT, Action.METADATA, Action.EVOLVE), AlterTable),
+    **dict.fromkeys((Action.REWRITE, Action.RECOMPUTE, Action.REPLACE_EMPTY), ReplaceRows),
+    Action.RENAME: RenameTable,
+    **dict.fromkeys((Action.DROP, Action.REMOVE), RetireTable),
 }
 _VIEWS: Final[dict[Action, type[Mechanism]]] = {
-    Action.CREATE: _views.DefineView,
-    Action.REPLACE: _views.DefineView,
-    Action.REBIND: _views.DefineView,
-    Action.BRIDGE: _views.BridgeView,
-    Action.METADATA: _views.DescribeView,
-    Action.ADOPT: _views.DescribeView,
-    Action.RENAME: _views.RenameView,
-    Action.DROP: _views.DropView,
-    Action.REMOVE: _views.DropView,
+    **dict.fromkeys((Action.CREATE, Action.REPLACE, Action.REBIND), DefineView),
+    **dict.fromkeys((Action.ADOPT, Action.METADATA), DescribeView),
+    Action.BRIDGE: BridgeView,
+    Action.RENAME: RenameView,
+    **dict.fromkeys((Action.DROP, Action.REMOVE), DropView),
 }
 _USERS_VIEWS: Final[dict[Action, type[Mechanism]]] = {
-    Action.REBIND: _views.RebindUsersView,
-    Action.BRIDGE: _views.BridgeView,
-    Action.MARK_BROKEN: _views.MarkBrokenView,
+    Action.REBIND: RebindUsersView,
+    Action.BRIDGE: BridgeView,
+    Action.MARK_BROKEN: MarkBrokenView,
 }
 
 

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
-from airflow_provider_rfr.builtins.state import (
-    BRIDGED,
-    BROKEN,
-    MARKER,
-    STAMP,
-    ActualState,
-    Constraints,
-    LiveKind,
-    LiveObject,
-    RecordedObject,
-    RegistryState,
-    UserView,
-    broken_mark,
-    decode,
-    dumps,
-    names_since,
-)
-from airflow_provider_rfr.exceptions import DeployError, QueryError
-from airflow_provider_rfr.lake.commits import CommitConflictError, retry_conflicts
+from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
+from airflow_provider_rfr.exceptions import QueryError
+from airflow_provider_rfr.lake.commits import retry_conflicts
 from airflow_provider_rfr.lake.inventory import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
@@ -45,13 +30,13 @@ if TYPE_CHECKING:
 
 def read_recorded(connection: Connection, project: str) -> RegistryState:
     """What is recorded, sinks and all, as of one moment."""
-    state = read_registry(connection, project)
-    objects = tuple(decode(RecordedObject, json.loads(each.body)) for each in state.entries)
-    return RegistryState(state.revision, state.version, objects, sink_states(connection))
+    found = read_registry(connection, project)
+    objects = tuple(state.decode(RecordedObject, json.loads(each.body)) for each in found.entries)
+    return RegistryState(found.revision, found.version, objects, sink_states(connection))
 
 
 def entry_of(obj: RecordedObject) -> Entry:
-    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, dumps(obj).decode())
+    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, state.dumps(obj).decode())
 
 
 def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[RegistryState, ActualState]:
@@ -60,10 +45,9 @@ def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[Reg
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
     tables, views = list_tables(catalog), list_views(catalog)
-    found = {each.key: each for each in (_live(entry, recorded) for entry in tables)}
-    for view in (_live(entry, recorded) for entry in views):
-        found.setdefault(view.key, view)
     entries: tuple[TableEntry | ViewEntry, ...] = (*views, *tables)
+    # Where a table and a view have one name, the table counts.
+    found = {each.key: each for each in (_live(entry, recorded) for entry in entries)}
     # Of a source, too, a user's star shows all columns.
     columns = {each.name.casefold(): tuple(one.name for one in each.columns) for each in entries}
     users = tuple(_user_view(each, catalog.name, columns) for each in views if _marker_of(each.properties) is None)
@@ -71,19 +55,20 @@ def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[Reg
 
 
 def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
-    marker = _marker_of(entry.properties)
+    marker, properties = _marker_of(entry.properties), dict(entry.properties)
     known = recorded.by_uuid.get(marker) if marker is not None else None
     columns = tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns)
     if known is not None and known.kind is Kind.SOURCE:
         # Of a source only declared columns count: the refresh adds others, and that is not drift.
         declared = {each.name.casefold() for each in known.columns}
         columns = tuple(each for each in columns if each.name.casefold() in declared)
-    properties, stamp = dict(entry.properties), entry.properties.get(STAMP)
+    stamp = properties.get(state.STAMP)
     if isinstance(entry, ViewEntry):
-        return LiveObject(entry.name, LiveKind.VIEW, marker, columns, None, properties, stamp=stamp, query=entry.query)
-    constraints, size = Constraints(entry.partitioning, entry.keys), (entry.rows, entry.bytes)
-    names = names_since(recorded.revision, entry.properties)
-    return LiveObject(entry.name, LiveKind.TABLE, marker, columns, constraints, properties, *size, stamp, names=names)
+        kind = state.LiveKind.VIEW
+        return LiveObject(entry.name, kind, marker, columns, None, properties, stamp=stamp, query=entry.query)
+    constraints = state.Constraints(entry.partitioning, entry.keys)
+    of = (state.LiveKind.TABLE, marker, columns, constraints, properties, entry.rows, entry.bytes, stamp)
+    return LiveObject(entry.name, *of, names=state.names_since(recorded.revision, properties))
 
 
 def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:
@@ -103,10 +88,10 @@ def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tup
 
 
 def _user_view(entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]]) -> UserView:
-    own = entry.properties.get(BRIDGED, "")
+    own = entry.properties.get(state.BRIDGED, "")
     bridged = own != "" and own != entry.query and own in entry.query
-    mark, _, why = entry.properties.get(BROKEN, "").partition(" ")
-    broken = why if mark and broken_mark(entry.query, why).startswith(f"{mark} ") else None
+    mark, _, why = entry.properties.get(state.BROKEN, "").partition(" ")
+    broken = why if mark and state.broken_mark(entry.query, why).startswith(f"{mark} ") else None
     query, reads = own if bridged else entry.query, view_reads(entry, catalog, columns)
     pinned = (None, False) if bridged or "*" not in entry.query else _pinned(entry, catalog, columns)
     return UserView(entry.name, query, reads, broken, bridged, *pinned)
@@ -130,7 +115,7 @@ def _pinned(
         text = expand_stars(entry.query, columns_of, namespace)
     except QueryError:
         return None, False
-    if text == entry.query or not is_star_last(entry.query, columns_of, namespace):
+    if text == entry.query or not is_star_last(entry.query):
         return text, False
     given = [each.casefold() for each in output_columns(text, columns_of, namespace)]
     shown = [each.name.casefold() for each in entry.columns]
@@ -148,9 +133,6 @@ def _marker_of(properties: Mapping[str, str]) -> UUID | None:
         return None
 
 
-_TRIES: Final = 20
-
-
 def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     """Mark the tables of unfinished steps of other deploys with this lease's token.
 
@@ -161,13 +143,8 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     with store.read() as connection:
         begun = begun_steps(connection, lease.name)
     for step in begun:
-        if step.token >= lease.token or step.uuid is None:
-            continue
-        try:
-            retry_conflicts(_TRIES)(_mark, catalog, step, lease)
-        except CommitConflictError as error:
-            problem = f"others committed {_TRIES} times while it was marked; deploy when fewer write"
-            raise DeployError(f"{step.name}: {problem}") from error
+        if step.token < lease.token and step.uuid is not None:
+            retry_conflicts(20)(_mark, catalog, step, lease)
 
 
 def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:

@@ -1,11 +1,8 @@
 """Refreshing materialized views: the query's rows in the place of all rows, in one commit, if anything came.
 
-The summary of that commit, and of a deploy's that computes the rows, names the snapshots of all tables that the query
-reads. A refresh that finds the same ones has nothing to do.
-
-A refresh takes no lease, so that one of an hour stops no deploy. It works on the table as it was loaded, and commits if
-it is still that: of two that change the table at once, refreshes or deploys, one commits and the other starts again. A
-table that a deploy has changed is refreshed once that deploy is finished: until then its query is in no registry.
+The commit's summary, also of a deploy's, names the snapshots of all tables that the query reads. A refresh takes no
+lease: of two that change the table at once, refreshes or deploys, one commits and the other starts again. A table that
+a deploy has changed is refreshed once that deploy is finished: until then its query is in no registry.
 """
 
 from __future__ import annotations
@@ -44,18 +41,20 @@ _TRIES: Final = 3
 
 
 def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], catalog: Catalog) -> dict[str, str]:
-    """What the summary of a commit says of the tables that its rows come from; empty if one of them can't be told.
-
-    To be called before they are read: what is committed to them meanwhile then counts as not read.
+    """What the summary of a commit says of the tables that its rows come from; empty if one of them can't be told. To
+    be called before they are read: what is committed to them meanwhile then counts as not read.
 
     :param objects: all of the registry, by name as it is compared
     """
     snapshots: dict[str, int | None] = {}
 
+    def names(reads: Sequence[Dependency]) -> list[str]:
+        return [each.name.removeprefix(f"{catalog.name.casefold()}.") for each in reads]
+
     def of_view(name: str) -> list[str] | None:
         known = objects.get(name)
         if known is not None and known.kind is Kind.VIEW:
-            return _names(known.deps, catalog)
+            return names(known.deps)
         table = load_table(catalog, name if known is None else known.name)
         if table is not None:
             change = last_change(table)
@@ -63,22 +62,16 @@ def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], c
             return None
         view = find_view(catalog, name) if known is None else None
         reads = None if view is None else view_reads(view, catalog.name)
-        return None if reads is None else _names(reads, catalog)
+        return None if reads is None else names(reads)
 
-    if snapshots.keys() != set(tables_below(_names(obj.deps, catalog), of_view)):
+    if snapshots.keys() != set(tables_below(names(obj.deps), of_view)):
         return {}
     return {_INPUTS: json.dumps(snapshots, sort_keys=True, separators=(",", ":"))}
 
 
-def _names(reads: Sequence[Dependency], catalog: Catalog) -> list[str]:
-    return [each.name.removeprefix(f"{catalog.name.casefold()}.") for each in reads]
-
-
 def files_family(identity: UUID, since: str) -> str:
-    """The prefix of the names of files with an object's rows.
-
-    It is the same for each process that tries, until one commits. So files of a dead one are collected, and files of a
-    commit never are.
+    """The prefix of the names of files with an object's rows: the same for each process that tries, until one commits.
+    So files of a dead one are collected, and files of a commit never are.
 
     :param since: a value that changes with the commit
     """
@@ -87,10 +80,8 @@ def files_family(identity: UUID, since: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What became of one materialized view.
+    """What became of one materialized view; ``state``: ``refreshed``, or ``unchanged`` if nothing had come for it.
 
-    :ivar state: ``refreshed``, or ``unchanged`` if nothing had come since its rows were computed
-    :ivar rows: that it has now; None where that is not known
     :ivar snapshot_id: its newest one, as text, because Airflow's pages round numbers of this size
     """
 
@@ -125,11 +116,8 @@ def refresh(
 
 
 def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: ControlStore) -> dict[str, bool]:
-    """Whether something came, by name, for the same materialized views as :func:`refresh`; takes no Spark.
-
-    :raises ConfigurationError: a name is not that of a deployed materialized view
-    :raises StepError: one can't be refreshed
-    """
+    """Whether something came, by name, for the same materialized views as :func:`refresh`; takes no Spark, and raises
+    the same errors of names and deploys."""
     deployed = _Deployed(project, catalog, store)
     return {each.obj.name: each.is_due for each in map(deployed.load, deployed.chosen(names))}
 

@@ -10,25 +10,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.execution.engine import Outputs, SqlEngine
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
 from airflow_provider_rfr.builtins.spec import RETIRED, STORED, CatalogSpec, Kind
-from airflow_provider_rfr.builtins.state import (
-    DEPLOY,
-    DONE,
-    EMPTIED,
-    MARKER,
-    PROJECT,
-    STAMP,
-    STEP,
-    WAS,
-    RecordedObject,
-    RegistryState,
-    done_mark,
-    was_mark,
-)
+from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, STEP, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import StepError
-from airflow_provider_rfr.lake.inventory import ViewEntry, find_view
+from airflow_provider_rfr.lake.inventory import COMMENT, ViewEntry, find_view
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.store.leases import Lease
 
@@ -47,11 +35,7 @@ def token_of(properties: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """A deploy at work.
-
-    :ivar recorded: as it was before
-    :ivar bridged: outputs that a view under a change is going to have, by its name as it is compared
-    """
+    """A deploy at work; ``bridged``: outputs that views under a change are going to have, by names as compared."""
 
     deploy_id: str
     plan: Plan
@@ -73,17 +57,13 @@ class Work:
         return f"{name}{RETIRED}{self.deploy_id[:8]}"
 
     def table(self, name: str) -> MigratedTable | None:
-        """A table as it is now.
-
-        :raises LeaseLostError: another deploy took over, and has marked it
-        """
+        """A table as it is now; refused if another deploy took over, and has marked it."""
         found = MigratedTable.load(self.catalog, name)
         if found is not None and token_of(found.properties) > self.lease.token:
             self.lease.ensure()
         return found
 
     def view(self, name: str) -> ViewEntry | None:
-        """A view as it is now."""
         return find_view(self.catalog, name)
 
 
@@ -96,10 +76,7 @@ class Mechanism:
         self.name = step.name
 
     def probe(self) -> bool | None:
-        """Whether it is done; None: the catalog can't show it, and it is done again.
-
-        :raises StepError: what has the name is not the object
-        """
+        """Whether it is done; None: the catalog can't show it, and it is done again."""
         raise NotImplementedError
 
     def do(self) -> None:
@@ -132,17 +109,16 @@ class Mechanism:
         return StepError(self.name, self.step.how.value, problem, remedy)
 
     def is_done(self, properties: Mapping[str, str]) -> bool:
-        """Whether what has these properties carries the step's mark.
-
-        :raises StepError: it is not the object
-        """
-        marker = properties.get(MARKER)
-        if marker != str(self.step.uuid) and not (marker is None and self.step.how is Action.ADOPT):
+        """Whether what has these properties carries the step's mark; refused if it is not the object."""
+        if not self.is_ours(properties) and (MARKER in properties or self.step.how is not Action.ADOPT):
             raise self.refused("what has the name does not carry our marker: no deploy made it")
         return self.is_marked(properties)
 
+    def is_ours(self, properties: Mapping[str, str]) -> bool:
+        return properties.get(MARKER) == str(self.step.uuid)
+
     def is_marked(self, properties: Mapping[str, str]) -> bool:
-        return properties.get(MARKER) == str(self.step.uuid) and properties.get(STEP) == self.work_id
+        return self.is_ours(properties) and properties.get(STEP) == self.work_id
 
     def marks(self) -> dict[str, str]:
         """The properties that name the deploy and the step which changed the object last."""
@@ -150,37 +126,37 @@ class Mechanism:
 
     def properties(self) -> dict[str, str]:
         """All properties that the object's table or view is to have."""
-        record, plan = self.record, self.work.plan
-        said = {"comment": record.comment, "owner": record.owner}
-        if self.step.kind in STORED:
-            said[WAS] = was_mark(plan.base_revision, record.columns)
-        if self.step.how in (Action.CREATE, Action.REPLACE_EMPTY) and self.step.kind in STORED:
-            said[EMPTIED] = f"{plan.base_revision}/{self.work.deploy_id}"
-        return {
-            **{name: value for name, value in said.items() if value is not None},
-            **record.properties,
+        record, base = self.record, self.work.plan.base_revision
+        found = {
+            **_declared(record),
             MARKER: str(record.uuid),
-            PROJECT: plan.project,
-            STAMP: record.contract,
+            state.PROJECT: self.work.plan.project,
+            state.STAMP: record.contract,
             **self.marks(),
-            DONE: done_mark(plan.base_revision, record, self._inputs()),
+            state.DONE: state.done_mark(base, record, self._inputs()),
         }
+        if self.step.kind in STORED:
+            found[state.WAS] = state.was_mark(base, record.columns)
+            if self.step.how in (Action.CREATE, Action.REPLACE_EMPTY):
+                found[state.EMPTIED] = f"{base}/{self.work.deploy_id}"
+        return found
+
+    def unset(self) -> list[str]:
+        """Properties that an earlier deploy wrote and that are no longer declared."""
+        before = self.work.recorded.by_uuid.get(self.record.uuid)
+        return [] if before is None else sorted(_declared(before).keys() - _declared(self.record).keys())
 
     def _inputs(self) -> list[tuple[UUID, str]]:
         """Ids of what the object reads, with the last step of each."""
         found = []
         for each in self.record.deps:
-            read = self.work.objects.get(each.uuid)
-            if read is not None:
+            if (read := self.work.objects.get(each.uuid)) is not None:
                 held = self.work.view(read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
                 found.append((read.uuid, held.properties.get(STEP, "") if held is not None else ""))
         return found
 
-    def unset(self) -> list[str]:
-        """Properties that an earlier deploy wrote and that are no longer declared."""
-        record, before = self.record, self.work.recorded.by_uuid.get(self.record.uuid)
-        gone = [str(each) for each in self.step.details.get("unset", ())]
-        for name in ("comment", "owner"):
-            if getattr(before, name, None) is not None and getattr(record, name) is None:
-                gone.append(name)
-        return [each for each in gone if each not in record.properties]
+
+def _declared(record: RecordedObject) -> dict[str, str]:
+    """Properties of a table or view that its declaration gives."""
+    said = {COMMENT: record.comment, "owner": record.owner, **record.properties}
+    return {name: value for name, value in said.items() if value is not None}

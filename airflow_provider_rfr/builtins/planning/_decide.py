@@ -1,31 +1,27 @@
-"""The decision about each object: what a deploy does to it, from its own changes and those of what it reads.
-
-Objects are decided in the order of their reads, so that every input is decided before its readers.
-"""
+"""The decision about each object: what a deploy does to it, from its own changes and those of what it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator
+from dataclasses import replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, inputs_of, record_of
+from airflow_provider_rfr.builtins.desired import DesiredObject, relation
+from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, States, inputs_of, record_of
 from airflow_provider_rfr.builtins.planning._exports import decide_sink
 from airflow_provider_rfr.builtins.planning._origin import Origin, find, whose
 from airflow_provider_rfr.builtins.planning._table import decide_table
 from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, NO_EFFECTS, NOTHING, Effects
-from airflow_provider_rfr.builtins.planning.plan import Action, Policies
+from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Kind
-from airflow_provider_rfr.builtins.state import DONE, STEP, ActualState, LiveKind, RegistryState, done_mark
+from airflow_provider_rfr.builtins.state import DONE, STEP, LiveKind, done_mark
 
 _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
 """Differences after which a view keeps its text."""
 
 
 def _decide_view(decision: Decision, origin: Origin, inputs: Inputs) -> None:
-    """Decide about a view. Views hold no rows, so they need no instruction; what counts is what they read."""
     desired, known = decision.desired, decision.desired.recorded
     decision.details = {"sql": desired.sql}
     was_view = known is None or relation(known.kind) is LiveKind.VIEW
@@ -71,45 +67,36 @@ _LIST = "rfr_system.builtin_objects"
 """The package's own table whose rows list the declared objects; it is filled again when these change."""
 
 
-@dataclass
 class Decider:
     """Decides about every object, one after the other.
 
-    :ivar accepted: losses that somebody accepted: names of objects, or of columns behind them, as they are compared
-    :ivar leaving: ids of objects that give up their names
-    :ivar downgrade: why an older version may not change anything; None: it is not older
+    :param leaving: ids of objects that give up their names
     """
 
-    desired_state: DesiredState
-    recorded: RegistryState
-    live: ActualState
-    policies: Policies
-    accepted: Set[str]
-    leaving: Container[UUID]
-    downgrade: Reason | None
-    _decisions: dict[UUID, Decision] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._old_names = {each.key: each for each in self.recorded.objects}
-        self._user_views = {each.key: each for each in self.live.user_views}
+    def __init__(self, states: States, leaving: Container[UUID | None]) -> None:
+        self._states, self._leaving = states, leaving
+        self._recorded, self._live, self._wanted = states.recorded, states.live, states.wanted
+        self._decisions: dict[UUID, Decision] = {}
+        self._old_names = {each.key: each for each in states.recorded.objects}
+        self._user_views = {each.key: each for each in states.live.user_views}
 
     def decide(self) -> dict[UUID, Decision]:
         """All decisions, what is read before its readers."""
-        for desired in self.desired_state.objects.values():
+        for desired in self._wanted.objects.values():
             self._decisions[desired.uuid] = self._decided(desired)
         return self._decisions
 
     def _decided(self, desired: DesiredObject) -> Decision:
-        origin = find(desired, self.policies, self.leaving, self.live.unfinished)
+        origin = find(desired, self._states, self._leaving)
         inputs = inputs_of(desired, self._decisions)
-        problems = [*self.desired_state.problems.get(desired.uuid, ()), *origin.conflicts, *inputs.gone]
+        problems = [*self._wanted.problems.get(desired.uuid, ()), *origin.conflicts, *inputs.gone]
         decision = Decision(desired, drift=origin.drift, problems=problems)
         decision.note_differences()
         if desired.kind is Kind.SINK:
             source = self._decisions.get(desired.reads[0].uuid) if desired.reads[0].uuid is not None else None
-            decide_sink(decision, source, unfinished=desired.uuid in self.live.unfinished)
+            decide_sink(decision, source, unfinished=desired.uuid in self._live.unfinished)
         elif desired.kind in STORED:
-            decide_table(decision, origin, inputs, self.policies, self.accepted)
+            decide_table(decision, origin, inputs, self._states)
         else:
             _decide_view(decision, origin, inputs)
         if "load_anew" not in decision.details and self._is_done(desired):
@@ -119,8 +106,8 @@ class Decider:
         self._leave(decision)
         self._rename(decision)
         decision.problems += self._name_problems(decision)
-        if self.downgrade is not None and decision.touched:
-            decision.problems.insert(0, self.downgrade)
+        if self._states.downgrade is not None and decision.touched:
+            decision.problems.insert(0, self._states.downgrade)
             decision.paste = []
         return decision
 
@@ -134,27 +121,27 @@ class Decider:
         elif there.key == desired.key:
             decision.how = Action.REPLACE if there.kind is LiveKind.VIEW else Action.METADATA
         if decision.leaves and known.kind in STORED and known.keep is not False:
-            decision.lose({known.name: "all rows"}, self.accepted)
+            decision.lose({known.name: "all rows"}, self._states.accepted)
 
     def _is_done(self, desired: DesiredObject) -> bool:
         """Whether an unfinished deploy has brought it to the desired state, from inputs that do not change."""
         live = desired.live
-        if live is None or DONE not in live.properties or desired.uuid not in self.live.unfinished:
+        if live is None or DONE not in live.properties or desired.uuid not in self._live.unfinished:
             return False
         read = [self._decisions[each.uuid] for each in desired.reads if each.uuid in self._decisions]
         if any(each.touched for each in read):
             return False
         held = ((each.desired.uuid, each.desired.live) for each in read)
         inputs = [(identity, there.properties.get(STEP, "") if there is not None else "") for identity, there in held]
-        return live.properties[DONE] == done_mark(self.recorded.revision, record_of(desired, 0), inputs)
+        return live.properties[DONE] == done_mark(self._recorded.revision, record_of(desired, 0), inputs)
 
     def _rename(self, decision: Decision) -> None:
         desired, known, live = decision.desired, decision.desired.recorded, decision.desired.live
         if known is not None and relation(desired.kind) is not None:
             if live is None or live.marker != desired.uuid or decision.how is Action.CREATE:
                 return
-            by_hand = live.key not in (known.key, desired.key) and decision.drift and self.policies.drift == "fail"
-            decision.renamed = live.key != desired.key and not by_hand
+            by_hand = live.key not in (known.key, desired.key) and decision.drift
+            decision.renamed = live.key != desired.key and not (by_hand and self._states.policies.drift == "fail")
         if known is not None and known.key != desired.key and not decision.renamed and not decision.done:
             decision.how = decision.how or Action.METADATA
 
@@ -162,10 +149,9 @@ class Decider:
         """Its own name is taken, or a name that it reads is not there any more."""
         desired, kind = decision.desired, decision.desired.kind.value
         if relation(desired.kind) is not None:
-            there = self.live.objects.get(desired.key)
+            there = self._live.objects.get(desired.key)
             takes_name = desired.recorded is not None and (decision.renamed or decision.how is Action.CREATE)
-            stays = there is not None and (there.marker is None or there.marker not in self.leaving)
-            if takes_name and there is not None and stays and there.marker != desired.uuid:
+            if takes_name and there is not None and there.marker not in self._leaving and there.marker != desired.uuid:
                 yield because(Why.NAME_TAKEN, kind, desired.obj.name, whose(there, desired.uuid))
             if desired.key in self._user_views and desired.live is None:
                 yield because(Why.NAME_OF_USER_VIEW, kind, desired.obj.name, self._user_views[desired.key].name)
@@ -173,22 +159,18 @@ class Decider:
             old = self._old_names.get(each.name)
             if each.uuid is not None or old is None:
                 continue
-            now = self.desired_state.objects.get(old.uuid)
+            now = self._wanted.objects.get(old.uuid)
             if now is not None:
                 yield because(Why.READS_RENAMED, old.name, now.obj.name)
-            elif old.uuid not in self.desired_state.kept:
+            elif old.uuid not in self._wanted.kept:
                 yield because(Why.READS_NOT_DECLARED, old.name)
 
     def _list_objects(self, decision: Decision) -> None:
         """Fill the list of the declared objects again when one comes, goes, or is called something else."""
-        known, declared = self.recorded.by_uuid, self.desired_state
-        found = []
-        for desired in sorted(declared.objects.values(), key=lambda each: each.key):
-            before = known.get(desired.uuid)
-            if before is None or (before.key, before.kind) != (desired.key, desired.kind):
-                found.append(f"{'+' if before is None else '~'} {desired.obj.name}")
-        gone = known.keys() - declared.objects.keys() - declared.kept
-        found += [f"- {known[each].name}" for each in sorted(gone, key=lambda each: known[each].key)]
+        known = [each for each in self._recorded.objects if each.uuid not in self._wanted.kept]
+        before = {(each.uuid, each.key, each.kind): f"- {each.name}" for each in known}
+        now = {(each.uuid, each.key, each.kind): f"+ {each.obj.name}" for each in self._wanted.objects.values()}
+        found = sorted({**now, **before}[each] for each in now.keys() ^ before.keys())
         if not found:
             return
         if decision.how in (None, Action.METADATA, Action.EVOLVE):

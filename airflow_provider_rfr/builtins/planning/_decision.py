@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredObject
+from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, release
 from airflow_provider_rfr.builtins.fingerprint import contract_of, definition_of, same_query
 from airflow_provider_rfr.builtins.planning.columns import (
     ALL,
@@ -22,12 +23,12 @@ from airflow_provider_rfr.builtins.planning.columns import (
     met,
     pending_renames,
 )
-from airflow_provider_rfr.builtins.planning.plan import Action
+from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, Kind, namespace_of
+from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, CatalogSpec, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
-from airflow_provider_rfr.builtins.state import LiveKind, RecordedObject
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import QueryError
 
 FORMAT: Final = "format-version"
@@ -41,14 +42,14 @@ def same_names(old: Sequence[str], new: Sequence[str]) -> bool:
     return [each.casefold() for each in old] == [each.casefold() for each in new]
 
 
-def _constraints(obj: BuiltinObject | RecordedObject) -> tuple[Any, ...]:
-    names = ([each.casefold() for each in some] for some in (obj.keys, obj.partitioning))
-    return (*names, obj.properties.get(FORMAT))
+def _same_constraints(obj: BuiltinObject, known: RecordedObject) -> bool:
+    same_format = obj.properties.get(FORMAT) == known.properties.get(FORMAT)
+    return same_format and same_names(obj.keys, known.keys) and same_names(obj.partitioning, known.partitioning)
 
 
-def _metadata(obj: BuiltinObject | RecordedObject) -> tuple[Any, ...]:
-    properties = {name: value for name, value in obj.properties.items() if name != FORMAT}
-    return (obj.keep, obj.comment, obj.owner, obj.exportable, properties)
+def _metadata(obj: BuiltinObject | RecordedObject) -> dict[str, str | None]:
+    properties = {f"property {name}": value for name, value in obj.properties.items() if name != FORMAT}
+    return {"comment": obj.comment, "owner": obj.owner, **properties}
 
 
 @dataclass(slots=True)
@@ -84,6 +85,15 @@ class Decision:
     input_reasons: dict[UUID, Reason] = field(default_factory=dict)
     done: bool = False
 
+    @property
+    def touched(self) -> bool:
+        return self.how is not None or self.renamed or self.leaves
+
+    @property
+    def old_name(self) -> str:
+        """The name that readers of before know."""
+        return (self.desired.recorded or self.desired.obj).name
+
     def note_differences(self) -> None:
         """Compare the object with its record, field by field."""
         obj, known, sql = self.desired.obj, self.desired.recorded, self.desired.sql
@@ -94,15 +104,16 @@ class Decision:
         # A sink has another source if that has another id; a new name does not make it another one.
         source, before = (tuple(each.uuid for each in some) for some in (self.desired.reads, known.deps))
         fed = obj.kind is not Kind.SINK or source == before
+        policies = (obj.keep, obj.exportable) == (known.keep, known.exportable)
         found = {
             Why.KIND_CHANGED: obj.kind is not known.kind,
             Why.RENAMED: obj.key != known.key,
             Why.COLUMNS_CHANGED: bool(changes - NULLABILITY - {Change.COMMENT}),
-            Why.CONSTRAINTS_CHANGED: bool(changes & NULLABILITY) or _constraints(obj) != _constraints(known),
+            Why.CONSTRAINTS_CHANGED: bool(changes & NULLABILITY) or not _same_constraints(obj, known),
             Why.QUERY_CHANGED: not same_query(obj.query, known.raw_sql),
             Why.DEFINITION_CHANGED: definition_of(obj) != known.definition or not fed,
             Why.STAR_CHANGED: obj.query == known.raw_sql and None not in (sql, known.sql) and sql != known.sql,
-            Why.METADATA_CHANGED: Change.COMMENT in changes or _metadata(obj) != _metadata(known),
+            Why.METADATA_CHANGED: Change.COMMENT in changes or not policies or _metadata(obj) != _metadata(known),
         }
         facts = {Why.KIND_CHANGED: (known.kind.value, obj.kind.value), Why.RENAMED: (known.name,)}
         self.differences = {why: because(why, *facts.get(why, ())) for why, is_so in found.items() if is_so}
@@ -111,17 +122,18 @@ class Decision:
     def note_metadata(self) -> None:
         """Note what a step has to write, and to take away, where the metadata changed."""
         known, obj = self.desired.recorded, self.desired.obj
-        if known is not None and Why.METADATA_CHANGED in self.differences:
-            self.words += metadata_words(obj, known)
-            if gone := sorted(set(known.properties) - set(obj.properties)):
-                self.details["unset"] = gone
+        if known is None or Why.METADATA_CHANGED not in self.differences:
+            return
+        before, now = _metadata(known), _metadata(obj)
+        for name in sorted({*before, *now}):
+            if before.get(name) != now.get(name):
+                old, new = ("nothing" if each.get(name) is None else repr(each[name]) for each in (before, now))
+                self.words.append(f"~ {name}: {old} -> {new}")
+        if gone := sorted(known.properties.keys() - obj.properties.keys()):
+            self.details["unset"] = gone
 
     def lose(self, losses: Mapping[str, str], accepted: Set[str]) -> None:
-        """Note what would be lost, and what stops that.
-
-        :param losses: names to accept, and what they stand for
-        :param accepted: names as they are compared
-        """
+        """Note what would be lost (names to accept, and what they stand for), and what stops that."""
         reason = self.desired.keep_reason
         for name, what in losses.items():
             if reason is not None:
@@ -131,7 +143,7 @@ class Decision:
         self.losses |= losses
 
     def becomes(self, contents: frozenset[str] = EVERYTHING) -> Effects:
-        """Effects of an object that is created again under its name: all contents, and those columns that changed."""
+        """Effects of an object that is created again: all contents, and those columns that changed."""
         known, obj = self.desired.recorded, self.desired.obj
         if known is None:
             return Effects(EVERYTHING, contents)
@@ -141,10 +153,9 @@ class Decision:
         return Effects.of(known.columns, obj.columns, self.column_changes, contents)
 
     def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of its columns as they are and as they are going to be, as they are compared; none where they are not
-        known."""
-        known, live, sql = self.desired.recorded, self.desired.live, self.desired.sql
-        now = _outputs(self.desired.obj, sql)
+        """Names of its columns now and afterwards, as they are compared; none where they are not known."""
+        known, live = self.desired.recorded, self.desired.live
+        now = _outputs(self.desired.obj, self.desired.sql)
         if known is None:
             return (), now
         before = _outputs(known, known.sql)
@@ -159,18 +170,55 @@ class Decision:
         self.how, self.details, self.words, self.losses, self.input_reasons = None, {}, [], {}, {}
         self.done = True
 
-    @property
-    def touched(self) -> bool:
-        return self.how is not None or self.renamed or self.leaves
+    def step(self, how: Action) -> Step:
+        """What comes or changes."""
+        obj, live = self.desired.obj, self.desired.live
+        # What leaves before it comes is lost by the step that drops it.
+        losses = {} if self.leaves else self.losses
+        return Step(
+            obj.id,
+            obj.name,
+            obj.kind,
+            how,
+            tuple(dict.fromkeys(self.reasons)),
+            tuple(self.words),
+            self.details,
+            tuple(losses),
+            tuple(losses.values()),
+            live.rows if live is not None else None,
+            live.bytes if live is not None else None,
+        )
+
+    def finding(self) -> Finding:
+        """What stops the deploy."""
+        obj, problems = self.desired.obj, tuple(dict.fromkeys(self.problems))
+        return Finding(obj.name, obj.kind, problems, obj.id, tuple(self.words), tuple(self.paste), str(obj.place))
 
 
 Decisions = Mapping[UUID, Decision]
 
 
-def by_old_name(decisions: Decisions) -> dict[str, Decision]:
-    """By the names that readers of before know; a new object does not hide the one that gives its name up."""
-    found = sorted(decisions.values(), key=lambda each: each.desired.recorded is not None)
-    return {(each.desired.recorded or each.desired).key: each for each in found}
+@dataclass(frozen=True)
+class States:
+    """What a plan is a function of."""
+
+    spec: CatalogSpec
+    wanted: DesiredState
+    recorded: RegistryState
+    live: ActualState
+    policies: Policies
+
+    @cached_property
+    def accepted(self) -> frozenset[str]:
+        """Losses that somebody accepted: names of objects, or of columns behind them, as they are compared."""
+        return self.policies.accept_data_loss | {each.key for each in self.spec.removed}
+
+    @cached_property
+    def downgrade(self) -> Reason | None:
+        """Why nothing may be changed, if an older version plans."""
+        before, now = self.recorded.version, self.spec.version
+        is_older = before is not None and release(now) < release(before)
+        return because(Why.DOWNGRADE, before, now) if is_older else None
 
 
 def _outputs(obj: BuiltinObject | RecordedObject, sql: str | None) -> tuple[str, ...]:
@@ -205,11 +253,11 @@ def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
 
 @dataclass(slots=True)
 class Inputs:
-    """What an object notices of the changes of what it reads.
+    """What an object notices of the changes of what it reads, by the ids of its inputs.
 
-    :ivar shape: id -> reason, of inputs of which it reads a column that has another type or name
-    :ivar contents: likewise, of which it reads rows that may be others
-    :ivar gone: what it reads and won't find
+    :ivar shape: a column has another type or name
+    :ivar contents: rows may be others
+    :ivar gone: what it won't find
     """
 
     shape: dict[UUID, Reason] = field(default_factory=dict)
@@ -229,8 +277,6 @@ def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
         if before.get(each.name) not in (None, each.uuid):
             found.shape[each.uuid] = found.contents[each.uuid] = because(Why.READS_ANOTHER, name)
             continue
-        if effects is NO_EFFECTS:
-            continue
         if columns := met(effects.shape, each.columns):
             found.shape[each.uuid] = reads(name, columns)
         if columns := met(effects.contents, each.columns):
@@ -243,29 +289,10 @@ def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
 
 
 def reads(name: str, columns: list[str]) -> Reason:
-    """Which columns are read."""
     return because(Why.READS, name if columns == [ALL] else ", ".join(f"{name}.{each}" for each in columns))
 
 
 def lost_column(name: str, column: str, now: str) -> Reason:
-    """A column is read that is not there any more.
-
-    :param now: what it is called; empty for a dropped one
-    """
-    if now:
-        return because(Why.READS_RENAMED, f"{name}.{column}", now)
-    return because(Why.READS_REMOVED, f"{name}.{column}")
-
-
-def metadata_words(obj: BuiltinObject, known: RecordedObject) -> Iterator[str]:
-    """What is said about the object and changed, but its columns' comments."""
-    for name in ("comment", "owner"):
-        yield from _word(name, getattr(known, name), getattr(obj, name))
-    for name in sorted({*known.properties, *obj.properties}):
-        yield from _word(f"property {name}", known.properties.get(name), obj.properties.get(name))
-
-
-def _word(name: str, before: str | None, after: str | None) -> Iterator[str]:
-    if before != after:
-        old, new = ("nothing" if each is None else repr(each) for each in (before, after))
-        yield f"~ {name}: {old} -> {new}"
+    """A column is read that is not there any more; ``now`` is what it is called, empty for a dropped one."""
+    facts = (f"{name}.{column}", now) if now else (f"{name}.{column}",)
+    return because(Why.READS_RENAMED if now else Why.READS_REMOVED, *facts)

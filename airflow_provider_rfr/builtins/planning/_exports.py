@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator
+from dataclasses import replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, metadata_words
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
 from airflow_provider_rfr.builtins.planning.columns import pending_renames
-from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Blocked, Dependent, Policies, Step
+from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RegistryState
@@ -32,9 +32,8 @@ _CHOICES = {
 
 
 def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool) -> None:
-    """Decide about a declared sink by itself; what its source's change means for it follows in :func:`exports`.
+    """Decide about a declared sink by itself; what its source's change means for it follows in :class:`Exports`.
 
-    :param source: the decision about its source, if that is declared
     :param unfinished: a deploy that did not finish began to change it, so its row may not be as recorded
     """
     renamed = _follow_columns(decision, source) if source is not None else {}
@@ -45,14 +44,12 @@ def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool
     decision.details |= {"renamed": renamed} if renamed else {}
     if read.uuid is None:
         decision.problems.append(because(Why.NO_SUCH_SOURCE, desired.obj.sink.source))
-    if known is None:
+    if known is None or known.kind is not Kind.SINK:
         decision.how = Action.CREATE
-        decision.reasons.append(because(Why.NEW))
-    elif known.kind is not Kind.SINK:
-        decision.how = Action.CREATE
+        decision.reasons += (because(Why.NEW),) if known is None else ()
     elif decision.differences.keys() - {Why.RENAMED} or renamed:
         decision.how = Action.METADATA
-        decision.words += metadata_words(desired.obj, known)
+        decision.note_metadata()
         name = desired.obj.sink.source
         decision.reasons += [because(Why.COLUMN_RENAMED, f"{name}.{old}", new) for old, new in renamed.items()]
     elif unfinished:
@@ -61,10 +58,7 @@ def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool
 
 
 def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
-    """Bring what a sink reads to the names that its source's columns get, and return those that are new, by the old.
-
-    A column that goes and is needed is a problem already; what can be pasted is the rest of the columns.
-    """
+    """Bring what a sink reads to the names that its source's columns get, and return those that are new, by the old."""
     desired, theirs = decision.desired, source.desired
     sink, read = desired.obj.sink, desired.reads[0]
     if sink is None or read.columns is None:
@@ -79,6 +73,7 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     decision.desired = replace(desired, reads=(replace(read, columns=now),))
     spelled = {each.name.casefold(): each.name for each in theirs.obj.columns}
     if any(gone.get(each) == "" for each in now):
+        # That it goes is a problem already; what can be pasted is the rest of the columns.
         names = sink.columns or [spelled.get(each, each) for each in now]
         kept = [name for name, each in zip(names, now, strict=True) if gone.get(each) != ""]
         decision.paste += [f"columns: {json.dumps(kept, ensure_ascii=False)}"] if kept else []
@@ -86,62 +81,72 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     return {old: spelled[new.casefold()] for old in known if (new := called.get(old)) and new.casefold() in now}
 
 
-@dataclass(frozen=True)
 class Exports:
-    """The decisions about all sinks.
-
-    :ivar dependents: every sink whose source changes, with what becomes of it
-    :ivar steps: of sinks whose rows are gone, by id
-    :ivar blocked: sinks without a decision, by id
-    """
-
-    dependents: list[Dependent] = field(default_factory=list)
-    steps: dict[UUID, Step] = field(default_factory=dict)
-    blocked: dict[UUID, Blocked] = field(default_factory=dict)
-
-
-def exports(
-    decisions: Decisions, recorded: RegistryState, policies: Policies, leftover_sinks: Iterable[SinkState] = ()
-) -> Exports:
     """What the changes mean for every sink, declared or made by users.
 
-    :param leftover_sinks: made by an unfinished deploy and not declared; they are removed
+    :ivar dependents: every sink whose source changes, with what becomes of it
+    :ivar steps: of sinks whose rows are gone
+    :ivar blocked: sinks that nobody decided about
     """
-    found, rows = Exports(), {each.uuid: each for each in recorded.sinks}
-    sinks = [each for each in recorded.sinks if each.uuid not in decisions and each not in leftover_sinks]
-    moved = set[UUID]()
+
+    def __init__(self, states: States, decisions: Decisions, removed: Container[UUID | None]) -> None:
+        self.dependents: list[Dependent] = []
+        self.steps: list[Step] = []
+        self.blocked: list[Finding] = []
+        self._policies = states.policies
+        found = _sinks(decisions, states.recorded, removed)
+        for state, moved in sorted(found, key=lambda each: (each[0].name.casefold(), str(each[0].uuid))):
+            source = decisions.get(state.source)
+            if source is None:
+                continue
+            how = source.how or (Action.RENAME if source.renamed else None)
+            why, since = _replaced(source, how, states.recorded.revision)
+            if why is None and moved:
+                # A cursor is of no use in another source.
+                why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)
+            if why is not None:
+                said, reason = self._choose(state, why, since)
+            elif how is not None:
+                kept = "cursor" if state.cursor is None else f"cursor {state.cursor}"
+                said, reason = "continue", because(_CONTINUES[how], kept)
+            else:
+                continue
+            user = state.uuid not in decisions
+            self.dependents.append(Dependent(state.source, state.name, Kind.SINK, said, reason, state.uuid, user))
+
+    def _choose(self, state: SinkState, why: Reason, since: str | None) -> tuple[str, Reason]:
+        """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy.
+
+        :param since: what it is decided about, so that a decision which was written down already is not taken once more
+        """
+        choice = self._policies.sinks.get(state.name.casefold()) or state.on_replace
+        if choice not in SINKS:
+            problem = because(Why.SINK_UNDECIDED, why, state.name)
+            self.blocked.append(Finding(state.name, Kind.SINK, (problem,), state.uuid))
+            return "undecided", why
+        action, details = Action(choice), {} if since is None else {"since": since}
+        self.steps.append(Step(state.uuid, state.name, Kind.SINK, action, (why,), details=details))
+        return choice, because(_CHOICES[action], why)
+
+
+def _sinks(
+    decisions: Decisions, recorded: RegistryState, removed: Container[UUID | None]
+) -> Iterator[tuple[SinkState, bool]]:
+    """All sinks that stay, and whether they export another source now."""
+    rows = {each.uuid: each for each in recorded.sinks}
+    yield from ((row, False) for row in rows.values() if row.uuid not in decisions and row.uuid not in removed)
     for decision in decisions.values():
         desired, sink, known = decision.desired, decision.desired.obj.sink, decision.desired.recorded
         if sink is None or known is None or decision.how is Action.CREATE or (now := desired.reads[0].uuid) is None:
             continue
         row = rows.get(desired.uuid, SinkState(desired.uuid, desired.obj.name, now))
-        sinks.append(replace(row, name=desired.obj.name, source=now, on_replace=sink.on_replace))
         # An unfinished deploy may have written another source into its row.
-        if {row.source, *(each.uuid for each in known.deps[:1])} - {None, now}:
-            moved.add(desired.uuid)
-    for state in sorted(sinks, key=lambda each: (each.name.casefold(), str(each.uuid))):
-        source = decisions.get(state.source)
-        if source is None:
-            continue
-        how = source.how or (Action.RENAME if source.renamed else None)
-        why, since = _replaced(source, how, recorded.revision)
-        if why is None and state.uuid in moved:
-            # A cursor is of no use in another source.
-            why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)
-        if why is not None:
-            said, reason = _choose(found, state, policies, why, since)
-        elif how is not None:
-            kept = "cursor" if state.cursor is None else f"cursor {state.cursor}"
-            said, reason = "continue", because(_CONTINUES[how], kept)
-        else:
-            continue
-        user = state.uuid not in decisions
-        found.dependents.append(Dependent(state.source, state.name, Kind.SINK, said, reason, state.uuid, user))
-    return found
+        moved = bool({row.source, *(each.uuid for each in known.deps[:1])} - {None, now})
+        yield replace(row, name=desired.obj.name, source=now, on_replace=sink.on_replace), moved
 
 
 def _replaced(source: Decision, how: Action | None, revision: int) -> tuple[Reason | None, str | None]:
-    """Why a cursor in the source holds no longer, None if it does; and the unfinished deploy that emptied it, if one
+    """Why a cursor in the source holds no longer, if it does not, and the unfinished deploy that emptied it, if one
     did."""
     name, live = source.desired.obj.name, source.desired.live
     emptied = live.emptied_by(revision) if live is not None else None
@@ -150,19 +155,3 @@ def _replaced(source: Decision, how: Action | None, revision: int) -> tuple[Reas
     if how is None or how in _CONTINUES:
         return None, None
     return because(Why.EMPTIED if how is Action.REPLACE_EMPTY else Why.MADE_AGAIN, name), None
-
-
-def _choose(found: Exports, state: SinkState, policies: Policies, why: Reason, since: str | None) -> tuple[str, Reason]:
-    """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy.
-
-    :param since: what it is decided about, if not this deploy's own doing: an unfinished deploy that emptied the
-        source, or the id of the new source. A decision that was written down already is not taken once more
-    """
-    choice = policies.sinks.get(state.name.casefold()) or state.on_replace
-    if choice not in SINKS:
-        problem = because(Why.SINK_UNDECIDED, why, state.name)
-        found.blocked[state.uuid] = Blocked(state.name, Kind.SINK, (problem,), state.uuid)
-        return "undecided", why
-    action, details = Action(choice), {} if since is None else {"since": since}
-    found.steps[state.uuid] = Step(0, state.uuid, state.name, Kind.SINK, action, (why,), (), details)
-    return choice, because(_CHOICES[action], why)

@@ -1,7 +1,7 @@
 """Drift, and the origin of a change: what is in the catalog, or what is recorded.
 
-Objects that an unfinished deploy left are not as recorded either. They say so in their properties, written in the
-same commit as the change. That is not drift, and the next deploy starts from what they are."""
+Objects that an unfinished deploy left are not as recorded either, and say so in their properties, written in the same
+commit as the change. That is no drift, and the next deploy starts from what they are."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, relation
-from airflow_provider_rfr.builtins.planning._decision import FORMAT, same_names
-from airflow_provider_rfr.builtins.planning.columns import (
-    ADDS,
-    Change,
-    ColumnChange,
-    diff_columns,
-    folded,
-    pending_renames,
-)
-from airflow_provider_rfr.builtins.planning.plan import Policies
+from airflow_provider_rfr.builtins.planning._decision import FORMAT, States, same_names
+from airflow_provider_rfr.builtins.planning.columns import Change, diff_columns, folded, pending_renames
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import Column, Was, no_entries
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Was, no_entries
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
 
 _BY_HAND = {
@@ -44,12 +36,10 @@ class Origin:
     :ivar there: False: it is to be made
     :ivar left: columns that were added by hand and stay
     :ivar note: why this is not what is recorded
-    :ivar drift: what was changed by hand
     :ivar conflicts: what stops any change of it
-    :ivar adopted: it becomes ours
     :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored
     :ivar told: the columns say what they were
-    :ivar moved: present name -> recorded one, of columns that an unfinished deploy renamed, as they are compared
+    :ivar moved: present name -> recorded one, of columns that an unfinished deploy renamed
     """
 
     there: bool = False
@@ -66,23 +56,21 @@ class Origin:
     moved: Mapping[str, str] = field(default_factory=no_entries)
 
 
-def find(
-    desired: DesiredObject, policies: Policies, leaving: Container[UUID] = (), unfinished: Container[UUID] = ()
-) -> Origin:
+def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> Origin:
     """How the object is found.
 
     :param leaving: ids of objects that give up their names in the same deploy
-    :param unfinished: ids of objects that an unfinished deploy began to change
     """
+    policies, unfinished = states.policies, desired.uuid in states.live.unfinished
     known, live, kind = desired.recorded, desired.live, relation(desired.kind)
     if known is not None and relation(known.kind) is None:
         return _from_record(known)
     if known is not None and live is not None and live.marker == desired.uuid:
-        return _ours(desired, known, live, policies, desired.uuid in unfinished)
+        return _ours(desired, known, live, policies.drift, unfinished)
     if known is not None and live is None:
         # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
         conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
-        again = desired.uuid in unfinished and relation(known.kind) is LiveKind.VIEW
+        again = unfinished and relation(known.kind) is LiveKind.VIEW
         return Origin() if again else Origin(drift=(because(Why.GONE),), conflicts=conflicts)
     if live is None or (known is None and (kind is None or live.marker in leaving)):
         return Origin()
@@ -113,15 +101,12 @@ def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reaso
     elif live.name != desired.obj.name:
         yield because(Why.WRITTEN_SO, live.name)
     elif desired.obj.columns:
-        yield from _by_hand(diff_columns(desired.obj.columns, live.columns))
+        yield from _columns(desired.obj, live)
 
 
-def _ours(
-    desired: DesiredObject, known: RecordedObject, live: LiveObject, policies: Policies, unfinished: bool
-) -> Origin:
+def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, policy: str, unfinished: bool) -> Origin:
     """A recorded object that carries our marker."""
-    changes = diff_columns(known.columns, live.columns) if live.kind is LiveKind.TABLE and live.columns else ()
-    drift = tuple(_drift(desired, known, live, changes))
+    drift = tuple(_drift(desired, known, live))
     # An object under neither name may be a user's copy with its properties; of those only the journal is proof.
     at_home = live.key in (known.key, desired.key)
     # Columns may have exchanged their names, which nothing but the deploy's own word shows.
@@ -132,60 +117,36 @@ def _ours(
         note = because(Why.UNFINISHED, live.properties.get(DEPLOY, "an earlier one"))
         text = live.kind is relation(known.kind) is LiveKind.VIEW and not _is_text(live, desired.sql)
         return _from_live(desired, live, note, rewrite_text=text)
-    if not drift or policies.drift == "fail":
+    if not drift or policy == "fail":
         return _from_record(known, drift=drift)
-    if not at_home and policies.drift == "adopt":
+    if not at_home and policy == "adopt":
         return _from_record(known, drift=drift, conflicts=(because(Why.DECLARE_NAME, live.name),))
     note = because(Why.CHANGED_BY_HAND)
     if relation(known.kind) is LiveKind.VIEW:
-        return _from_record(known, note=note, drift=drift, rewrite_text=policies.drift == "repair")
-    found = _from_live(desired, live, note, drift=drift)
-    return found if policies.drift == "repair" else _adopted(found, desired, known, live, changes)
-
-
-def _adopted(
-    found: Origin, desired: DesiredObject, known: RecordedObject, live: LiveObject, changes: Sequence[ColumnChange]
-) -> Origin:
-    """A table that was changed by hand and stays so: added columns are left, all else has to be declared."""
-    obj, wanted = desired.obj, folded(desired.obj.columns)
-    added = {each.key for each in changes if each.what in ADDS}
-    left = tuple(each for each in live.columns if each.name.casefold() in added - wanted.keys())
-    properties = {name: obj.properties[name] for name in known.properties if name in obj.properties}
-    against = {
-        *_by_hand([each for each in changes if _contradicts(each, wanted, folded(live.columns))]),
-        *_rest(live, obj.partitioning, obj.keys, properties),
-    }
-    conflicts = tuple(because(Why.DECLARE_IT, each) for each in found.drift if each in against)
-    return replace(found, left=left, conflicts=conflicts)
-
-
-def _contradicts(change: ColumnChange, wanted: Mapping[str, Column], there: Mapping[str, Column]) -> bool:
-    if change.what is Change.REORDER:
-        return [each for each in there if each in wanted] != [each for each in wanted if each in there]
-    declared, now = wanted.get(change.key), there.get(change.key)
-    if declared is None or change.what in ADDS:
-        return False
-    return now is None or (declared.type, declared.required) != (now.type, now.required)
+        return _from_record(known, note=note, drift=drift, rewrite_text=policy == "repair")
+    if policy == "repair":
+        return _from_live(desired, live, note, drift=drift)
+    # Added columns are left, all else has to be declared.
+    known_names = folded((*known.columns, *desired.obj.columns))
+    left = tuple(each for each in live.columns if each.name.casefold() not in known_names)
+    declared_otherwise = {_about(each) for each in _differences(desired.obj, live) if each.why is not Why.COLUMN_ADDED}
+    conflicts = tuple(because(Why.DECLARE_IT, each) for each in drift if _about(each) in declared_otherwise)
+    return _from_live(desired, live, note, drift=drift, left=left, conflicts=conflicts)
 
 
 def is_unfinished(known: RecordedObject, live: LiveObject) -> bool:
     """Whether a deploy changed it and did not get as far as the registry."""
-    deploy = live.properties.get(DEPLOY)
-    if deploy is not None and known.deploy_id and deploy != known.deploy_id:
-        return True
-    return live.stamp is not None and live.stamp != known.contract
+    by_another = known.deploy_id and live.properties.get(DEPLOY, known.deploy_id) != known.deploy_id
+    return bool(by_another) or live.stamp not in (None, known.contract)
 
 
-def _drift(
-    desired: DesiredObject, known: RecordedObject, live: LiveObject, changes: Sequence[ColumnChange]
-) -> Iterator[Reason]:
+def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> Iterator[Reason]:
     if live.kind is not relation(known.kind):
         yield because(Why.IS_OTHER_KIND, live.kind.value, known.kind.value)
         return
     if live.key not in (known.key, desired.key):
         yield because(Why.CALLED, live.name)
-    yield from _by_hand(changes)
-    yield from _rest(live, known.partitioning, known.keys, known.properties)
+    yield from _differences(known, live)
     texts = [each for each in (known.sql, desired.sql) if each is not None]
     if live.query is not None and texts and not _is_text(live, *texts):
         yield because(Why.VIEW_TEXT)
@@ -197,30 +158,35 @@ def _is_text(live: LiveObject, *texts: str | None) -> bool:
     return any(each is None or there == each or there.split() == each.split() for each in texts)
 
 
-def _rest(
-    live: LiveObject, partitioning: Sequence[str], keys: Sequence[str], properties: Mapping[str, str]
-) -> Iterator[Reason]:
-    """What else than its columns is not as it should be."""
+def _differences(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
+    """What of a table, and which properties, are not as is said."""
+    if live.kind is LiveKind.TABLE and live.columns:
+        yield from _columns(said, live)
     if live.constraints is not None:
         there = live.constraints
         for why, now, wanted in (
-            (Why.PARTITIONED, there.partitioning, partitioning),
-            (Why.KEYED, there.keys, keys),
+            (Why.PARTITIONED, there.partitioning, said.partitioning),
+            (Why.KEYED, there.keys, said.keys),
         ):
             if not same_names(now, wanted):
                 yield because(why, ", ".join(now) or "nothing", ", ".join(wanted) or "nothing")
-    for name in properties if live.properties else ():
-        if name != FORMAT and live.properties.get(name) != properties[name]:
-            yield because(Why.PROPERTY, name, repr(live.properties.get(name)), repr(properties[name]))
+    for name, value in said.properties.items() if live.properties else ():
+        if name != FORMAT and live.properties.get(name) != value:
+            yield because(Why.PROPERTY, name, repr(live.properties.get(name)), repr(value))
 
 
-def _by_hand(changes: Sequence[ColumnChange]) -> Iterator[Reason]:
-    for each in changes:
+def _columns(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
+    for each in diff_columns(said.columns, live.columns):
         why = _BY_HAND.get(each.what)
         if why is Why.COLUMN_TYPE:
             yield because(why, each.column, each.after, each.before)
         elif why is not None:
             yield because(why, each.after if why is Why.COLUMN_ORDER else each.column)
+
+
+def _about(reason: Reason) -> tuple[Why, tuple[str, ...]]:
+    """What differs, whatever it should be: only the first fact says what it is about."""
+    return reason.why, reason.facts[:1]
 
 
 def _from_record(known: RecordedObject, **more: Any) -> Origin:
@@ -250,8 +216,7 @@ def _as_left(
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
     """A table's columns as an unfinished deploy left them, with all that they were; and which of them it renamed.
 
-    :param names: that they had, as that deploy was told
-    :param said: the recorded columns
+    :param names: that they had, as that deploy was told; ``said`` are the recorded columns
     """
     told = {name: tuple(map(Was, names.get(name, ()))) for name in there}
     left = tuple(replace(each, was=told[name]) for name, each in there.items())

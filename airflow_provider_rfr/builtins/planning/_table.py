@@ -7,14 +7,14 @@ column says, in its ``was``, how they are made."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from airflow_provider_rfr.builtins.desired import relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, same_names
+from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, States, same_names
 from airflow_provider_rfr.builtins.planning._origin import Origin, is_unfinished
 from airflow_provider_rfr.builtins.planning.columns import (
     EVERYTHING,
-    NOTHING,
     Change,
     Effects,
     diff_columns,
@@ -26,24 +26,21 @@ from airflow_provider_rfr.builtins.planning.columns import (
     proposed,
     schema_updates,
 )
-from airflow_provider_rfr.builtins.planning.plan import Action, Load, Policies
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.planning.plan import Action, Load
+from airflow_provider_rfr.builtins.reasons import Why, because
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
 from airflow_provider_rfr.builtins.state import LiveKind
 from airflow_provider_rfr.lake.types import is_plain
 
 
-def decide_table(decision: Decision, origin: Origin, inputs: Inputs, policies: Policies, accepted: Set[str]) -> None:
-    """Decide about an object with a table behind it.
-
-    :param accepted: losses that somebody accepted, by names as they are compared
-    """
+def decide_table(decision: Decision, origin: Origin, inputs: Inputs, states: States) -> None:
+    """Decide about an object with a table behind it."""
     desired, known = decision.desired, decision.desired.recorded
     # A deploy that did not finish may have made the table already.
     is_table = desired.live is not None and desired.live.kind is LiveKind.TABLE and desired.live.marker == desired.uuid
     was_no_table = known is not None and relation(known.kind) is not LiveKind.TABLE and not is_table
     if origin.there and not was_no_table:
-        _Change(decision, origin, accepted).decide(inputs, policies)
+        _Change(decision, origin, states).decide(inputs)
     else:
         decision.how = Action.CREATE
         if desired.sql is not None:
@@ -60,8 +57,8 @@ def decide_table(decision: Decision, origin: Origin, inputs: Inputs, policies: P
 class _Change:
     """How a table that is there becomes the declared one."""
 
-    def __init__(self, decision: Decision, origin: Origin, accepted: Set[str]) -> None:
-        self._decision, self._origin, self._accepted = decision, origin, accepted
+    def __init__(self, decision: Decision, origin: Origin, states: States) -> None:
+        self._decision, self._origin, self._states = decision, origin, states
         self._desired, self._obj = decision.desired, decision.desired.obj
         self._target = (*self._obj.columns, *origin.left)
         self._renames = pending_renames(origin.columns, self._target, recorded=origin.told, moved=origin.moved)
@@ -69,12 +66,12 @@ class _Change:
         self._values = expressions_of(origin.columns, self._target, self._changes, self._renames, origin.moved)
         self._losses: dict[str, str] = {}
 
-    def decide(self, inputs: Inputs, policies: Policies) -> None:
+    def decide(self, inputs: Inputs) -> None:
         decision, origin, known = self._decision, self._origin, self._desired.recorded
         decision.words += map(str, self._changes)
         how = self._with_the_rest(self._columns_and_layout(), inputs)
         # An adopted manual change is kept: writing everything that is declared would revert it.
-        if how is None and (policies.drift == "repair" if origin.drift else origin.note is not None):
+        if how is None and (self._states.policies.drift == "repair" if origin.drift else origin.note is not None):
             how = Action.METADATA
         decision.how = how = Action.ADOPT if origin.adopted else how
         if how is Action.RECOMPUTE and self._obj.query is not None:
@@ -82,8 +79,11 @@ class _Change:
         renamed = {each.column for each in self._changes if each.what is Change.RENAME}
         decision.was_used = renamed | self._values.texts.keys()
         decision.effects = Effects.of(origin.columns, self._target, self._changes, self._contents(how))
-        decision.lose(self._losses, self._accepted)
-        decision.problems += self._maybe_renamed()
+        decision.lose(self._losses, self._states.accepted)
+        for old, new in possible_renames(self._changes):
+            lost = f"{self._obj.name}.{old}"
+            if lost in self._losses and lost.casefold() not in self._states.accepted:
+                decision.problems.append(because(Why.MAYBE_RENAMED, new, old, old))
         if known is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
             # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
             decision.effects |= decision.becomes()
@@ -94,7 +94,7 @@ class _Change:
 
     def _columns_and_layout(self) -> Action | None:
         """The action that columns, partitioning and keys ask for, with its details, losses and problems."""
-        layout, how = self._layout(), gentlest(self._changes)
+        layout, how = dict(self._layout()), gentlest(self._changes)
         if layout and how is not Action.REWRITE:
             how = Action.EVOLVE
         if how is Action.REWRITE or self._values.texts:
@@ -106,15 +106,13 @@ class _Change:
             self._decision.details["expressions"] = dict(self._values.texts)
         return how
 
-    def _layout(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+    def _layout(self) -> Iterator[tuple[str, list[str]]]:
         for said, name in (("partitioned by", "partitioning"), ("keys", "keys")):
             old, new = getattr(self._origin, name), getattr(self._obj, name)
             if not same_names(old, new):
-                words = f"~ {said}: {', '.join(old) or 'nothing'} -> {', '.join(new) or 'nothing'}"
-                self._decision.words.append(words)
-                found[name] = list(new)
-        return found
+                before, now = (", ".join(each) or "nothing" for each in (old, new))
+                self._decision.words.append(f"~ {said}: {before} -> {now}")
+                yield name, list(new)
 
     def _make_values(self) -> Action:
         """Where values are needed that no row has: from the query, from a ``using``, or not at all."""
@@ -145,13 +143,6 @@ class _Change:
             if column.name in self._values.narrowed:
                 yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
 
-    def _maybe_renamed(self) -> Iterator[Reason]:
-        """Questions about columns that nobody let go, while others like them come."""
-        for old, new in possible_renames(self._changes):
-            lost = f"{self._obj.name}.{old}"
-            if lost in self._losses and lost.casefold() not in self._accepted:
-                yield because(Why.MAYBE_RENAMED, new, old, old)
-
     def _with_the_rest(self, how: Action | None, inputs: Inputs) -> Action | None:
         """The action for all of it: there may be more to do than its columns ask for."""
         decision, known = self._decision, self._desired.recorded
@@ -172,9 +163,8 @@ class _Change:
 
     def _contents(self, how: Action | None) -> frozenset[str]:
         """Columns whose values readers may see changed."""
-        if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY):
-            return EVERYTHING
-        return frozenset(map(str.casefold, self._values.texts)) if how is Action.REWRITE else NOTHING
+        changed = map(str.casefold, self._values.texts) if how is Action.REWRITE else ()
+        return EVERYTHING if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY) else frozenset(changed)
 
 
 def _appends(obj: BuiltinObject) -> bool:
@@ -185,17 +175,17 @@ def _appends(obj: BuiltinObject) -> bool:
 
 def _entry(column: Column, was: Was) -> str:
     """The column with its ``was``, as a line of YAML to paste."""
-    parts = {name: value for name, value in (("name", was.name), ("type", was.type), ("using", was.using)) if value}
-    said = ", ".join(f"{name}: {_scalar(value)}" for name, value in parts.items())
-    required = ", required: true" if column.required else ""
-    comment = f", comment: {_scalar(column.comment)}" if column.comment else ""
-    return f"- {{name: {_scalar(column.name)}, type: {_scalar(column.type)}{required}{comment}, was: {{{said}}}}}"
+    said = {"name": was.name, "type": was.type, "using": was.using}
+    parts = {"required": column.required, "comment": column.comment, "was": said}
+    return f"- {_flow({'name': column.name, 'type': column.type, **parts})}"
 
 
-def _scalar(text: str) -> str:
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_flow(each)}' for name, each in value.items() if each)}}}"
     # JSON is YAML: texts in double quotes where a plain word might be read as something else.
-    is_word = is_plain(text) and text.casefold() not in ("null", "true", "false")
-    return text if is_word else json.dumps(text, ensure_ascii=False)
+    is_word = isinstance(value, str) and is_plain(value) and value.casefold() not in ("null", "true", "false")
+    return str(value) if is_word else json.dumps(value, ensure_ascii=False)
 
 
 def _decide_load(decision: Decision) -> None:

@@ -14,37 +14,33 @@ from typing import Any, Final
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.spec import Column, Was
 from airflow_provider_rfr.builtins.sql.parse import columns_read, compose, identifier
+from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.types import TypeChange, classify
 
 
 class Change(str, Enum):
-    """What can happen to a column."""
+    """What can happen to a column, the gentlest action that can do it (in Iceberg's format 2), and its words."""
 
-    ADD = "add"
-    ADD_REQUIRED = "add_required"
-    DROP = "drop"
-    RENAME = "rename"
-    WIDEN = "widen"
-    RETYPE = "retype"
-    REORDER = "reorder"
-    RELAX = "relax"
-    REQUIRE = "require"
-    COMMENT = "comment"
+    how: Action
+    words: str
+
+    def __new__(cls, code: str, how: Action, words: str) -> Change:
+        found = str.__new__(cls, code)
+        found._value_, found.how, found.words = code, how, words
+        return found
+
+    ADD = "add", Action.EVOLVE, "+ column {column} {after}"
+    ADD_REQUIRED = "add_required", Action.REWRITE, "+ column {column} {after}, required"
+    DROP = "drop", Action.EVOLVE, "- column {column} {before} (its values stay in older snapshots until those expire)"
+    RENAME = "rename", Action.EVOLVE, "> column {before} -> {column} (rename)"
+    WIDEN = "widen", Action.EVOLVE, "^ {column}: {before} -> {after} (widen)"
+    RETYPE = "retype", Action.REWRITE, "! {column}: {before} -> {after} (incompatible)"
+    REORDER = "reorder", Action.EVOLVE, "~ column order: {after}"
+    RELAX = "relax", Action.EVOLVE, "~ {column}: required -> optional"
+    REQUIRE = "require", Action.EVOLVE, "~ {column}: optional -> required (if no value is NULL)"
+    COMMENT = "comment", Action.METADATA, "~ {column}: comment"
 
 
-_MECHANISMS: Final[Mapping[Change, tuple[Action, str]]] = {
-    Change.ADD: (Action.EVOLVE, "+ column {column} {after}"),
-    Change.ADD_REQUIRED: (Action.REWRITE, "+ column {column} {after}, required"),
-    Change.DROP: (Action.EVOLVE, "- column {column} {before} (its values stay in older snapshots until those expire)"),
-    Change.RENAME: (Action.EVOLVE, "> column {before} -> {column} (rename)"),
-    Change.WIDEN: (Action.EVOLVE, "^ {column}: {before} -> {after} (widen)"),
-    Change.RETYPE: (Action.REWRITE, "! {column}: {before} -> {after} (incompatible)"),
-    Change.REORDER: (Action.EVOLVE, "~ column order: {after}"),
-    Change.RELAX: (Action.EVOLVE, "~ {column}: required -> optional"),
-    Change.REQUIRE: (Action.EVOLVE, "~ {column}: optional -> required (if no value is NULL)"),
-    Change.COMMENT: (Action.METADATA, "~ {column}: comment"),
-}
-"""The gentlest mechanism that can do each of them, for a table in Iceberg's format 2, and the words for people."""
 ADDS: Final = frozenset({Change.ADD, Change.ADD_REQUIRED})
 NULLABILITY: Final = frozenset({Change.RELAX, Change.REQUIRE})
 NEEDS_VALUES: Final = frozenset({Change.ADD_REQUIRED, Change.RETYPE})
@@ -74,7 +70,7 @@ class ColumnChange:
         return self.column.casefold()
 
     def __str__(self) -> str:
-        return _MECHANISMS[self.what][1].format(column=self.column, before=self.before, after=self.after)
+        return self.what.words.format(column=self.column, before=self.before, after=self.after)
 
 
 def folded(columns: Iterable[Column]) -> dict[str, Column]:
@@ -125,14 +121,9 @@ def _names(column: Column) -> list[str]:
 
 def _sources(old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str]) -> dict[str, Column]:
     """New compared name -> the column that it was; new columns have no entry."""
-    before, moved = folded(old), set(renames.values())
-    found = {}
-    for name in folded(new):
-        if name in renames:
-            found[name] = before[renames[name]]
-        elif name in before and name not in moved:
-            found[name] = before[name]
-    return found
+    before = folded(old)
+    stay = {name: name for name in before if name not in renames.values()}
+    return {name: before[was] for name in folded(new) if (was := renames.get(name, stay.get(name))) is not None}
 
 
 def diff_columns(
@@ -165,7 +156,7 @@ def diff_columns(
 def gentlest(changes: Iterable[ColumnChange]) -> Action | None:
     """The gentlest mechanism that can do all of them; None for none of them."""
     order = (Action.METADATA, Action.EVOLVE, Action.REWRITE)
-    return max((_MECHANISMS[each.what][0] for each in changes), key=order.index, default=None)
+    return max((each.what.how for each in changes), key=order.index, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +165,8 @@ class Expressions:
 
     :ivar texts: SQL by new column, over the old columns; a column that is not here keeps its values
     :ivar missing: changes that need values and have no ``was`` for them
-    :ivar unreadable: by new column, what is wrong with its ``using``
-    :ivar narrowed: new columns on whose way values may be lost, though every row stays
+    :ivar unreadable: what is wrong with a column's ``using``
+    :ivar narrowed: columns on whose way values may be lost, though every row stays
     """
 
     texts: Mapping[str, str]
@@ -191,18 +182,17 @@ def expressions_of(
     renames: Mapping[str, str],
     moved: Mapping[str, str] | None = None,
 ) -> Expressions:
-    """What the declaration says about the values of columns that do not simply stay.
-
-    :param moved: as for :func:`pending_renames`
-    """
+    """What the declaration says about the values of columns that do not simply stay."""
     before, sources = folded(old), _sources(old, new, renames)
     retyped = {each.key for each in changes if each.what is Change.RETYPE}
     # A `using` may call a column what it is called now, or was at any time.
-    called = dict[str, str]()
-    for name, column in folded(new).items():
-        if name in sources:
-            names = (name, *(was.name.casefold() for was in column.was if was.name is not None))
-            called |= {each: identifier(sources[name].name) for each in names if each not in before}
+    called = {
+        each: identifier(sources[name].name)
+        for name, column in folded(new).items()
+        if name in sources
+        for each in (name, *_names(column))
+        if each not in before
+    }
     # A new column is made of those that are recorded, whatever an unfinished deploy called them.
     of_new = called | {was: identifier(before[name].name) for name, was in (moved or {}).items()}
     texts, unreadable, narrowed = {}, {}, []
@@ -215,8 +205,8 @@ def expressions_of(
         try:
             texts[column.name] = text = compose(was.using, called if source is not None else of_new)
             unknown = [each for each in columns_read(text) if each not in before]
-        except ValueError as error:
-            unreadable[column.name] = str(error)
+        except QueryError as error:
+            unreadable[column.name] = error.problem
             continue
         if unknown:
             unreadable[column.name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(before)}"
@@ -262,7 +252,7 @@ _NUMBERS: Final = ("int", "bigint", "smallint", "tinyint", "float", "double", "d
 
 
 def proposed(change: ColumnChange, changes: Iterable[ColumnChange]) -> Was:
-    """A first proposal for the ``was`` of a column whose values are not simply there, to be checked by its reader."""
+    """A first ``was`` for a column whose values are not simply there, to be checked by its reader."""
     if change.what is Change.RETYPE:
         called = {each.column: each.before for each in changes if each.what is Change.RENAME}
         name = called.get(change.column)
@@ -274,7 +264,7 @@ def proposed(change: ColumnChange, changes: Iterable[ColumnChange]) -> Was:
 
 
 def possible_renames(changes: Iterable[ColumnChange]) -> list[tuple[str, str]]:
-    """Pairs (old, new) of a dropped and an added column of the same type: perhaps one column under a new name."""
+    """Pairs (old, new) of columns of the same type: perhaps one column under a new name."""
     changes = tuple(changes)
     dropped = [each for each in changes if each.what is Change.DROP]
     added = [each for each in changes if each.what in ADDS]
@@ -289,9 +279,8 @@ def schema_updates(old: Sequence[Column], new: Sequence[Column], renames: Mappin
     optional, added and renamed; then columns take names that the first update gave up; then they move to their places
     and get their comments. A column of an incompatible new type is dropped and added again.
 
-    :returns: ``updates``: schema updates of one transaction, in order, each a list of operations ``drop``, ``rename``,
-        ``widen``, ``relax``, ``add``, ``move`` and ``comment``; ``tighten``: ``require`` operations, which can be asked
-        only of finished rows, to be refused if there is a NULL
+    :returns: ``updates`` of one transaction, in order, each a list of operations; ``tighten``: ``require`` operations,
+        which can be asked only of finished rows, to be refused if there is a NULL
     """
     changes = diff_columns(old, new, renames)
     replaced = {each.key for each in changes if each.what is Change.RETYPE}
@@ -356,8 +345,8 @@ def met(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
 class Effects:
     """What readers of an object notice; columns as they are compared.
 
-    :ivar shape: columns of another type or name than before, or dropped; an added one has no reader yet
-    :ivar contents: columns whose values may be others than before, or of which there may be other rows
+    :ivar shape: columns of another type or name than before, or dropped
+    :ivar contents: columns of which there may be other values or rows than before
     :ivar gone: old names that no longer exist, with the present name ("" for a dropped column)
     :ivar widened: those of ``shape`` that only take more values than before
     """
@@ -375,7 +364,6 @@ class Effects:
         changes: Iterable[ColumnChange],
         contents: frozenset[str] = NOTHING,
     ) -> Effects:
-        """Those of columns that change."""
         breaking = [each for each in changes if each.what in _BREAKS_READERS]
         renamed = {each.before.casefold(): each.after for each in breaking if each.what is Change.RENAME}
         others = {each.key for each in breaking if each.what is not Change.WIDEN}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,14 +28,11 @@ class Policies:
     """Decisions for one deploy.
 
     :ivar break_views: names of users' views that may break
-    :ivar drift: what to do about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the
-        declaration is right)
-    :ivar accept_data_loss: what may be lost: names of objects, or of columns behind them (``ops.runs.note``); there is
-        no word for all
+    :ivar drift: about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the declaration is)
+    :ivar accept_data_loss: what may be lost: names of objects, or of columns behind them (``ops.runs.note``)
     :ivar adopt: names of live objects without our marker that may become ours if they are what is declared
     :ivar sinks: by name of a sink, what to do when its source is emptied: ``hold``, ``resume_from_new``, ``resend``
-    :ivar replace_views: the catalog has CREATE OR REPLACE VIEW; without it, views are dropped and created
-    :ivar keep_days: how long garbage is kept, for display
+    :ivar keep_days: how long garbage is kept
     """
 
     break_views: frozenset[str] = frozenset()
@@ -44,7 +40,6 @@ class Policies:
     accept_data_loss: frozenset[str] = frozenset()
     adopt: frozenset[str] = frozenset()
     sinks: Mapping[str, str] = field(default_factory=dict)
-    replace_views: bool = True
     keep_days: int = 7
 
     def __post_init__(self) -> None:
@@ -93,18 +88,16 @@ class Action(str, Enum):
 
 
 class Load(str, Enum):
-    """Why a source has to be refreshed after a deploy."""
+    """Why a source has to be refreshed after a deploy: its table has no rows of a refresh yet (where it has any by now,
+    they will do), was emptied, or has those of another definition."""
 
     CREATED = "created"
-    """Its table has no rows of a refresh yet; where it has any by now, they will do."""
     EMPTIED = "emptied"
     REDEFINED = "redefined"
-    """Its rows are those of another definition."""
 
 
 _ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
-_UNCOUNTED: Final = {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
-_CHANGES: Final = frozenset(Action) - _ADDS - _UNCOUNTED
+_NO_CHANGES: Final = _ADDS | {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
 _FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
 
@@ -113,16 +106,15 @@ _FORMAT: Final = 1
 class Step:
     """One thing to do.
 
-    :ivar seq: from 1, the order
-    :ivar uuid: None for views that are not ours
+    :ivar uuid: None for a user's view
     :ivar name: at the time of the step; a rename's details say the new one
     :ivar changes: field by field, for people
     :ivar details: what the step needs to know, as JSON
     :ivar loses: names of what is lost: the object, or columns behind its name; ``losses`` says what they stand for
-    :ivar rows: how many there were when the plan was made; not part of what the plan promises
+    :ivar seq: from 1, the order
+    :ivar rows: when the plan was made; for display, as are ``bytes``
     """
 
-    seq: int
     uuid: UUID | None
     name: str
     kind: Kind
@@ -132,9 +124,14 @@ class Step:
     details: Mapping[str, Any] = field(default_factory=dict)
     loses: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
-    user: bool = False
     rows: int | None = field(default=None, compare=False)
     bytes: int | None = field(default=None, compare=False)
+    seq: int = 0
+
+    @property
+    def user(self) -> bool:
+        """Whether it is a user's view."""
+        return self.uuid is None
 
     @property
     def reason(self) -> str:
@@ -147,8 +144,7 @@ class Dependent:
     """What a step means for a reader of the object.
 
     :ivar on: id of the object
-    :ivar how: ``rebind``, ``replace``, ``recompute``; of a user's view also ``break`` and ``blocked``; of a sink
-        ``continue``, ``hold``, ...
+    :ivar how: a view's ``rebind``, ``replace``, ``recompute``, ``break``, ``blocked``; a sink's ``continue``, ...
     """
 
     on: UUID
@@ -161,23 +157,8 @@ class Dependent:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
-    """A change that was made by hand: live is not as recorded."""
-
-    uuid: UUID
-    name: str
-    kind: Kind
-    problems: tuple[Reason, ...]
-    policy: str
-
-    @property
-    def blocking(self) -> bool:
-        return self.policy == "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """An object that stops the deploy.
+class Finding:
+    """An object that stops the deploy, or that was changed by hand.
 
     :ivar paste: lines of YAML for the declaration, if they help
     :ivar place: where the object is declared
@@ -191,6 +172,14 @@ class Blocked:
     paste: tuple[str, ...] = ()
     place: str | None = None
 
+    @property
+    def said(self) -> str:
+        """The problems in words."""
+        return "; ".join(map(str, self.problems))
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.said}"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -198,17 +187,15 @@ class Plan:
 
     :ivar version: that the code wants; ``recorded_version``: that is there, None before the first deploy
     :ivar base_revision: of the registry; the plan holds for this one alone
-    :ivar steps: in the order in which they are done: what leaves goes readers first, by what they read when they were
-        recorded; what comes or changes comes with what is read first, by what they read now
     :ivar dependents: views and sinks that the steps touch
-    :ivar records: what the registry holds afterwards for each object of which it holds something else now. It follows
-        from the declarations, not from the steps. Those with a step take the id of the deploy, which that step has
-        written into the object's properties as well; the others keep theirs
+    :ivar drift: what was changed by hand
+    :ivar records: what the registry holds afterwards for each object of which it holds something else now. Those with a
+        step take the id of the deploy, which that step has written into the object's properties; the others keep theirs
     :ivar forgotten: ids that the registry holds no longer
     :ivar warnings: what is worth a look and stops nothing
     :ivar stale: columns whose ``was``, and names whose removal, met nothing here any more
     :ivar unchanged: how many objects are as they should be
-    :ivar done: how many of them an unfinished deploy brought there, so that it is only to be written down
+    :ivar done: how many of them an unfinished deploy brought there
     :ivar plan_hash: of all of this but display
     """
 
@@ -219,8 +206,8 @@ class Plan:
     policies: Policies
     steps: tuple[Step, ...] = ()
     dependents: tuple[Dependent, ...] = ()
-    drift: tuple[Drift, ...] = ()
-    blocked: tuple[Blocked, ...] = ()
+    drift: tuple[Finding, ...] = ()
+    blocked: tuple[Finding, ...] = ()
     warnings: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
     records: tuple[RecordedObject, ...] = ()
@@ -231,17 +218,20 @@ class Plan:
 
     @property
     def applicable(self) -> bool:
-        """Whether nothing stops it."""
-        return not self.blocked and not any(each.blocking for each in self.drift)
+        return not self.stopped_by()
+
+    def stopped_by(self) -> list[str]:
+        """What stops it."""
+        drift = self.drift if self.policies.drift == "fail" else ()
+        return [*map(str, self.blocked), *(f"{each.name} was changed by hand (drift): {each.said}" for each in drift)]
 
     def sources_to_load(self) -> dict[str, Load]:
         """Names of sources that have to be refreshed once the plan is done, and why."""
-        names: dict[UUID | None, str] = {each.uuid: each.name for each in self.records}
-        found = [each for each in self.steps if "load_anew" in each.details]
-        return {names.get(each.uuid, each.name): Load(each.details["load_anew"]) for each in found}
+        found = (each for each in self.steps if "load_anew" in each.details)
+        return {each.name: Load(each.details["load_anew"]) for each in found}
 
     def digest(self) -> str:
-        """Of everything that is done and of the base, without what is only shown."""
+        """Of the base and of everything that is done, without what is only shown."""
         steps = [replace(each, rows=None, bytes=None) for each in self.steps]
         blocked = [(each.name, each.problems) for each in self.blocked]
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
@@ -251,7 +241,7 @@ class Plan:
         return hashlib.sha256(said).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as a JSON object; ``plan_schema.json`` describes it."""
+        """As ``plan_schema.json`` describes it."""
         return {**encode(self), "format": _FORMAT, "exit_code": exit_code(self), "summary": summary(self)}
 
     @classmethod
@@ -273,9 +263,7 @@ class Plan:
 
 def exit_code(plan: Plan) -> int:
     """0: nothing to do, 2: there is, 1: something stops it."""
-    if not plan.applicable:
-        return 1
-    return 2 if plan.steps or plan.done else 0
+    return 1 if not plan.applicable else 2 if plan.steps or plan.done else 0
 
 
 def summary(plan: Plan) -> dict[str, int]:
@@ -283,7 +271,7 @@ def summary(plan: Plan) -> dict[str, int]:
     verbs = [each.how for each in plan.steps]
     return {
         "add": sum(how in _ADDS for how in verbs),
-        "change": sum(how in _CHANGES for how in verbs),
+        "change": sum(how not in _NO_CHANGES for how in verbs),
         "remove": verbs.count(Action.REMOVE),
         "rebind": verbs.count(Action.REBIND),
         "blocked": len(plan.blocked),
@@ -297,7 +285,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> Path:
     """Write the plan; the file is complete or absent, also after a crash."""
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(plan.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.write_bytes(orjson.dumps(plan.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     part.replace(target)
     return target
 
@@ -308,11 +296,9 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     :raises PlanError: it can't be read, is of another format, or was changed after it was saved
     """
     try:
-        document = orjson.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
+        document = dict(orjson.loads(Path(path).read_bytes()))
+    except (OSError, TypeError, ValueError) as error:
         raise PlanError(f"{path}: no plan can be read from it: {error}") from error
-    if not isinstance(document, dict):
-        raise PlanError(f"{path}: this is not a plan")
     return Plan.from_json(document)
 
 
@@ -324,18 +310,15 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     """
     if saved.plan_hash == fresh.plan_hash:
         return saved
-    found = []
-    if saved.project != fresh.project:
-        found.append(f"it is for project {saved.project}, this is {fresh.project}")
-    if saved.base_revision != fresh.base_revision:
-        found.append(f"it was made from revision {saved.base_revision}, the registry is at {fresh.base_revision}")
-    if saved.version != fresh.version:
-        found.append(f"it was made by version {saved.version}, this is {fresh.version}")
-    if saved.policies != fresh.policies:
-        found.append("its policies are others")
-    before = {(each.name, each.how.value) for each in saved.steps}
-    after = {(each.name, each.how.value) for each in fresh.steps}
-    found += [f"{how} {name} is no longer to be done" for name, how in sorted(before - after)[:5]]
-    found += [f"{how} {name} has to be done as well" for name, how in sorted(after - before)[:5]]
+    differing = (
+        (saved.project, fresh.project, "it is for project {}, this is {}"),
+        (saved.base_revision, fresh.base_revision, "it was made from revision {}, the registry is at {}"),
+        (saved.version, fresh.version, "it was made by version {}, this is {}"),
+        (saved.policies, fresh.policies, "its policies are others"),
+    )
+    found = [said.format(then, now) for then, now, said in differing if then != now]
+    before, after = ([f"{each.how.value} {each.name}" for each in plan.steps] for plan in (saved, fresh))
+    found += [f"{each} is no longer to be done" for each in before if each not in after][:5]
+    found += [f"{each} has to be done as well" for each in after if each not in before][:5]
     found = found or ["a step has other details, or another object is blocked"]
     raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(found)}; plan again")

@@ -1,14 +1,13 @@
-"""A plan for people: text for a terminal, Markdown for a pull request. One line an object, with its reason."""
+"""A plan for people: one line an object, with its reason."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Plan, Step, summary
+from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Plan, Step, summary
 from airflow_provider_rfr.builtins.spec import STORED, Kind
 
 _SIGNS: Final = {
@@ -28,78 +27,27 @@ _HINTS: Final = {
 _REASON_FIRST: Final = frozenset(
     {Action.CREATE, Action.ADOPT, Action.REMOVE, Action.DROP, Action.RENAME, Action.REPLACE, Action.REBIND}
 )
-"""Actions whose reason says more than their changes."""
+"""Their reasons say more than their changes."""
 _OF_DEPENDENTS: Final = frozenset({Action.BRIDGE, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND})
-"""Actions that the line of a dependent shows, or that end with the deploy."""
-_DEEPER: Final = 4
-"""Characters by which a dependent is indented."""
+"""Shown by the line of a dependent, or over with the deploy."""
 _SHOWN_STALE: Final = 5
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P")
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """An object, or a dependent below it.
-
-    :ivar said: lines about it
-    :ivar paste: lines of YAML for its declaration, which is at ``place``
-    """
-
-    sign: str
-    kind: Kind
-    name: str
-    how: str
-    said: tuple[str, ...]
-    paste: tuple[str, ...] = ()
-    place: str | None = None
-    below: bool = False
+def render(plan: Plan) -> str:
+    return "\n".join(_lines(plan))
 
 
-def render(plan: Plan, *, markdown: bool = False) -> str:
-    return "\n".join(_markdown(plan) if markdown else _text(plan))
-
-
-def _text(plan: Plan) -> Iterator[str]:
+def _lines(plan: Plan) -> Iterator[str]:
     recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
     base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
     yield f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
-    entries = list(_entries(plan))
-    width = max((24, *(len(each.name) + _DEEPER * each.below for each in entries)))
-    for each in entries:
-        indent, kind = " " * (6 if each.below else 2), each.kind.value.replace("materialized_view", "mview")
-        name = f"{kind:<{6 - each.below}} {each.name:<{width - _DEEPER * each.below}}"
-        start = f"{indent}{each.sign} {name} {each.how:<15} "
-        yield f"{start}{each.said[0]}".rstrip()
-        yield from (f"{'':<{len(start)}}{line}" for line in each.said[1:])
-        yield from (f"        write:  {line}{f'    # {each.place}' if each.place else ''}" for line in each.paste)
+    yield from _entries(plan)
     yield from (f"  # {what:<6} {note}" for what, note in _notes(plan))
     yield _last_line(plan)
 
 
-def _markdown(plan: Plan) -> Iterator[str]:
-    mark = "❌" if not plan.applicable else "✅" if not plan.steps else "📝"
-    yield f"### {mark} Built-in objects: {_escaped(_last_line(plan))}"
-    yield ""
-    yield f"`{plan.project}` {plan.recorded_version or 'new'} → {plan.version}, base revision {plan.base_revision}"
-    entries = list(_entries(plan))
-    if entries:
-        yield from ("", "| | object | how | why |", "|---|---|---|---|")
-    for each in entries:
-        said = "<br>".join(map(_escaped, each.said))
-        yield f"| {each.sign} | {each.kind.value} `{each.name}` | {each.how} | {said} |"
-    for each in entries:
-        if each.paste:
-            yield from ("", f"Write for `{each.name}`{f', {each.place}' if each.place else ''}:", "")
-            yield from ("```yaml", *each.paste, "```")
-    if notes := [f"- {what}: {_escaped(note)}" for what, note in _notes(plan)]:
-        yield from ("", *notes)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
-def _entries(plan: Plan) -> Iterator[_Entry]:
+def _entries(plan: Plan) -> Iterator[str]:
     """Each object with its dependents, and theirs where they have no entry of their own; each once."""
     nested: dict[UUID | None, list[Dependent]] = defaultdict(list)
     for dependent in plan.dependents:
@@ -107,23 +55,36 @@ def _entries(plan: Plan) -> Iterator[_Entry]:
     shown = {(each.uuid, each.name) for each in plan.dependents if each.how in ("rebind", "break")}
     steps = [each for each in plan.steps if not _is_shown(each, shown)]
     own = {each.uuid for each in steps}
+    # Names are behind indent, sign and kind.
+    names = [*map(_name, steps), *(each.name for each in plan.blocked)]
+    deeper = max((len(_name(each)) for each in plan.dependents), default=0)
+    width = max(35, 11 + max(map(len, names), default=0), 15 + deeper)
 
-    def below(on: UUID | None) -> Iterator[_Entry]:
+    def entry(start: str, name: str, how: str, said: Sequence[str]) -> Iterator[str]:
+        start = f"{start + name:<{width}} {how:<15} "
+        yield f"{start}{said[0] if said else ''}".rstrip()
+        yield from (f"{'':<{len(start)}}{line}" for line in said[1:])
+
+    def below(on: UUID | None) -> Iterator[str]:
         for each in nested.pop(on, ()):
-            yield _Entry("->", each.kind, _name(each), each.how, (str(each.reason),), below=True)
+            yield from entry(f"      -> {_kind(each):<5} ", _name(each), each.how, [str(each.reason)])
             if each.uuid not in own:
                 yield from below(each.uuid)
 
     for step in steps:
-        said = tuple(_said(step)) or ("",)
-        yield _Entry(_SIGNS.get(step.how, "~"), step.kind, _name(step), step.how.value, said)
+        sign = _SIGNS.get(step.how, "~")
+        yield from entry(f"  {sign} {_kind(step):<6} ", _name(step), step.how.value, [*_said(step)])
         yield from below(step.uuid)
-    for blocked in plan.blocked:
-        said = (*map(str, blocked.problems), *blocked.changes)
-        yield _Entry("!", blocked.kind, blocked.name, "BLOCKED", said, blocked.paste, blocked.place)
-        yield from below(blocked.uuid)
+    for each in plan.blocked:
+        yield from entry(f"  ! {_kind(each):<6} ", each.name, "BLOCKED", [*map(str, each.problems), *each.changes])
+        yield from (f"        write:  {line}{f'    # {each.place}' if each.place else ''}" for line in each.paste)
+        yield from below(each.uuid)
     for on in list(nested):
         yield from below(on)
+
+
+def _kind(each: Step | Dependent | Finding) -> str:
+    return "mview" if each.kind is Kind.MATERIALIZED_VIEW else each.kind.value
 
 
 def _name(each: Step | Dependent) -> str:
@@ -171,7 +132,7 @@ def _scaled(number: int, digits: int) -> tuple[str, str]:
 def _notes(plan: Plan) -> Iterator[tuple[str, str]]:
     """What is worth a look, each with its kind."""
     for each in plan.drift:
-        yield "drift", f"{each.name}: {'; '.join(map(str, each.problems))}  (policy: {each.policy})"
+        yield "drift", f"{each}  (policy: {plan.policies.drift})"
     yield from (("note", warning) for warning in plan.warnings)
     if plan.stale:
         more = [f"and {len(plan.stale) - _SHOWN_STALE} more"] if len(plan.stale) > _SHOWN_STALE else []

@@ -11,36 +11,36 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from airflow_provider_rfr.builtins.declaration.loader import load_objects
+from airflow_provider_rfr.builtins.execution.deploy import apply
+from airflow_provider_rfr.builtins.execution.observe import observe
+from airflow_provider_rfr.builtins.execution.refresh import refresh
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
-from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-from airflow_provider_rfr.builtins.spark.session import SparkSettings
+from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
+from airflow_provider_rfr.builtins.spark.engine import SparkSettings, SparkSqlEngine
 from airflow_provider_rfr.builtins.spec import CatalogSpec, nearest
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
-from airflow_provider_rfr.lake.catalog import LakeSettings
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.store.engine import open_store
 
 log = logging.getLogger("airflow_provider_rfr")
 
 # YAML's true is "true" for Spark and for PyIceberg.
 _Setting = Annotated[str, BeforeValidator(lambda said: str(said).lower() if isinstance(said, bool) else said)]
+_Plan = Annotated[Plan, BeforeValidator(lambda said: Plan.from_json(said) if isinstance(said, Mapping) else said)]
 _OF_DEPLOY = frozenset({"version", "objects", "spec", "policies", "plan", "actor"})
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, said: Any) -> Any:
-        """A field without a value is as good as left out."""
-        return {name: each for name, each in said.items() if each is not None} if isinstance(said, dict) else said
 
 
 class _Lake(_Part):
@@ -81,17 +81,12 @@ class MigrationDocument(_Part):
     objects: tuple[Path, ...] = ()
     spec: CatalogSpec | None = None
     policies: Policies | None = None
-    plan: Plan | None = None
+    plan: _Plan | None = None
     actor: str = ""
     refresh: _Refresh | None = None
     spark: dict[str, _Setting] = {}
     jars: tuple[str, ...] = ()
     run: _Run = _Run()
-
-    @field_validator("plan", mode="before")
-    @classmethod
-    def _as_it_was_made(cls, said: Any) -> Any:
-        return Plan.from_json(said) if isinstance(said, Mapping) else said
 
     @model_validator(mode="after")
     def _one_work(self) -> MigrationDocument:
@@ -107,11 +102,7 @@ class MigrationDocument(_Part):
 
         :raises DeclarationError: with every mistake
         """
-        from airflow_provider_rfr.builtins.declaration.loader import load_objects
-
-        if self.spec is not None:
-            return self.spec
-        return load_objects(*self.objects, project=self.project, version=self.version)
+        return self.spec or load_objects(*self.objects, project=self.project, version=self.version)
 
 
 def read_document(path: Path) -> MigrationDocument:
@@ -154,34 +145,26 @@ def main(document: MigrationDocument, *, began: float) -> int:
 
 def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
     """Print what went wrong as one JSON object; returns the exit code."""
-    kind, cause = type(error).__name__, error.__cause__
-    said = {"type": kind, "cause": None if cause is None else type(cause).__name__}
-    print(json.dumps({"error": {**said, "message": Redactor(secrets).text(str(error) or kind)}}), flush=True)
+    kind, cause = type(error).__name__, type(error.__cause__).__name__ if error.__cause__ else None
+    said = {"type": kind, "cause": cause, "message": Redactor(secrets).text(str(error) or kind)}
+    print(json.dumps({"error": said}), flush=True)
     return 1
 
 
 def _work(document: MigrationDocument) -> dict[str, Any]:
     """Do what the document says; returns the figures."""
-    from airflow_provider_rfr.builtins.execution.deploy import apply
-    from airflow_provider_rfr.builtins.execution.observe import observe
-    from airflow_provider_rfr.builtins.execution.refresh import refresh
-    from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-    from airflow_provider_rfr.lake.catalog import open_catalog
-    from airflow_provider_rfr.store.engine import open_store
-
     lake = LakeSettings(document.lake.name, document.lake.properties)
     engine = SparkSqlEngine(lake, SparkSettings(document.spark, document.jars))
     with closing(open_store(document.store)) as store, closing(engine) as sql:
         catalog = open_catalog(lake)
         if (asked := document.refresh) is not None:
-            where: dict[str, Any] = {"project": document.project, "catalog": catalog, "store": store}
-            done = refresh(asked.names, sql=sql, force=asked.force, **where)
-            return {"views": {each.name: asdict(each) for each in done}}
-        spec, plan = document.catalog_spec(), document.plan
+            views = refresh(
+                asked.names, project=document.project, catalog=catalog, store=store, sql=sql, force=asked.force
+            )
+            return {"views": {each.name: asdict(each) for each in views}}
+        spec, plan, replan = document.catalog_spec(), document.plan, document.plan is None
         if plan is None:
             plan = make_plan(spec, *observe(catalog, store, project=spec.project), policies=document.policies)
-        replan = document.plan is None
         applied = apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=document.actor, replan=replan)
-    verbs = Counter(each.how for each in applied.steps)
-    figures = {name: getattr(applied, name) for name in ("deploy_id", "plan_hash", "state", "revision")}
-    return {**figures, "steps": len(applied.steps), "done": dict(verbs)}
+    done = Counter(each.how for each in applied.steps)
+    return {**asdict(replace(applied, steps=())), "steps": len(applied.steps), "done": dict(done)}

@@ -1,54 +1,75 @@
-"""The SQL engine of a deploy on Spark: views, the analysis of queries, and their rows as data files of no commit yet.
-
-A rewrite of a table is computed once, also if others append to the table meanwhile and the commit is refused: the next
-try computes the rows that came since. Otherwise a table could not be rewritten if that takes longer than the time
-between two commits. The proof that its rows can be computed one by one is the query: one SELECT, which has neither
-aggregates nor window functions. All of this is in memory: after a crash, a rewrite starts again."""
+"""The SQL engine on Spark with Iceberg's runtime: its session on the catalog, views, the analysis of queries, and their
+rows as data files that no commit names yet."""
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlglot import exp
 
 from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
-from airflow_provider_rfr.builtins.spark._tasks import RESULT, WriteRows
-from airflow_provider_rfr.builtins.spark.session import (
-    SparkSettings,
-    as_subquery,
+from airflow_provider_rfr.builtins.spec import Column, namespace_of
+from airflow_provider_rfr.builtins.sql.parse import NamedTable, parse_query, replace_tables
+from airflow_provider_rfr.builtins.state import MARKER
+from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
+from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog, spark_sql_settings
+from airflow_provider_rfr.lake.data_files import WRITTEN, FileTarget, StoredFile, WriteRows
+from airflow_provider_rfr.lake.increments import only_appended
+from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
+from airflow_provider_rfr.lake.schema_changes import ColumnLike
+from airflow_provider_rfr.lake.spark import (
+    LOCAL,
+    application_settings,
     identifier,
-    open_session,
     property_list,
     spark_errors,
     string_literal,
     table_name,
-    use_namespace,
 )
-from airflow_provider_rfr.builtins.spec import Column, namespace_of
-from airflow_provider_rfr.builtins.sql.parse import parse_query
-from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
-from airflow_provider_rfr.builtins.state import MARKER
-from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
-from airflow_provider_rfr.http.redaction import secrets_in
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.increments import only_appended
-from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
-from airflow_provider_rfr.lake.schema_changes import ColumnLike
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
+
+_PACKAGES: Final = "spark.jars.packages"
+_JARS: Final = "spark.jars"
+_CATALOGS: Final = "spark.sql.catalog."
+_RUNTIME: Final = "org.apache.iceberg.spark.SparkCatalog"
+_EXTENSIONS: Final = "spark.sql.extensions"
+_OF_SESSION: Final = {
+    # The text of a view is the author's, and days are the same wherever a deploy runs.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A value that can't be cast stops the deploy. Without this it became NULL, and the old value was gone.
+    "spark.sql.ansi.enabled": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How Spark is started where this process starts it.
+
+    :ivar settings: Spark's own, e.g. ``spark.master``
+    :ivar jars: files or addresses of Iceberg's runtime and the database's driver, for places that do not reach Maven
+        Central; empty: they are fetched from there
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    jars: tuple[str, ...] = ()
 
 
 class _Rewritten(NamedTuple):
-    """A rewrite that is computed, and perhaps not committed.
+    """A rewrite that is computed, and perhaps not committed; ``work``: what its files depend on, besides the rows.
 
-    :ivar work: all that decides what is in the files, but the rows that are read
+    Where others append to the table meanwhile, so that the commit is refused, the next try computes only what came
+    since: else a table could not be rewritten that gets commits faster than it is computed.
     """
 
     work: tuple[str, ...]
@@ -57,17 +78,11 @@ class _Rewritten(NamedTuple):
 
 
 class SparkSqlEngine(SqlEngine):
-    """The engine on Spark, which is started when the first statement needs it. Not for several threads at once.
+    """The engine on Spark, which is started when the first statement needs it. Not for several threads at once."""
 
-    :param session: one of :func:`open_session`; None: it is opened when it is needed
-    """
-
-    def __init__(
-        self, lake: LakeSettings, spark: SparkSettings | None = None, *, session: SparkSession | None = None
-    ) -> None:
+    def __init__(self, lake: LakeSettings, spark: SparkSettings | None = None) -> None:
         self._lake = lake
         self._spark = spark
-        self._given = session
         self._secrets = secrets_in(lake.properties)
         self._started = False
         self._last: _Rewritten | None = None
@@ -80,8 +95,8 @@ class SparkSqlEngine(SqlEngine):
     def _session(self) -> SparkSession:
         from pyspark import SparkContext
 
-        self._started = self._given is None and SparkContext._active_spark_context is None
-        return self._given or open_session(self._lake, self._spark)
+        self._started = SparkContext._active_spark_context is None
+        return open_session(self._lake, self._spark)
 
     def close(self) -> None:
         """Stop Spark, if it was started here."""
@@ -89,65 +104,51 @@ class SparkSqlEngine(SqlEngine):
         if session is not None and self._started:
             session.stop()
 
-    def _sql(self, what: str, statement: str, namespace: str | None = None, catalog: str | None = None) -> DataFrame:
-        """Run a statement, in a namespace if one is given.
+    def _name(self, name: str) -> str:
+        return table_name(name, self._lake.name)
 
-        :raises SparkJobError: Spark can't
-        """
+    def _sql(self, what: str, statement: str, namespace: str | None = None) -> DataFrame:
+        """Run a statement; names without a namespace are looked for in this one, ``catalog.namespace`` in backticks."""
         with spark_errors(what, self._secrets):
             if namespace is not None:
-                use_namespace(self._session, catalog or self._lake.name, namespace)
+                self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+                self._session.sql(f"USE {namespace}")
             return self._session.sql(statement)
 
-    def create_view(
-        self,
-        name: str,
-        sql: str,
-        *,
-        properties: Mapping[str, str],
-        comment: str | None,
-        columns: Sequence[Column],
-        replace: bool,
-    ) -> None:
-        there = find_view(self._catalog, name) if replace else None
-        catalog, namespace = self._lake.name, namespace_of(name)
+    def create_view(self, name: str, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = ()) -> None:
+        there = find_view(self._catalog, name)
+        namespace = self._name(namespace_of(name))
         before: Sequence[LiveColumn] = ()
-        named: Sequence[ColumnLike] = columns
         if there is not None and (MARKER not in there.properties or there.query.split() == sql.split()):
             # The same view once more. It may be a user's, made where another namespace was the current one.
-            catalog, namespace, before = there.catalog or catalog, there.namespace or namespace, there.columns
-        found = self._sql(f"view {name}", as_subquery(sql), namespace, catalog).columns
-        if columns:
-            _check_order(name, columns, found)
-        else:
-            named = kept_columns(before, found)
-        head = f"CREATE {'OR REPLACE ' if replace else ''}VIEW {table_name(name, self._lake.name)}"
-        body = view_body(sql, properties=properties, comment=comment, columns=named)
-        self._sql(f"view {name}", f"{head} {body}")
+            namespace = table_name(there.namespace or namespace_of(name), there.catalog or self._lake.name)
+            before = there.columns
+        found = self._sql(f"view {name}", as_subquery(sql), namespace).columns
+        declared = [each.name for each in columns]
+        if sorted(map(str.casefold, found)) == sorted(map(str.casefold, declared)):
+            # Other names, of a query that could not be read before, are replaced by those that are declared.
+            _check_columns(f"view {name}", found, declared, ordered=True)
+        body = view_body(sql, properties, columns or kept_columns(before, found))
+        self._sql(f"view {name}", f"CREATE {'OR REPLACE ' if there is not None else ''}VIEW {self._name(name)} {body}")
 
     def drop_view(self, name: str) -> None:
-        self._sql(f"view {name}", f"DROP VIEW IF EXISTS {table_name(name, self._lake.name)}")
+        self._sql(f"view {name}", f"DROP VIEW IF EXISTS {self._name(name)}")
 
     def rename_view(self, old: str, new: str) -> None:
-        names, catalog = view_names(self._catalog), self._lake.name
+        names = view_names(self._catalog)
         if old.casefold() in names or new.casefold() not in names:
-            statement = f"ALTER VIEW {table_name(old, catalog)} RENAME TO {table_name(new, catalog)}"
-            self._sql(f"view {old}", statement, namespace_of(new))
+            statement = f"ALTER VIEW {self._name(old)} RENAME TO {self._name(new)}"
+            self._sql(f"view {old}", statement, self._name(namespace_of(new)))
 
-    def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
-        values = {**properties, COMMENT: comment}
-        given = {key: value for key, value in values.items() if value is not None}
-        gone = sorted(key for key, value in values.items() if value is None)
-        view = f"ALTER VIEW {table_name(name, self._lake.name)}"
+    def set_view_properties(self, name: str, properties: Mapping[str, str | None]) -> None:
+        given = {key: value for key, value in properties.items() if value is not None}
+        gone = ", ".join(string_literal(key) for key in sorted(properties.keys() - given.keys()))
         if given:
-            self._sql(f"view {name}", f"{view} SET TBLPROPERTIES {property_list(given)}")
+            self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} SET TBLPROPERTIES {property_list(given)}")
         if gone:
-            names = ", ".join(map(string_literal, gone))
-            self._sql(f"view {name}", f"{view} UNSET TBLPROPERTIES IF EXISTS ({names})")
+            self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} UNSET TBLPROPERTIES IF EXISTS ({gone})")
 
-    def analyse(
-        self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]
-    ) -> Sequence[Outputs | None]:
+    def analyse(self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]) -> list[Outputs | None]:
         if not holds_views(self._catalog) and (views := [each.name for each in queries if each.is_view]):
             problem = f"{views[0]} is a view, and the catalog {self._lake.name} can't hold views"
             raise ConfigurationError("lake", problem, "declare it as a materialized_view, or use a catalog with views")
@@ -172,11 +173,7 @@ class SparkSqlEngine(SqlEngine):
             if query.optional:
                 return None
             raise
-        names = [each.name.casefold() for each in found]
-        declared = [each.casefold() for each in query.columns]
-        if declared and sorted(names) != sorted(declared):
-            problem = f"its query gives {', '.join(names)}; declared are {', '.join(query.columns)}"
-            raise SchemaError(f"{query.name}: {problem}")
+        _check_columns(query.name, [each.name for each in found], query.columns, ordered=query.is_view)
         if query.is_view:
             self._make_known(known, query.name, text)
         return tuple((each.name, each.dataType.simpleString()) for each in found)
@@ -192,53 +189,54 @@ class SparkSqlEngine(SqlEngine):
     ) -> tuple[StoredFile, ...]:
         if snapshot is None:
             return self._compute(query, table, target)
-        layout, last = target.layout, self._last
+        layout, source, clause = target.layout, self._catalog.load_table(table), None
         work = (query, target.folder, target.family, layout.schema.model_dump_json(), layout.spec.model_dump_json())
-        if last is not None and last.work != work:
-            last = None
+        last = self._last if self._last is not None and self._last.work == work else None
         if last is not None and last.snapshot == snapshot:
             return last.files
-        clause, done = self._clause(table, snapshot, last)
+        if last is not None and only_appended(source, last.snapshot, snapshot):
+            clause = f"WITH ('start-snapshot-id' = '{last.snapshot}', 'end-snapshot-id' = '{snapshot}')"
+        else:
+            last, found = None, source.snapshot_by_id(snapshot)
+            # Spark shows an earlier snapshot with the columns of then.
+            if found is not None and found.schema_id == source.metadata.current_schema_id:
+                clause = f"VERSION AS OF {snapshot}"
         text = None if clause is None else reading(query, table, clause)
         # Where it can't be read at the snapshot, it is read as it is. The commit is refused if that is something else.
-        files = done + self._compute(text or query, table, target)
+        files = (last.files if last is not None else ()) + self._compute(text or query, table, target)
         self._last = None if text is None else _Rewritten(work, snapshot, files)
         return files
 
     def _compute(self, query: str, table: str, target: FileTarget) -> tuple[StoredFile, ...]:
-        rows = self._sql(table, as_subquery(query), namespace_of(table))
-        rows = _matched(rows, target.layout, table)
+        rows = self._sql(table, as_subquery(query), self._name(namespace_of(table)))
+        names = {name.casefold(): name for name in target.layout.arrow.names}
+        _check_columns(f"the query for {table}", rows.columns, [*names.values()], ordered=False)
+        rows = rows.toDF(*(names[name.casefold()] for name in rows.columns))
         with spark_errors(table, self._secrets):
-            results = rows.mapInArrow(WriteRows(target), RESULT).collect()
+            results = rows.mapInArrow(WriteRows(target), WRITTEN).collect()
         if errors := [each["error"] for each in results if each["error"] is not None]:
             raise SchemaError(f"{table}: {errors[0]}")
         return tuple(file for each in results for file in pickle.loads(each["files"]))
 
-    def _clause(self, table: str, snapshot: int, last: _Rewritten | None) -> tuple[str | None, tuple[StoredFile, ...]]:
-        """How Spark reads what is left to compute, and the files of what is not; None: there is no way."""
-        source = self._catalog.load_table(table)
-        if last is not None and only_appended(source, last.snapshot, snapshot):
-            return f"WITH ('start-snapshot-id' = '{last.snapshot}', 'end-snapshot-id' = '{snapshot}')", last.files
-        found = source.snapshot_by_id(snapshot)
-        # Spark shows an earlier snapshot with the columns of then.
-        same = found is not None and found.schema_id == source.metadata.current_schema_id
-        return f"VERSION AS OF {snapshot}" if same else None, ()
+
+def as_subquery(sql: str) -> str:
+    """The query so that it can be nothing else: a statement that changes something would be run at once."""
+    return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
 
 
-def view_body(sql: str, *, properties: Mapping[str, str], comment: str | None, columns: Sequence[ColumnLike]) -> str:
+def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnLike]) -> str:
     """What stands behind a view's name: all at once, since a crash must not leave a view without its marker."""
-    parts = []
+    said, parts = {**properties}, []
     if columns:
-        named = [
-            identifier(each.name) + ("" if each.comment is None else f" COMMENT {string_literal(each.comment)}")
-            for each in columns
-        ]
+        comments = ("" if each.comment is None else f" COMMENT {string_literal(each.comment)}" for each in columns)
+        named = (identifier(each.name) + comment for each, comment in zip(columns, comments, strict=True))
         parts.append(f"({', '.join(named)})")
-    if comment is not None:
+    if (comment := said.pop(COMMENT, None)) is not None:
         parts.append(f"COMMENT {string_literal(comment)}")
-    # Spark keeps the text from its first word to its last one.
-    whole = {TEXT: sql} if any(mark in sql for mark in ("--", "/*", ";")) else {}
-    if said := {**properties, **whole}:
+    if any(mark in sql for mark in ("--", "/*", ";")):
+        # Spark keeps the text from its first word to its last one.
+        said[TEXT] = sql
+    if said:
         parts.append(f"TBLPROPERTIES {property_list(said)}")
     return " ".join([*parts, f"AS {sql}"])
 
@@ -249,13 +247,15 @@ def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> Sequence
     return before if said and len(before) == len(found) else ()
 
 
-def _check_order(name: str, columns: Sequence[Column], found: Sequence[str]) -> None:
-    """Columns are named by position: the same names in another order would label others' values."""
-    wanted = [each.name for each in columns]
-    folded, declared = [each.casefold() for each in found], [each.casefold() for each in wanted]
-    if folded != declared and sorted(folded) == sorted(declared):
-        problem = f"the query gives {', '.join(found)}; declared are {', '.join(wanted)}"
-        raise SchemaError(f"view {name}: {problem}; write them in one order")
+def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, ordered: bool) -> None:
+    """Refuse a query that gives other columns than those that are declared.
+
+    :param ordered: a view's columns are named by position: the same names in another order would label others' values
+    """
+    given, wanted = [each.casefold() for each in found], [each.casefold() for each in declared]
+    if declared and (given != wanted if ordered else sorted(given) != sorted(wanted)):
+        advice = "; write them in one order" if sorted(given) == sorted(wanted) else ""
+        raise SchemaError(f"{what}: the query gives {', '.join(found)}; declared are {', '.join(declared)}{advice}")
 
 
 def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str]) -> str:
@@ -293,13 +293,80 @@ def reading(query: str, table: str, clause: str) -> str | None:
         return None
 
 
-def _matched(rows: DataFrame, layout: FileLayout, table: str) -> DataFrame:
-    """The query's result with its columns called as the table's are; refused if they are not the table's."""
-    wanted = {name.casefold(): name for name in layout.arrow.names}
-    found = [name.casefold() for name in rows.columns]
-    problems = [f"gives {name}, which is not a column of it" for name in rows.columns if name.casefold() not in wanted]
-    problems += [f"gives {name} twice" for name in sorted({name for name in found if found.count(name) > 1})]
-    problems += [f"does not give {name}" for key, name in wanted.items() if key not in found]
-    if problems:
-        raise SchemaError(f"the query for {table} {', '.join(problems)}; its columns are {', '.join(wanted.values())}")
-    return rows.toDF(*(wanted[name] for name in found))
+def open_session(lake: LakeSettings, spark: SparkSettings | None = None) -> SparkSession:
+    """A new session of this process's Spark, which is started if it isn't yet, with the lake's catalog as the current
+    one. Sessions share Spark, but neither catalogs nor temporary views, so one process can have several lakes.
+
+    What the catalog needs to be opened, its password among it, is known to the session alone: it is in no setting of
+    the application, which Spark's pages and event log show.
+
+    :raises ConfigurationError: Spark can't open such a catalog, or Iceberg's runtime is not available
+    :raises SparkJobError: Spark could not be started
+    """
+    from pyspark.sql import SparkSession
+
+    spark, settings = spark or SparkSettings(), spark_sql_settings(lake)
+    builder: Any = SparkSession.builder
+    for name, value in _of_application(spark, settings).items():
+        builder = builder.config(name, value)
+    with spark_errors("Spark could not start"):
+        try:
+            session: SparkSession = builder.getOrCreate().newSession()
+        except Exception as error:
+            if "JAVA_GATEWAY_EXITED" in str(error):
+                raise _no_runtime(spark, settings) from None
+            raise
+    if not _has_runtime(session, settings[_EXTENSIONS]):
+        raise _no_runtime(spark, settings)
+    session.sparkContext.setLogLevel("ERROR")
+    found = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
+    # PyIceberg commits to the tables that this session reads: a cache would show the tables from before.
+    found[f"{_CATALOGS}{lake.name}.cache-enabled"] = "false"
+    for name, value in {**found, **_OF_SESSION}.items():
+        session.conf.set(name, value)
+    with spark_errors(f"Spark can't open the catalog {lake.name}", secrets_in(lake.properties)):
+        # The method for this asks whichever session was the active one before.
+        session.sql(f"USE {identifier(lake.name)}")
+    return session
+
+
+def _of_application(spark: SparkSettings, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of the application; packages, jars and extensions of the user stay beside ours."""
+    given = spark.settings
+    # spark-submit says itself where it runs.
+    master = given.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL)
+    packages = "" if spark.jars else settings[_PACKAGES]
+    ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, _JARS: ",".join(spark.jars)}
+    found = {
+        **application_settings("rfr built-in migration", master),
+        # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
+        "spark.redaction.regex": f"(?i){SECRET_NAMES}",
+        **given,
+        **{name: _joined(given.get(name, ""), value) for name, value in ours.items()},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _joined(*values: str) -> str:
+    return ",".join(dict.fromkeys(each for value in values for each in value.split(",") if each))
+
+
+def _has_runtime(session: SparkSession, extensions: str) -> bool:
+    """Whether classes and extensions are there: a Spark that was running before takes no more of either."""
+    from py4j.java_gateway import JavaClass
+
+    if extensions not in session.sparkContext.getConf().get(_EXTENSIONS, "").split(","):
+        return False
+    return isinstance(reduce(getattr, _RUNTIME.split("."), session._jvm), JavaClass)
+
+
+def _no_runtime(spark: SparkSettings, settings: Mapping[str, str]) -> ConfigurationError:
+    wanted = settings[_PACKAGES]
+    tried = f"are not in {', '.join(spark.jars)}" if spark.jars else "could not be had from Maven Central"
+    return ConfigurationError(
+        "jars",
+        f"Spark has no Iceberg runtime: {wanted} {tried}, or Spark was started before without them;"
+        " if it did not start, its own output says why",
+        "let this machine reach Maven Central or a mirror (spark.jars.repositories), or give the files as jars;"
+        f" under spark-submit: --packages {wanted} --conf {_EXTENSIONS}={settings[_EXTENSIONS]}",
+    )

@@ -5,75 +5,227 @@ replaced; the rest stays as its author wrote it, and that text is executed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from functools import cache, lru_cache
+from typing import Final, NamedTuple
 
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
 from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql.parse import Flaw, canonical_sql, spliced, without_comments
-from airflow_provider_rfr.builtins.sql.scopes import (
-    ColumnsOf,
-    Item,
+from airflow_provider_rfr.builtins.sql.parse import (
+    Flaw,
+    Name,
     Parts,
-    Scopes,
-    Source,
     full_name,
-    is_natural,
-    names_of,
-    reads_columns,
+    identifier,
+    scopes_of,
+    spliced,
     table_parts,
+    without_comments,
 )
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
+ColumnsOf = Callable[[str], tuple[str, ...] | None]
+"""Columns of a table or view by its name as it is compared; None where they are not known."""
+_NAME_THEM: Final = "write them out, or name them in its alias: AS t(a, b)"
+
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
-    """What can be said of a query without knowing the columns of tables. It is cached: parsing takes milliseconds, and
-    a tree is too large to be kept for thousands of queries.
+class _Source:
+    """A table, query or function that a SELECT reads; a table alone has ``parts``.
 
-    :ivar tables: each table where it is read: the parts of its name, and its columns that are used there; None: all
-    :ivar plain: it reads tables alone, no subquery and no function
-    :ivar starred: its columns depend on those of its tables, by a star or a NATURAL JOIN
-    :ivar outputs: the names of its columns as written; None: they depend on those of its tables, or one has no name
+    :ivar unknown: why its columns are not known
     """
 
-    tables: tuple[tuple[Parts, tuple[str, ...] | None], ...]
-    plain: bool
-    starred: bool
-    outputs: tuple[str, ...] | None
+    alias: str
+    node: exp.Expr
+    parts: Parts
+    columns: tuple[Name, ...] = ()
+    unknown: QueryError | None = None
+
+    def prefix(self, parts: Parts) -> int:
+        """How many parts of a column's name are the name of this source."""
+        if len(parts) > 1 and parts[0] == self.alias:
+            return 1
+        # A catalog's name may come before it, in the query as well as in the name.
+        for length in range(2, len(parts) if len(self.parts) > 1 and not self.node.alias else 0):
+            both = min(length, len(self.parts))
+            if parts[length - both : length] == self.parts[-both:]:
+                return length
+        return 0
 
 
-@lru_cache(maxsize=65_536)
-def _facts_of(query: str) -> _Facts:
-    scopes, outputs = Scopes(query, lambda name: None, ""), None
-    # Fills the cache of canonical texts while the tokens of this query are still cached.
-    canonical_sql(query)
-    reader = _Reader(scopes)
-    with suppress(QueryError):
-        outputs = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
-    # No table may be missed, also if no scope has it for a source.
-    tree = scopes.all[-1].expression.root()
-    own = {each.alias for each in tree.find_all(exp.CTE)}
-    for node in tree.find_all(exp.Table, exp.Column):
-        parts = table_parts(node) or _argument(node)
-        if parts and not isinstance(node.parent, exp.JoinHint) and (len(parts) > 1 or parts[0] not in own):
-            reader.used.setdefault(id(node), (parts, {"*"}))
-    tables = ((parts, None if "*" in used else tuple(sorted(used))) for parts, used in reader.used.values())
-    plain = all(each.parts for scope in scopes.all for each in scopes.sources(scope))
-    return _Facts(tuple(tables), plain, reader.starred, outputs)
+class _Item(NamedTuple):
+    """A column that a star expands to, and the alias of what it comes from where that has to be written."""
+
+    source: str | None
+    name: Name
+
+    def __str__(self) -> str:
+        return ".".join(identifier(each) for each in (self.source, self.name.written) if each)
 
 
-def _argument(node: exp.Expr) -> Parts:
-    """The parts of the table's name in ``f(TABLE(name))``, which looks like a column; none for another one."""
-    holder = node.parent
-    if not isinstance(node, exp.Column) or not isinstance(holder, exp.Anonymous) or holder.name.upper() != "TABLE":
-        return ()
-    return tuple(each.name for each in node.parts)
+class _Scopes:
+    """The SELECTs of one query, inner ones first, what they read and what they give."""
+
+    def __init__(self, query: str, columns_of: ColumnsOf, namespace: str) -> None:
+        self.all = scopes_of(query)
+        self.sources = cache(self._sources)
+        self.outputs = cache(self._outputs)
+        self._columns_of = columns_of
+        self._namespace = namespace
+        self._selects = {id(each.expression): each for each in self.all}
+
+    def _sources(self, scope: Scope) -> tuple[_Source, ...]:
+        """What a scope reads, in Spark's order; nothing for a lateral view, whose SELECT reads all that as well."""
+        found = [] if isinstance(scope.expression, exp.UDTF) else scope.references
+        return tuple(self._source(scope, *each) for each in found if each[0] in scope.sources)
+
+    def _source(self, scope: Scope, alias: str, node: exp.Expr) -> _Source:
+        # A pivot over what WITH names looks like a table.
+        table = isinstance(scope.sources[alias], exp.Table) and (node.text("db") or node.name not in scope.cte_sources)
+        parts = table_parts(node) if table else ()
+        try:
+            return _Source(alias, node, parts, self._columns(scope, alias, node, parts))
+        except QueryError as error:
+            return _Source(alias, node, parts, unknown=error)
+
+    def _columns(self, scope: Scope, alias: str, node: exp.Expr, parts: Parts) -> tuple[Name, ...]:
+        if node.args.get("pivots") or _place(node) is None:
+            raise QueryError("a star expands to a pivot, or to joins in brackets", "write its columns out")
+        if [name for name, _ in scope.references].count(alias) > 1:
+            problem = f"it is not clear which table {alias or 'a star'} stands for"
+            raise QueryError(problem, "give each an alias of its own")
+        source, given = scope.sources[alias], _given(node)
+        if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and given):
+            return _renamed(self.outputs(source), given, alias)
+        name = full_name(parts, self._namespace)
+        # At another snapshot it may have had other columns.
+        fixed = node.args.get("version") or node.args.get("when")
+        names = self._columns_of(name) if name and not fixed else None
+        if names is None and not given:
+            raise QueryError(f"the columns of {name or 'a function'} are not known here", _NAME_THEM)
+        return given if names is None else _renamed(tuple(map(Name, names)), given, alias)
+
+    def _outputs(self, scope: Scope) -> tuple[Name, ...]:
+        """The columns of a scope's result; refuses one without a name, and a star that can't be written out."""
+        # A recursive query reads itself by a scope that knows nothing of its names.
+        holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
+        given = _given(holder) if scope.is_cte or scope.outer_columns else ()
+        return _renamed(tuple(self._names(scope.expression)), given, "a subquery")
+
+    def _names(self, query: exp.Expr) -> Iterator[Name]:
+        while isinstance(query, (exp.SetOperation, exp.Subquery, exp.Lateral)):
+            query = query.this
+        if not isinstance(query, exp.Select):
+            raise QueryError("the columns of a function are not known here", _NAME_THEM)
+        for number, each in enumerate(query.expressions, 1):
+            found, star = _names_of(each), each.this if isinstance(each, exp.Column) else each
+            if isinstance(star, exp.Star):
+                found = [item.name for item in self.star(self._selects[id(query)], star)]
+            elif not found:
+                raise QueryError(f"column {number} of a SELECT has no name", "give it one: ... AS name")
+            yield from found
+
+    def star(self, scope: Scope, star: exp.Star) -> list[_Item]:
+        """The columns that a star, alone or behind a table's name, expands to, in Spark's order."""
+        column, except_ = star.parent, star.args.get("except_") or ()
+        if any(star.args.get(each) for each in ("replace", "rename", "ilike")):
+            raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
+        items = self._of_table(scope, column) if isinstance(column, exp.Column) else self.items(scope)
+        names, left_out = [each.name for each in items], [each.name for each in except_]
+        for each in except_:
+            if (isinstance(each, exp.Column) and each.table) or each.name not in names:
+                raise QueryError(f"EXCEPT names {each.name}, which is none of the star's columns")
+        if not (left := [item for item in items if item.name not in left_out]):
+            raise QueryError("a star expands to no column")
+        return left
+
+    def _of_table(self, scope: Scope, column: exp.Column) -> list[_Item]:
+        parts = tuple(each.name for each in column.parts)
+        found = [each for each in self.sources(scope) if each.prefix(parts) == len(parts) - 1]
+        if len(found) != 1:
+            name = ".".join(each.this.written for each in column.parts[:-1])
+            raise QueryError(f"{name}.* is not a table of this SELECT", f"write the fields out: {name}.field, ...")
+        if found[0].unknown is not None:
+            raise found[0].unknown
+        return [_Item(None, each) for each in found[0].columns]
+
+    def items(self, scope: Scope) -> list[_Item]:
+        """The columns of all sources; refuses a NATURAL JOIN, an unknown source, and two columns of one name."""
+        sources, items = self.sources(scope), list[_Item]()
+        for each in sources:
+            alias = each.alias.written if isinstance(each.alias, Name) and len(sources) > 1 else None
+            items = _joined(items, [_Item(alias, name) for name in each.columns], _place(each.node))
+        for each in sources:
+            if each.unknown is not None:
+                raise each.unknown
+        names = [each.name for each in items]
+        if len(sources) > 1 and any(each.source is None and names.count(each.name) > 1 for each in items):
+            raise QueryError("a star expands to two columns of one name", "write them out")
+        return items
+
+
+def _place(node: exp.Expr) -> exp.Expr | None:
+    """The JOIN, FROM or SELECT that reads a source; None for joins in brackets, which may have an alias together."""
+    around = node if isinstance(node, exp.Table) else node.parent
+    while isinstance(around, (exp.Table, exp.Subquery)):
+        if around.args.get("joins"):
+            return None
+        around = around.parent
+    return None if isinstance(around, exp.Join) and not isinstance(around.parent, exp.Select) else around
+
+
+def _names_of(projection: exp.Expr) -> list[Name]:
+    """The names of an expression of a SELECT; none, if Spark would make one."""
+    if isinstance(projection, exp.Aliases):
+        return [each.this for each in projection.expressions]
+    name = projection.output_name if isinstance(projection, (exp.Alias, exp.Column, exp.Dot)) else ""
+    return [name] if isinstance(name, Name) else []
+
+
+def _is_natural(node: exp.Expr | None) -> bool:
+    return isinstance(node, exp.Join) and node.method.upper() == "NATURAL"
+
+
+def _stands_for_columns(node: exp.Expr) -> bool:
+    """Whether it is a NATURAL JOIN, or a star that expands to columns: those of ``count(*)`` and ``EXISTS`` do not."""
+    if not isinstance(node, exp.Star):
+        return _is_natural(node)
+    if isinstance(node.parent, exp.Count):
+        return node.args.get("except_") is not None
+    return not (isinstance(node.parent, exp.Select) and isinstance(node.parent.parent, exp.Exists))
+
+
+def _joined(left: list[_Item], right: list[_Item], join: exp.Expr | None) -> list[_Item]:
+    """The columns of both sides of a join."""
+    if _is_natural(join):
+        theirs = {each.name for each in right}
+        both = ", ".join(identifier(each.name.written) for each in left if each.name in theirs)
+        problem = "NATURAL JOIN joins by whatever columns both sides happen to have"
+        raise QueryError(problem, f"write USING ({both or 'the columns'})")
+    if not isinstance(join, exp.Join):
+        return [*left, *right]
+    using = [each.this for each in join.args.get("using") or ()]
+    first = [_Item(None, each.name) for name in using for each in left if each.name == name]
+    rest = left if join.is_semi_or_anti_join else [*left, *right]
+    return [*first, *(each for each in rest if each.name not in using)]
+
+
+def _given(node: exp.Expr | None) -> tuple[Name, ...]:
+    """The names that an alias gives to columns: ``AS t(a, b)``."""
+    alias = node.args.get("alias") if node is not None else None
+    return tuple(each.this for each in alias.columns) if isinstance(alias, exp.TableAlias) else ()
+
+
+def _renamed(names: tuple[Name, ...], given: tuple[Name, ...], what: str) -> tuple[Name, ...]:
+    if given and len(given) != len(names):
+        raise QueryError(f"{what} has {len(names)} columns, and {len(given)} names for them")
+    return given or names
 
 
 _NO_COLUMNS: Final = {
@@ -82,7 +234,7 @@ _NO_COLUMNS: Final = {
     *("microsecond", "grouping__id", "all"),
 }
 """Words that may stand where a column does, and be something else to Spark."""
-_MANY = (exp.Explode, exp.Inline, exp.Stack, exp.Anonymous)
+_MANY: Final = (exp.Explode, exp.Inline, exp.Stack, exp.Anonymous)
 """What may give several columns, which Spark names."""
 
 
@@ -91,40 +243,34 @@ class _Reader:
 
     :ivar used: by a table's id: the parts of its name, and the columns of it that are used; ``*`` for all
     :ivar missing: by its place in the text: a column that nothing has, as written, and where it was looked for
-    :ivar starred: there is a star, or a NATURAL JOIN
     """
 
-    def __init__(self, scopes: Scopes) -> None:
+    def __init__(self, scopes: _Scopes) -> None:
         self.used: dict[int, tuple[Parts, set[str]]] = {}
-        self.missing: dict[int, tuple[str, Sequence[Source]]] = {}
-        self.starred = False
+        self.missing: dict[int, tuple[str, Sequence[_Source]]] = {}
         self._sources = scopes.sources
-        for scope in scopes.all:
-            for each in scopes.sources(scope):
-                # Columns that are not named matter, too, where they make the groups of a pivot.
-                whole = each.node.args.get("pivots") or each.node.alias_column_names
-                if each.parts:
-                    self.used[id(each.node)] = each.parts, {"*"} if whole else set()
+        for each in (each for scope in scopes.all for each in scopes.sources(scope) if each.parts):
+            # Columns that are not named matter, too, where they make the groups of a pivot.
+            whole = each.node.args.get("pivots") or each.node.alias_column_names
+            self.used[id(each.node)] = each.parts, {"*"} if whole else set()
         for scope in scopes.all:
             self._read(scope)
 
     def _read(self, scope: Scope) -> None:
-        levels = [scope]
+        levels, sources = [scope], self._sources(scope)
         while levels[-1].can_be_correlated and (outer := levels[-1].parent) is not None:
             levels.append(outer)
         for node in scope.walk(prune=lambda each: isinstance(each, exp.Hint)):
             if isinstance(node, exp.Column) and not isinstance(node.parent, exp.Star) and not _argument(node):
                 self._column(node.parts, levels)
-            elif is_natural(node) or reads_columns(node):
-                self.starred = True
-                if not isinstance(node.parent, exp.Column):
-                    self._use(self._sources(scope), "*")
+            elif _stands_for_columns(node) and not isinstance(node.parent, exp.Column):
+                self._use(sources, "*")
             elif isinstance(node, exp.Join):
                 for each in node.args.get("using") or ():
-                    self._use(self._sources(scope), each.name)
-                    self._expect([each], 0, self._sources(scope), levels)
+                    self._use(sources, each.name)
+                    self._expect([each], 0, sources, levels)
 
-    def _use(self, sources: Iterable[Source], column: str) -> None:
+    def _use(self, sources: Iterable[_Source], column: str) -> None:
         for each in sources:
             if each.parts:
                 self.used[id(each.node)][1].add(column)
@@ -143,22 +289,20 @@ class _Reader:
         if isinstance(levels[0].expression, exp.Select):
             self._expect(words, 0, [each for level in levels for each in self._sources(level)], levels)
 
-    def _expect(self, words: Sequence[exp.Expr], at: int, sources: Sequence[Source], levels: Sequence[Scope]) -> None:
-        """Note that a column is missing, if that is sure.
-
-        :param at: which of the words is the column
-        :param sources: one of which has it
-        """
+    def _expect(self, words: Sequence[exp.Expr], at: int, sources: Sequence[_Source], levels: Sequence[Scope]) -> None:
+        """Note that none of the sources has the column which is the word there, if that is sure."""
         name, start = words[at].name, words[at].meta.get("start")
         if start is None or any(each.unknown or name in each.columns for each in sources):
             return
         # Spark and Iceberg add columns that begin with an underscore, and name others by their expressions.
         if isinstance(words[-1], exp.Star) or name.startswith("_") or "(" in name:
             return
-        # What looks like an alias may be a struct.
-        if at and any(words[0].name in each.columns for level in levels for each in self._sources(level)):
-            return
-        if at or not (name in _NO_COLUMNS or any(_gives(level, name) for level in levels)):
+        if at:
+            # What looks like an alias may be a struct.
+            is_other = any(words[0].name in each.columns for level in levels for each in self._sources(level))
+        else:
+            is_other = name in _NO_COLUMNS or any(_gives(level, name) for level in levels)
+        if not is_other:
             self.missing[start] = words[at].this.written, sources
 
 
@@ -166,23 +310,61 @@ def _gives(scope: Scope, name: str) -> bool:
     """Whether what a scope selects may be called so; its other expressions can use that name."""
     selected = scope.expression.expressions if isinstance(scope.expression, exp.Select) else ()
     given = (each for each in selected if not isinstance(each, exp.Column))
-    return any(isinstance(each, _MANY) or name in names_of(each) for each in given)
+    return any(isinstance(each, _MANY) or name in _names_of(each) for each in given)
+
+
+def _argument(node: exp.Expr) -> Parts:
+    """The parts of the table's name in ``f(TABLE(name))``, which looks like a column; none for another one."""
+    holder = node.parent
+    if not isinstance(node, exp.Column) or not isinstance(holder, exp.Anonymous) or holder.name.upper() != "TABLE":
+        return ()
+    return tuple(each.name for each in node.parts)
+
+
+class _Facts(NamedTuple):
+    """What can be said of a query without knowing the columns of tables. It is cached: parsing takes milliseconds, and
+    a tree is too large to be kept for thousands of queries.
+
+    :ivar tables: the parts of each table's name, and its columns that are used there; ``*`` for all
+    :ivar plain: it reads tables alone, no subquery and no function
+    :ivar starred: its columns depend on those of its tables, by a star or a NATURAL JOIN
+    :ivar outputs: its columns as written; None: they depend on those of its tables, or one has no name
+    """
+
+    tables: tuple[tuple[Parts, Set[str]], ...]
+    plain: bool
+    starred: bool
+    outputs: tuple[str, ...] | None
+
+
+@lru_cache(maxsize=65_536)
+def _facts_of(query: str) -> _Facts:
+    scopes, outputs = _Scopes(query, lambda name: None, ""), None
+    reader = _Reader(scopes)
+    with suppress(QueryError):
+        outputs = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
+    # No table may be missed, also if no scope has it for a source.
+    tree = scopes.all[-1].expression.root()
+    own = {each.alias for each in tree.find_all(exp.CTE)}
+    for node in tree.find_all(exp.Table, exp.Column):
+        parts = table_parts(node) or _argument(node)
+        if parts and not isinstance(node.parent, exp.JoinHint) and (len(parts) > 1 or parts[0] not in own):
+            reader.used.setdefault(id(node), (parts, {"*"}))
+    plain = all(each.parts for scope in scopes.all for each in scopes.sources(scope))
+    starred = any(map(_stands_for_columns, tree.find_all(exp.Star, exp.Join)))
+    return _Facts(tuple(reader.used.values()), plain, starred, outputs)
 
 
 def query_flaws(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[Flaw]:
-    """Columns that a query asks for, and that nothing it reads has.
-
-    Where that is not sure, nothing is said: Spark looks at each query again before a deploy changes anything.
-    """
+    """Columns that a query asks for, and that nothing it reads has. Where that is not sure, nothing is said: Spark
+    looks at each query again before a deploy changes anything."""
     facts = _facts_of(query)
-    tables = [(columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables]
-    has_all = (known is None or (used is not None and {*used} <= {*map(str.casefold, known)}) for known, used in tables)
-    if facts.plain and all(has_all):
-        # Saves parsing it again, which is what costs.
+    tables = ((columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables)
+    has_all = [known is None or used <= {*map(str.casefold, known)} for known, used in tables]
+    # What comes out of a pipe is not known to the parser. Parsing a query again is what costs.
+    if (facts.plain and all(has_all)) or "|>" in query:
         return
-    missing = _Reader(Scopes(query, columns_of, namespace)).missing
-    # What comes out of a pipe is not known to the parser.
-    for start, (word, sources) in sorted(missing.items()) if "|>" not in query else ():
+    for start, (word, sources) in sorted(_Reader(_Scopes(query, columns_of, namespace)).missing.items()):
         names = [full_name(each.parts, namespace) for each in sources if each.parts]
         whose = f"{names[0]} has" if len(names) == len(sources) == 1 else "there is"
         known = {name.written for each in sources for name in each.columns}
@@ -193,21 +375,17 @@ def query_flaws(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[F
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
     """What a query reads, sorted by name.
 
-    :param namespace: of names that have none
     :param known: names of tables, as they are compared; of ``ops.runs.history``, ``ops.runs`` is read if it is known
-    :raises QueryError: it is not one query
-    :raises UnreadableQueryError: it can't be parsed
+    :raises QueryError: as :func:`parse_query`
     """
-    found: dict[str, set[str] | None] = {}
+    found = defaultdict[str, set[str]](set)
     for parts, used in _facts_of(query).tables:
         name, table = full_name(parts, namespace), full_name(parts[:-1], namespace)
         if len(parts) > 2 and name not in known and table in known:
-            name, used = table, None
-        before = found.setdefault(name, set())
-        found[name] = None if before is None or used is None else before | {*used}
-    return tuple(
-        Dependency(name, None, None if used is None else tuple(sorted(used))) for name, used in sorted(found.items())
-    )
+            name, used = table, {"*"}
+        found[name] |= used
+    columns = {name: None if "*" in used else tuple(sorted(used)) for name, used in found.items()}
+    return tuple(Dependency(name, None, columns[name]) for name in sorted(columns))
 
 
 def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
@@ -237,25 +415,23 @@ def unqualified(query: str) -> tuple[str, ...]:
 
 
 def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, order: Sequence[str] = ()) -> str:
-    """The query with every star replaced by column names, except that of ``count(*)``.
+    """The query with every star replaced by column names, except that of ``count(*)``. ``NATURAL JOIN`` is refused,
+    since it depends on columns that are not named.
 
-    ``NATURAL JOIN`` is refused as well, since it depends on columns that are not named.
-
-    :param namespace: of tables that are named without one
     :param order: names, as they are compared, of the query's columns; a star that gives some gives them in this order
     :raises QueryError: a star can't be written out; what to write instead is its remedy
     """
     if not _facts_of(query).starred:
         return query
-    scopes, edits = Scopes(query, columns_of, namespace), []
+    scopes, edits = _Scopes(query, columns_of, namespace), []
     places = {name: place for place, name in enumerate(order)}
     for scope in scopes.all:
         # What is inside of the query may be used by position.
         is_outermost = scope.expression.find_ancestor(exp.Select, exp.CTE) is None
         for node in scope.walk():
-            if is_natural(node):
+            if _is_natural(node):
                 scopes.items(scope)
-            elif isinstance(node, exp.Star) and reads_columns(node):
+            elif isinstance(node, exp.Star) and _stands_for_columns(node):
                 items = scopes.star(scope, node)
                 selected = node.parent if isinstance(node.parent, exp.Column) else node
                 if is_outermost and selected.parent is scope.expression:
@@ -264,7 +440,7 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, orde
     return spliced(query, edits)
 
 
-def _edit(query: str, star: exp.Star, items: Sequence[Item]) -> tuple[int, int, str]:
+def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int, str]:
     """The place of a star in the text, and what comes there."""
     start, excepted, holder, between = star.meta.get("start"), star.args.get("except_"), star.parent, ", "
     if not isinstance(start, int) or query[start : start + 1] != "*":
@@ -277,54 +453,41 @@ def _edit(query: str, star: exp.Star, items: Sequence[Item]) -> tuple[int, int, 
 
 
 def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tuple[str, ...]:
-    """The names of a query's columns, as their author wrote them.
-
-    :raises QueryError: one has no name, or what a star stands for is not known
-    """
+    """The names of a query's columns, as their author wrote them; a :class:`QueryError`, if one has no name, or a star
+    stands for what is not known."""
     if (found := _facts_of(query).outputs) is not None:
         return found
-    scopes = Scopes(query, columns_of, namespace)
+    scopes = _Scopes(query, columns_of, namespace)
     return tuple(each.written for each in scopes.outputs(scopes.all[-1]))
 
 
-def is_star_last(query: str, columns_of: ColumnsOf, namespace: str = "") -> bool:
+def is_star_last(query: str) -> bool:
     """Whether a column that comes last in what its star expands to comes last in the query's result, too, and changes
     nothing else of it; False where that is not sure."""
-
-    def longer(name: str) -> tuple[str, ...] | None:
-        found = columns_of(name)
-        return None if found is None else (*found, "rfr_one_more")
-
-    try:
-        now, then = Scopes(query, columns_of, namespace), Scopes(query, longer, namespace)
-        [scope], [same] = now.all, then.all
-        names = now.outputs(scope)
-        return not scope.expression.args.get("distinct") and then.outputs(same)[: len(names)] == names
-    except (QueryError, ValueError):
+    [*inner, scope] = scopes_of(query)
+    select = scope.expression
+    if inner or not isinstance(select, exp.Select) or select.args.get("distinct") or len(scope.references) != 1:
         return False
+    [*before, last] = select.expressions
+    return last.is_star and not any(each.is_star for each in before)
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
-    """The columns of declared objects; those of a view that names none are those of its query.
-
-    Ask for what is read before you ask for its readers, or a long chain of views ends in a ``RecursionError``.
-    """
+    """The columns of declared objects; those of a view that names none are those of its query. Ask for what is read
+    before you ask for its readers, or a long chain of views ends in a ``RecursionError``."""
     by_key = {each.key: each for each in objects}
-    known: dict[str, tuple[str, ...] | None] = {}
 
-    def columns_of(name: str) -> tuple[str, ...] | None:
-        key = name.casefold()
-        if key not in known:
-            # Views in a circle have no columns; the rules report the circle.
-            known[key], obj = None, by_key.get(key)
-            if obj is not None and obj.columns:
-                known[key] = tuple(each.name for each in obj.columns)
-            elif obj is not None and obj.kind in QUERIED and obj.query is not None:
-                with suppress(QueryError):
-                    known[key] = output_columns(obj.query, columns_of, namespace_of(obj.name))
-        return known[key]
+    @cache
+    def columns_of(key: str) -> tuple[str, ...] | None:
+        # It is asked for once, or again by views in a circle, which have no columns; the rules report the circle.
+        obj = by_key.pop(key, None)
+        if obj is None or obj.columns or obj.kind not in QUERIED or obj.query is None:
+            return tuple(each.name for each in obj.columns) or None if obj is not None else None
+        with suppress(QueryError):
+            return output_columns(obj.query, columns_of, namespace_of(obj.name))
+        return None
 
-    return columns_of
+    return lambda name: columns_of(name.casefold())
 
 
 def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | None]) -> tuple[str, ...]:
@@ -342,10 +505,7 @@ def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | 
 
 
 def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -> tuple[str, ...]:
-    """The tables that a declared query reads. What is not declared is taken for a table with a name in lower case.
-
-    :param declared: all objects, by their keys
-    """
+    """The tables that a declared query reads. What is not declared is taken for a table with a name in lower case."""
 
     def reads(each: BuiltinObject) -> list[str]:
         return [read.name for read in object_reads(each, known=declared)]

@@ -6,18 +6,18 @@ and the result hardly depends on sqlglot's version."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Final, NamedTuple
 
-import sqlglot
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
-from airflow_provider_rfr.lake.types import is_plain
+from airflow_provider_rfr.lake.types import is_plain, quoted
 
 _SPARK: Final = Dialect.get_or_raise("spark")
 _KEYWORDS: Final = frozenset(word for each in _SPARK.tokenizer_class.KEYWORDS for word in each.upper().split())
@@ -26,92 +26,24 @@ _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
 """Names the writer of a canonical text; texts of two writers are never compared."""
-_INK = re.compile(r"\S")
-_AS_WRITTEN = {each for each in TokenType if each.name.endswith("STRING")} | {TokenType.IDENTIFIER}
+_AS_WRITTEN: Final = {each for each in TokenType if each.name.endswith("STRING")} | {TokenType.IDENTIFIER}
+_BEGINNINGS: Final = {TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.FROM}
+_WRITES: Final = (exp.DML, exp.DDL, exp.Command, exp.Into)
+_CONTINUED: Final = re.compile(r"--[^\n]*\\\s*\n")
+_SELECT: Final = "SELECT "
+_ONE_SELECT: Final = "a view is one SELECT, which creates and changes nothing"
+
+Parts = tuple[str, ...]
+"""The parts of a name, as they are compared."""
 
 
 class Flaw(NamedTuple):
-    """Something wrong in a text.
-
-    :ivar line: from 1, as is ``column``; a column of 0 is not known
-    """
+    """Something wrong in a text; lines and columns begin with 1, and a column of 0 is not known."""
 
     line: int
     problem: str
     remedy: str = ""
     column: int = 0
-
-
-@lru_cache(maxsize=8)
-def tokens(query: str) -> Sequence[Token]:
-    """The query's words, without comments, with their places in the text. They are shared: don't touch them.
-
-    :raises SqlglotError: a string, a name or a comment has no end
-    """
-    return tuple(_SPARK.tokenize(without_comments(query)))
-
-
-@lru_cache(maxsize=8)
-def without_comments(query: str) -> str:
-    """The query with blanks where its comments were, so that every place stays what it was.
-
-    sqlglot takes ``GROUP BY`` for one word, and would not know it with a comment inside.
-
-    :raises SqlglotError: as :func:`tokens`
-    """
-    if "--" not in query and "/*" not in query:
-        return query
-    kept = list(_INK.sub(" ", query))
-    for token in _SPARK.tokenize(query):
-        kept[token.start : token.end + 1] = query[token.start : token.end + 1]
-    return "".join(kept)
-
-
-@lru_cache(maxsize=65_536)
-def canonical_sql(query: str) -> str:
-    """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone.
-
-    For comparing, never for executing. A query that can't be tokenized is compared unchanged.
-    """
-    try:
-        return " ".join(_words(without_comments(query), tokens(query)))
-    except SqlglotError:
-        return " ".join(["?", *query.split()])
-
-
-def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
-    before = -1
-    for token in found:
-        # A number with a suffix is several tokens in one place.
-        if token.start <= before:
-            continue
-        before = token.end
-        text = query[token.start : token.end + 1]
-        if token.token_type in _AS_WRITTEN:
-            yield text
-        elif token.token_type is TokenType.HINT:
-            inside = text[3:-2]
-            yield from ("/*+", *_words(inside, _SPARK.tokenize(inside)), "*/")
-        elif set(text) == {">"}:
-            # Two types that end together are no shift.
-            yield from text
-        else:
-            yield from text.lower().split()
-
-
-def identifier(name: str) -> str:
-    """The name as it is written in a query: in backticks, unless it can't be taken for a keyword."""
-    if is_plain(name) and name.upper() not in _KEYWORDS:
-        return name
-    return "`" + name.replace("`", "``") + "`"
-
-
-def spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """The text with something else at some places, each of which is a start, an end, and what comes there."""
-    # From the end, so that the places before an edit stay valid.
-    for start, end, put in sorted(edits, reverse=True):
-        text = text[:start] + put + text[end:]
-    return text
 
 
 class Name(str):
@@ -126,10 +58,72 @@ class Name(str):
         return name
 
 
-_BEGINNINGS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.FROM})
-_WRITES = (exp.DML, exp.DDL, exp.Command, exp.Into)
-_CONTINUED = re.compile(r"--[^\n]*\\\s*\n")
-_ONE_SELECT = "a view is one SELECT, which creates and changes nothing"
+def identifier(name: str) -> str:
+    """The name as it is written in a query: in backticks, unless it can't be taken for a keyword."""
+    if is_plain(name) and name.upper() not in _KEYWORDS:
+        return name
+    return "`" + name.replace("`", "``") + "`"
+
+
+def full_name(parts: Parts, namespace: str) -> str:
+    """The name as objects' names are compared."""
+    whole = ".".join(map(quoted, parts))
+    return f"{namespace.casefold()}.{whole}" if len(parts) == 1 and namespace else whole
+
+
+def spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """The text with something else at some places, each of which is a start, an end, and what comes there."""
+    # From the end, so that the places before an edit stay valid.
+    for start, end, put in sorted(edits, reverse=True):
+        text = text[:start] + put + text[end:]
+    return text
+
+
+@lru_cache(maxsize=8)
+def _tokens(query: str) -> Sequence[Token]:
+    """The query's words, without comments, with their places in the text. They are shared: don't touch them."""
+    return tuple(_SPARK.tokenize(without_comments(query)))
+
+
+@lru_cache(maxsize=8)
+def without_comments(query: str) -> str:
+    """The query with blanks where its comments were, so that every place stays what it was: sqlglot takes ``GROUP BY``
+    for one word, and would not know it with a comment inside."""
+    if "--" not in query and "/*" not in query:
+        return query
+    kept = list(re.sub(r"\S", " ", query))
+    for token in _SPARK.tokenize(query):
+        kept[token.start : token.end + 1] = query[token.start : token.end + 1]
+    return "".join(kept)
+
+
+@lru_cache(maxsize=65_536)
+def canonical_sql(query: str) -> str:
+    """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone: for
+    comparing, never for executing. A query that can't be tokenized is compared unchanged."""
+    try:
+        return " ".join(_words(without_comments(query), _tokens(query)))
+    except SqlglotError:
+        return " ".join(["?", *query.split()])
+
+
+def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
+    before = -1
+    for token in found:
+        # A number with a suffix is several tokens in one place.
+        if token.start <= before:
+            continue
+        before, text = token.end, query[token.start : token.end + 1]
+        if token.token_type in _AS_WRITTEN:
+            yield text
+        elif token.token_type is TokenType.HINT:
+            inside = text[3:-2]
+            yield from ("/*+", *_words(inside, _SPARK.tokenize(inside)), "*/")
+        elif set(text) == {">"}:
+            # Two types that end together are no shift.
+            yield from text
+        else:
+            yield from text.lower().split()
 
 
 @lru_cache(maxsize=128)
@@ -140,7 +134,7 @@ def parse_query(query: str) -> exp.Query:
     :raises UnreadableQueryError: it can't be parsed here, though Spark may be able to
     """
     try:
-        words = list(tokens(query))
+        words = list(_tokens(query))
         _check_words(query, words)
         found = _SPARK.parser().parse(words, without_comments(query))
     except ParseError as error:
@@ -156,20 +150,11 @@ def parse_query(query: str) -> exp.Query:
     tree = found[0] if len(found) == 1 else None
     if not isinstance(tree, exp.Query):
         raise QueryError("it is not a SELECT", _ONE_SELECT)
-    _check_tree(tree)
-    for each in tree.find_all(exp.Identifier):
-        each.set("this", Name(each.name))
+    for node in tree.walk():
+        _check_node(node)
+        if isinstance(node, exp.Identifier):
+            node.set("this", Name(node.name))
     return tree
-
-
-def check_expression(expression: str) -> None:
-    """Refuse, by a :class:`QueryError`, what is not an expression over the columns of one table."""
-    if not expression.strip():
-        raise QueryError("it is empty")
-    tree = parse_query(f"SELECT {expression}\nAS x")
-    one = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and not tree.args.get("from_")
-    if not one or tree.find(exp.Star) is not None or len(list(tree.find_all(exp.Query))) > 1:
-        raise QueryError("it must be a single expression over columns")
 
 
 def _check_words(query: str, words: list[Token]) -> None:
@@ -186,39 +171,82 @@ def _check_words(query: str, words: list[Token]) -> None:
         raise QueryError("it has braces", "a query is not a template; write it out")
 
 
-def _check_tree(tree: exp.Query) -> None:
-    for node in tree.walk():
-        if isinstance(node, _WRITES) and not isinstance(node, exp.Query):
-            raise QueryError(f"it has {node.key.upper()} in it", _ONE_SELECT)
-        if isinstance(node, (exp.Parameter, exp.Placeholder)):
-            raise QueryError("it has a parameter", "a view is complete; write the value")
-        if isinstance(node, exp.Anonymous) and node.name.upper() in ("IDENTIFIER", "STREAM"):
-            raise QueryError(f"it uses {node.name.upper()}()", "write the name of the table")
-        if isinstance(node, exp.Select) and not node.expressions:
-            raise QueryError("a SELECT names no columns", "name them")
+def _check_node(node: exp.Expr) -> None:
+    if isinstance(node, _WRITES) and not isinstance(node, exp.Query):
+        raise QueryError(f"it has {node.key.upper()} in it", _ONE_SELECT)
+    if isinstance(node, (exp.Parameter, exp.Placeholder)):
+        raise QueryError("it has a parameter", "a view is complete; write the value")
+    if isinstance(node, exp.Anonymous) and node.name.upper() in ("IDENTIFIER", "STREAM"):
+        raise QueryError(f"it uses {node.name.upper()}()", "write the name of the table")
+    if isinstance(node, exp.Select) and not node.expressions:
+        raise QueryError("a SELECT names no columns", "name them")
+
+
+def scopes_of(query: str) -> list[Scope]:
+    """The scopes of a query, inner ones first; the parsed query in them is shared."""
+    try:
+        return traverse_scope(parse_query(query))
+    except SqlglotError as error:
+        raise QueryError(str(error).lower(), "give each table and subquery an alias of its own") from None
+    except RecursionError:
+        raise UnreadableQueryError("it is nested too deeply") from None
+
+
+def table_parts(node: exp.Expr) -> Parts:
+    """The parts of a table's name; none of a function or a query."""
+    if not isinstance(node, exp.Table) or not isinstance(node.this, (exp.Identifier, exp.Dot)):
+        return ()
+    return tuple(each.name for each in node.parts)
+
+
+class NamedTable(NamedTuple):
+    """A table where a query names it: its name and its parts as they are compared, and the name as its author wrote
+    it. It is aliased if it has a name of its own in the query."""
+
+    name: str
+    written: str
+    parts: Parts
+    aliased: bool
+
+
+def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
+    """The query with other names for some tables; nothing else is touched.
+
+    :param replace: what to write for a table; None: leave it
+    :raises QueryError: it can't be parsed
+    """
+    edits = dict[tuple[int, int], str | None]()
+    for table in (each for scope in scopes_of(query) for each in scope.sources.values()):
+        if isinstance(table, exp.Table) and (parts := table_parts(table)):
+            start, end = table.parts[0].meta.get("start"), table.parts[-1].meta.get("end")
+            if start is not None and end is not None:
+                text, name = query[start : end + 1], full_name(parts, namespace)
+                edits[start, end + 1] = replace(NamedTable(name, text, parts, bool(table.alias)))
+    return spliced(query, ((*place, put) for place, put in edits.items() if put is not None))
 
 
 @lru_cache(maxsize=4096)
-def _columns_in(expression: str) -> tuple[tuple[str, int, int], ...]:
-    """The columns that an expression reads, as they are compared, with the places of their names in its text.
-
-    Of ``a.b`` it is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
-    """
-    try:
-        words = [each.parts[0] for each in sqlglot.parse_one(expression, read=_SPARK).find_all(exp.Column)]
-        found = {(each.name.casefold(), each.meta["start"], each.meta["end"] + 1) for each in words}
-    except (SqlglotError, KeyError) as error:
-        raise ValueError(f"{expression!r} can't be read as an expression") from error
-    return tuple(sorted(found, key=lambda each: each[1]))
+def _columns_in(expression: str) -> Sequence[tuple[int, int, str]]:
+    """Where an expression names a column, and the name as it is compared. Of ``a.b`` it is ``a``: expressions are over
+    one table's columns, so the rest is a field of a struct."""
+    if not expression.strip():
+        raise QueryError("it is empty")
+    tree, before = parse_query(f"{_SELECT}{expression}\nAS x"), len(_SELECT)
+    words = [each.parts[0] for each in tree.find_all(exp.Column)]
+    one = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and not tree.args.get("from_")
+    one = one and tree.find(exp.Star) is None and all("start" in each.meta for each in words)
+    if not one or len(list(tree.find_all(exp.Query))) > 1:
+        raise QueryError("it must be a single expression over columns")
+    return sorted({(each.meta["start"] - before, each.meta["end"] + 1 - before, each.name) for each in words})
 
 
 def columns_read(expression: str) -> tuple[str, ...]:
-    """The columns that an expression reads, as they are compared."""
-    return tuple(dict.fromkeys(name for name, _, _ in _columns_in(expression)))
+    """The columns that an expression reads, as they are compared; a :class:`QueryError`, if it is no expression."""
+    return tuple(dict.fromkeys(name for *_, name in _columns_in(expression)))
 
 
 def compose(expression: str, names: Mapping[str, str]) -> str:
     """The expression with other names for columns, as they are to be written; nothing else is touched."""
     known = {name.casefold(): text for name, text in names.items()}
     places = _columns_in(expression)
-    return spliced(expression, ((start, end, known[name]) for name, start, end in places if name in known))
+    return spliced(expression, ((start, end, known[name]) for start, end, name in places if name in known))

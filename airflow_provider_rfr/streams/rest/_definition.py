@@ -7,97 +7,25 @@ Unknown fields, wrong types and contradictions are refused when the document is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_rfr.streams.rest._definition_partitions import Router
+from airflow_provider_rfr.streams.rest._definition_parts import OF_CONFIG, Origin, Part, Place, Templated, TextMap
 from airflow_provider_rfr.streams.rest.expressions import (
-    CONFIG_NAMES,
     PREDICATE_NAMES,
     RECORD_NAMES,
     REQUEST_NAMES,
     RESPONSE_NAMES,
-    Template,
     compile_condition,
     compile_path,
-    compile_value,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Templated:
-    """Marks a field that may hold templates.
-
-    :ivar names: the variables that they may use
-    :ivar compile: makes a template of the value, its place and those names
-    """
-
-    names: frozenset[str]
-    compile: Callable[[Any, str, frozenset[str]], Template] = compile_value
-
-
-_OF_CONFIG: Final = Templated(CONFIG_NAMES)
 _OF_REQUEST: Final = Templated(REQUEST_NAMES)
 _OF_RECORD: Final = Templated(RECORD_NAMES)
 _RESPONSE_CONDITION: Final = Templated(RESPONSE_NAMES, compile_condition)
-
-
-class Part(BaseModel):
-    """A part of the document.  Types are strict: ``page_size: true`` isn't 1, ``"5"`` isn't 5."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        hide_input_in_errors=True,
-        # Every executor imports this: only the models that are used are built.
-        defer_build=True,
-    )
-
-    def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        """No values: a credential may be written into the document itself."""
-        return []
-
-
-def _values_only(value: dict[str, Any]) -> dict[str, Any]:
-    for name, item in value.items():
-        if isinstance(item, Mapping):
-            raise ValueError(f"{name!r} is a mapping; allowed are text, number, boolean, null, or a list of them")
-    return value
-
-
-_TextMap = Annotated[dict[str, Any], AfterValidator(_values_only)]
-
-
-class Place(Part):
-    """Where in a request a value is put: exactly one of the four."""
-
-    query: str | None = None
-    header: str | None = None
-    json_: str | None = Field(default=None, alias="json")
-    form: str | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Place:
-        if sum(name is not None for name in (self.query, self.header, self.json_, self.form)) != 1:
-            raise ValueError("name exactly one place: query, header, json or form")
-        return self
-
-
-class Origin(Part):
-    """Where in an answer a value is found: at a path of the body, or in a header."""
-
-    path: str | list[str] | None = None
-    header: str | None = None
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Origin:
-        names = [name for name in ("path", "header", "expression") if name in type(self).model_fields]
-        if sum(getattr(self, name) is not None for name in names) != 1:
-            raise ValueError(f"name exactly one origin: {', '.join(names[:-1])} or {names[-1]}")
-        return self
 
 
 class NoAuthenticator(Part):
@@ -146,8 +74,8 @@ class OAuth2(Part):
     refresh_token: str | None = None
     scopes: list[str] = Field(default_factory=list)
     client_in: Literal["body", "header"] = "body"
-    extra: _TextMap = Field(default_factory=dict)
-    headers: _TextMap = Field(default_factory=dict)
+    extra: TextMap = Field(default_factory=dict)
+    headers: TextMap = Field(default_factory=dict)
     token_path: str = "access_token"
     expires_path: str = "expires_in"
     expires_in: float | None = Field(default=None, gt=0)
@@ -167,10 +95,10 @@ class _Login(Part):
 
     method: Literal["GET", "POST", "PUT"] = "POST"
     url: str
-    query: _TextMap = Field(default_factory=dict)
-    headers: _TextMap = Field(default_factory=dict)
+    query: TextMap = Field(default_factory=dict)
+    headers: TextMap = Field(default_factory=dict)
     json_: Any = Field(default=None, alias="json")
-    form: _TextMap | None = None
+    form: TextMap | None = None
     basic: Basic | None = None
 
 
@@ -294,7 +222,7 @@ class NoPaging(Part):
 
 
 class Sized(Part):
-    page_size: Annotated[int | str | None, _OF_CONFIG] = None
+    page_size: Annotated[int | str | None, OF_CONFIG] = None
     size_as: Place | None = None
 
     @model_validator(mode="after")
@@ -413,8 +341,8 @@ _STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class RequestDefaults(Part):
     """What every stream's request has."""
 
-    query: Annotated[_TextMap, _OF_REQUEST] = Field(default_factory=dict)
-    headers: Annotated[_TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    query: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    headers: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
 
 
 class Request(Part):
@@ -423,10 +351,10 @@ class Request(Part):
     # Not a subclass of the defaults: problems are reported in the order of the fields, and the path comes first.
     method: Literal["GET", "POST", "PUT"] = "GET"
     path: Annotated[str, Templated(REQUEST_NAMES, compile_path)] = ""
-    query: Annotated[_TextMap, _OF_REQUEST] = Field(default_factory=dict)
-    headers: Annotated[_TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    query: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    headers: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
     json_: Annotated[Any, _OF_REQUEST] = Field(default=None, alias="json")
-    form: Annotated[_TextMap | None, _OF_REQUEST] = None
+    form: Annotated[TextMap | None, _OF_REQUEST] = None
 
     @model_validator(mode="after")
     def _one_body(self) -> Request:
@@ -436,11 +364,28 @@ class Request(Part):
 
 
 class Records(Part):
-    """Where the records are in the answer."""
+    """Where the records are in the answer, and in which format it is."""
 
     path: str | list[str] = ""
+    format: Literal["json", "jsonl", "csv"] = "json"
     filter: Annotated[str | None, Templated(RECORD_NAMES, compile_condition)] = None
     on_missing: Literal["fail", "empty"] = "fail"
+    columns: list[str] | None = Field(default=None, min_length=1)
+    delimiter: str | None = None
+
+    @model_validator(mode="after")
+    def _of_its_format(self) -> Records:
+        if self.format == "csv" and self.path:
+            raise ValueError("path: each row of CSV is a record; remove path")
+        if self.format != "csv" and not (self.columns is None and self.delimiter is None):
+            raise ValueError(f"columns and delimiter are for CSV, and format is {self.format}; write format: csv")
+        if self.columns is not None and (not all(self.columns) or len(set(self.columns)) < len(self.columns)):
+            raise ValueError("columns: write a name for each column, and none twice")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n\ufeff'):
+            raise ValueError(
+                f"delimiter: {self.delimiter!r} is not one sign between columns; write e.g. ';' or \"\\t\""
+            )
+        return self
 
 
 class Timeouts(Part):
@@ -449,42 +394,6 @@ class Timeouts(Part):
     connect: float = Field(default=10, gt=0)
     read: float = Field(default=60, gt=0)
     total: float = Field(default=300, gt=0)
-
-
-class ListRouter(Part):
-    """One partition for each value."""
-
-    type: Literal["list"]
-    field: str
-    values: Annotated[list[Any] | str, _OF_CONFIG]
-
-
-class SubstreamRouter(Part):
-    """One partition for each record of another stream."""
-
-    type: Literal["substream"]
-    parent: str
-    parent_key: str
-    field: str
-    extra_fields: dict[str, str] = Field(default_factory=dict)
-    parent_slice_fields: list[str] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _distinct_names(self) -> SubstreamRouter:
-        names = [self.field, *self.extra_fields, *self.parent_slice_fields]
-        if len(set(names)) != len(names):
-            raise ValueError("two fields of the partition have the same name")
-        return self
-
-
-class _ProductRouter(Part):
-    """Every combination of the partitions of several routers."""
-
-    type: Literal["product"]
-    of: list[Router] = Field(min_length=1)
-
-
-Router = Annotated[ListRouter | SubstreamRouter | _ProductRouter, Field(discriminator="type")]
 
 
 class _AddFields(Part):
@@ -533,8 +442,8 @@ class StreamDefinition(Inheritable):
     primary_key: str | list[str] | list[list[str]] | None = None
     json_schema: dict[str, Any] | None = None
     json_schema_file: str | None = None
-    base_url: Annotated[str | None, _OF_CONFIG] = None
-    authenticator: Annotated[Authenticator | None, _OF_CONFIG] = None
+    base_url: Annotated[str | None, OF_CONFIG] = None
+    authenticator: Annotated[Authenticator | None, OF_CONFIG] = None
     request: Request = Field(default_factory=Request)
     partitions: Router | None = None
     transformations: list[Transformation] = Field(default_factory=list)
@@ -550,11 +459,11 @@ class SourceDefinition(Part):
     """The whole document."""
 
     version: Literal[1] = 1
-    base_url: Annotated[str, _OF_CONFIG]
-    authenticator: Annotated[Authenticator | None, _OF_CONFIG] = None
+    base_url: Annotated[str, OF_CONFIG]
+    authenticator: Annotated[Authenticator | None, OF_CONFIG] = None
     secrets: list[str] = Field(default_factory=list)
     allowed_hosts: list[str] = Field(default_factory=list)
-    proxy: Annotated[str | None, _OF_CONFIG] = None
+    proxy: Annotated[str | None, OF_CONFIG] = None
     verify: bool | str = True
     defaults: Defaults = Field(default_factory=Defaults)
     streams: dict[str, StreamDefinition] = Field(min_length=1)

@@ -28,7 +28,14 @@ from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._records import Selector
-from airflow_provider_rfr.streams.rest._responses import AnotherFormat, Answer, Failure, NearlyJson, NotJson, excerpt
+from airflow_provider_rfr.streams.rest._responses import (
+    AnotherFormat,
+    Answer,
+    BadValues,
+    Failure,
+    UnreadableBody,
+    excerpt,
+)
 from airflow_provider_rfr.streams.rest.expressions import (
     PREDICATE_NAMES,
     Path,
@@ -86,7 +93,7 @@ class ErrorHandler:
     :ivar rules: in their order, each with its predicate
     :ivar expired_token_status: statuses that mean "token expired" where a page token was sent
     :ivar error_keys: where an answer with status 2xx may have an error
-    :ivar json_required: a success whose body is not JSON is repeated
+    :ivar json_required: a success whose body is not in its format (JSON, where there is no selector) is repeated
     :ivar selector: finds the records; None where the answer is not a page, e.g. a token
     """
 
@@ -100,7 +107,7 @@ class ErrorHandler:
     _logged: set[str] = field(default_factory=set, repr=False)
 
     def decide(self, outcome: Answer | Failure, token: Any | None, variables: Mapping[str, Any]) -> Verdict:
-        """What to do.  SUCCESS only with a body that is JSON, or without a body where none belongs.
+        """What to do.  SUCCESS only with a body in its format, or without a body where none belongs.
 
         :param token: of the page; None for the first one
         :param variables: what predicates may use besides the answer
@@ -109,6 +116,8 @@ class ErrorHandler:
             action = Action.FAIL if outcome.permanent else Action.RETRY
             return Verdict(action, outcome.message, None, outcome.request)
         outcome.lenient = self.definition.on_bad_json == "replace"
+        if self.selector is not None:
+            outcome.read = self.selector.read
         rule = self._rule(outcome, token, variables) if self.rules else None
         if rule is not None:
             action = Action(rule.action)
@@ -140,11 +149,11 @@ class ErrorHandler:
         success = Verdict(Action.SUCCESS, "", answer, answer.request)
         if not self.json_required:
             return success
-        problem: NotJson
+        problem: UnreadableBody
         action, hint = Action.RETRY, ""
         try:
-            answer.json()
-        except NearlyJson as error:
+            answer.content()
+        except BadValues as error:
             action, problem = Action.FAIL, error
             if self.definition.on_bad_json == "skip":
                 action = Action.IGNORE
@@ -152,7 +161,7 @@ class ErrorHandler:
                 hint = "; error_handler.on_bad_json: replace or skip accepts that"
         except AnotherFormat as error:
             action, problem = Action.FAIL, error
-        except NotJson as error:
+        except UnreadableBody as error:
             problem = error
         else:
             # A rule that calls an answer a success has the last word.
@@ -164,12 +173,13 @@ class ErrorHandler:
         # Without a path, the whole answer is the record, and its fields are the record's own.
         if self.selector is None or not self.selector.path or not answer.has_content:
             return success
-        path = self.selector.path
-        found = [key for key in self.error_keys if key != path[: len(key)] and _is_error(lookup(answer.json(), key))]
+        path, bodies = self.selector.path, answer.content() if self.selector.by_line else [answer.content()]
+        keys = [key for key in self.error_keys if key != path[: len(key)]]
+        found = {key: value for body in bodies for key in keys if _is_error(value := lookup(body, key))}
         if not found:
             return success
         names = ", ".join(".".join(key) for key in found)
-        shown = excerpt(json.dumps([lookup(answer.json(), key) for key in found], ensure_ascii=False), self.redactor)
+        shown = excerpt(json.dumps(list(found.values()), ensure_ascii=False), self.redactor)
         if not self.selector.select(answer):
             reason = (
                 f"the answer has no records and an error, in {names}: {shown}; if it is not an error, set error_keys"
@@ -191,11 +201,7 @@ def _is_error(value: Any) -> bool:
 
 
 def _holds(predicate: Template, answer: Answer, variables: Mapping[str, Any]) -> bool:
-    try:
-        body = answer.json()
-    except NotJson:
-        body = None
-    known = {**variables, "response": body, "headers": answer.headers, "status": answer.status}
+    known = {**variables, "response": answer.for_conditions(), "headers": answer.headers, "status": answer.status}
     try:
         return bool(predicate(known))
     except SourceDefinitionError:

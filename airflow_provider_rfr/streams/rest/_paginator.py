@@ -20,13 +20,14 @@ from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.streams.core import Complete, NextPage
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._client import Draft
+from airflow_provider_rfr.streams.rest._definition_parts import Origin, Place
 from airflow_provider_rfr.streams.rest._responses import Answer
 from airflow_provider_rfr.streams.rest.expressions import MISSING, assign, describe, lookup, parse_path, where_missing
 
 _Put: TypeAlias = Callable[[Draft, Any], None]
 
 
-def put_at(place: model.Place | None) -> _Put:
+def put_at(place: Place | None) -> _Put:
     """A function that sets a value at a place of a request; without a place it does nothing."""
     if place is None:
         return lambda draft, value: None
@@ -73,20 +74,20 @@ class Reply:
         """The names that an expression over an answer knows."""
         return {
             **self.variables,
-            "response": self.answer.json(),
+            "response": self.answer.content(),
             "headers": self.answer.headers,
             "status": self.answer.status,
             "last_record": self.records[-1] if self.records else None,
             "record_count": self.count,
         }
 
-    def find(self, origin: model.Origin) -> Any:
+    def find(self, origin: Origin) -> Any:
         """The value at a path of the body or in a header, or MISSING."""
         if origin.header is not None:
             return self.answer.headers.get(origin.header, MISSING)
-        return lookup(self.answer.json(), parse_path(origin.path or ()))
+        return lookup(self.answer.content(), parse_path(origin.path or ()))
 
-    def require(self, origin: model.Origin, what: str) -> Any:
+    def require(self, origin: Origin, what: str) -> Any:
         """The same, but never null.
 
         :param what: names the value in the error
@@ -98,7 +99,7 @@ class Reply:
         if origin.header is not None:
             raise self.error(f"{what}: the answer has no header {origin.header}")
         path = parse_path(origin.path or ())
-        found = describe(value) if value is None else f"nothing: {where_missing(self.answer.json(), path)}"
+        found = describe(value) if value is None else f"nothing: {where_missing(self.answer.content(), path)}"
         raise self.error(f"{what}: {'.'.join(path)} leads to {found}")
 
     def link(self, header: str, relation: str) -> Any:

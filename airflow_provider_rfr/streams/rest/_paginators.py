@@ -185,7 +185,7 @@ class _Cursor(SizedPaginator):
             if self._expression is not None and not reply.count:
                 return Step(Complete(), unconfirmed=True)
             if self._definition.on_missing != "end":
-                raise reply.error(f"paginator.cursor leads to nothing: it is {describe(reply.answer.json())}")
+                raise reply.error(f"paginator.cursor leads to nothing: it is {describe(reply.answer.content())}")
         return COMPLETE if _is_end(value) else Step(NextPage(value))
 
     def _computed(self, expression: Template, reply: Reply) -> Any:

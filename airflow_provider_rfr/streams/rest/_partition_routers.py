@@ -1,4 +1,4 @@
-"""The partitions of a stream: values of a list, records of a parent stream, or combinations of both.
+"""The partitions of a stream: values of a list, records of a parent stream, windows of time, or combinations.
 
 A partition is identified by its key fields alone: what else it carries (extra fields of a parent record)
 may change between two attempts without making it another partition.
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from datetime import datetime, timezone
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
-from airflow_provider_rfr.streams.rest import _definition as model
+from airflow_provider_rfr.streams.rest import _definition_partitions as model
+from airflow_provider_rfr.streams.rest._definition import Request
+from airflow_provider_rfr.streams.rest._definition_parts import Place
+from airflow_provider_rfr.streams.rest._windows import Step, TimeFormat, moment_of, windows, zone_of
 from airflow_provider_rfr.streams.rest.expressions import (
     CONFIG_NAMES,
     MISSING,
+    assign,
     compile_value,
     describe,
     lookup,
@@ -102,6 +108,45 @@ class SubstreamRouter(PartitionRouter):
         return partition
 
 
+class DateWindowRouter(PartitionRouter):
+    """One partition for each window of time, with its start and end as they are sent.
+
+    :param place: of the definition, for errors
+    :raises SourceDefinitionError: start or end is not a date
+    """
+
+    key_fields = fields = model.WINDOW_FIELDS
+
+    def __init__(self, definition: model.DateWindowRouter, place: str, config: Mapping[str, Any]) -> None:
+        self._definition = definition
+        self._place = place
+        self._config = config
+        self._zone = zone_of(definition.timezone)
+        self._start = self._moment(definition.start, "start")
+        # None: the time at which the partitions are listed.
+        self._end = None if definition.end is None else self._moment(definition.end, "end")
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        declared, end = self._definition, self._end or datetime.now(timezone.utc)
+        written = TimeFormat(declared.format, self._zone)
+        step, problem = Step.parse(declared.step), ""
+        try:
+            for each in windows(self._start, end, step, written, self._zone, end_inclusive=declared.end_inclusive):
+                yield dict(zip(self.fields, (each.start, each.end), strict=True))
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise SourceDefinitionError(self._place, problem)
+
+    def _moment(self, text: str, field: str) -> datetime:
+        value = compile_value(text, f"{self._place}.{field}", CONFIG_NAMES, self._config)({"config": self._config})
+        try:
+            return moment_of(str(value), self._zone)
+        except ValueError as error:
+            problem, _, remedy = str(error).partition("; ")
+        raise SourceDefinitionError(f"{self._place}.{field}", problem, remedy)
+
+
 class ProductRouter(PartitionRouter):
     """Every combination; the later routers run through for each partition of the earlier ones."""
 
@@ -151,8 +196,44 @@ def build_router(
             problem, remedy = f"must be a list, is {type(values).__name__}", 'e.g. [a, b] or "{{ config.regions }}"'
             raise SourceDefinitionError(f"{place}.values", problem, remedy)
         return ListRouter(router.field, values)
+    if isinstance(router, model.DateWindowRouter):
+        return DateWindowRouter(router, place, config)
     parts = [build_router(each, f"{place}.of.{n}", config, streams, stream_named) for n, each in enumerate(router.of)]
     combined = ProductRouter(parts)
     if len(set(combined.fields)) != len(combined.fields):
         raise SourceDefinitionError(place, "two routers use the same field name", "rename one of them")
     return combined
+
+
+def with_windows(request: Request, router: model.Router | None, place: str) -> Request:
+    """The request with the windows where ``send_as`` says, as if it had been written with their templates.
+
+    :param place: of the stream in the document
+    :raises SourceDefinitionError: the request has something else there
+    """
+    if isinstance(router, model.ProductRouter):
+        for each in router.of:
+            request = with_windows(request, each, place)
+    if not isinstance(router, model.DateWindowRouter) or router.send_as is None:
+        return request
+    for name, sent_as in zip(model.WINDOW_FIELDS, (router.send_as.start, router.send_as.end), strict=True):
+        if sent_as is not None:
+            request = _with_value(request, sent_as, f"{{{{ stream_slice.{name} }}}}", place)
+    return request
+
+
+def _with_value(request: Request, place: Place, value: str, stream: str) -> Request:
+    ((part, name),) = place.model_dump(by_alias=True, exclude_none=True).items()
+    declared = {"query": request.query, "header": request.headers, "json": request.json_, "form": request.form}
+    values, path = declared[part], parse_path(name) if part == "json" else (name,)
+    other_body = (part == "json" and request.form is not None) or (part == "form" and request.json_ is not None)
+    field = {"header": "headers"}.get(part, part)
+    if other_body or not isinstance(values, (dict, type(None))):
+        problem = f"a window is sent in {part}, and the request has another body"
+        raise SourceDefinitionError(f"{stream}.request", problem, "write send_as for that body, or as a query")
+    if lookup(values or {}, path) is not MISSING:
+        problem = f"{name!r} is sent by partitions.send_as, too"
+        raise SourceDefinitionError(f"{stream}.request.{field}", problem, "remove one of the two")
+    changed = deepcopy(values or {})
+    assign(changed, path, value)
+    return request.model_copy(update={"json_" if part == "json" else field: changed})

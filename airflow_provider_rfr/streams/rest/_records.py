@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.rest import _definition as model
-from airflow_provider_rfr.streams.rest._responses import Answer
+from airflow_provider_rfr.streams.rest._formats import reader_of
+from airflow_provider_rfr.streams.rest._responses import Answer, BodyReader, read_json
 from airflow_provider_rfr.streams.rest.expressions import (
     MISSING,
     RECORD_NAMES,
@@ -35,14 +36,18 @@ from airflow_provider_rfr.streams.rest.expressions import (
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A path and an optional condition.
+    """A format, a path and an optional condition.
 
     :ivar missing_is_empty: nothing (or null) at the path means no records, rather than an error
+    :ivar read: reads the body
+    :ivar by_line: the path is that of each line, or row
     """
 
     path: Path = ()
     condition: Template | None = None
     missing_is_empty: bool = False
+    read: BodyReader = read_json
+    by_line: bool = False
 
     @classmethod
     def of(cls, definition: model.Records, place: str, config: Mapping[str, Any]) -> Selector:
@@ -53,7 +58,8 @@ class Selector:
         condition = None
         if definition.filter is not None:
             condition = compile_condition(definition.filter, f"{place}.filter", RECORD_NAMES, config)
-        return cls(parse_path(definition.path), condition, definition.on_missing == "empty")
+        is_empty, by_line = definition.on_missing == "empty", definition.format != "json"
+        return cls(parse_path(definition.path), condition, is_empty, reader_of(definition), by_line)
 
     def select(self, answer: Answer) -> list[dict[str, Any]]:
         """All records of the answer, before the filter; one object counts as a list of one.
@@ -63,7 +69,9 @@ class Selector:
         if not answer.has_content:
             return []
         parts: list[list[dict[str, Any]]] = []
-        for found in lookup_each(answer.json(), self.path):
+        # Without a path, the list of lines is the list of records.
+        in_lines = self.by_line and self.path
+        for found in lookup_each(answer.content(), ("*", *self.path) if in_lines else self.path):
             if isinstance(found, list):
                 parts.append(found)
             elif isinstance(found, dict):
@@ -106,10 +114,18 @@ class Selector:
             wrong = next((n, item) for n, item in enumerate(found, start=1) if type(item) is not dict)
             problem = f"{place} has {describe(wrong[1])} as item {wrong[0]}, where a record is an object"
         elif found is MISSING:
-            problem = f"{place} leads to nothing: {where_missing(answer.json(), self.path)}"
+            problem = f"{place} leads to nothing: {self._where_missing(answer)}"
         else:
             problem = f"{place} leads to {describe(found)}, not to records"
         return SourceError(problem, status=answer.status, request=answer.request)
+
+    def _where_missing(self, answer: Answer) -> str:
+        content = answer.content()
+        if not (self.by_line and self.path):
+            return where_missing(content, self.path)
+        lacking = ((n, each) for n, each in enumerate(content, start=1) if MISSING in lookup_each(each, self.path))
+        number, line = next(lacking, (1, content))
+        return f"in line {number}, {where_missing(line, self.path)}"
 
 
 # Changes a record in place; it gets the record and what templates may use besides it.

@@ -6,12 +6,14 @@ are read all the same, because repeating the request would not change them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -57,8 +59,8 @@ def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
     return value, found
 
 
-def _format_of(body: bytes, media_type: str) -> str | None:
-    """The name of the format that the body has instead of JSON; None if it is unknown."""
+def format_of(body: bytes, media_type: str) -> str | None:
+    """The name of the format that a body has that is not JSON; None if it is unknown."""
     kind = media_type.lower().rpartition("/")[2]
     head = body[:_PEEK].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     if "html" in kind or re.match(r"<!doctype html|<html", head, re.IGNORECASE):
@@ -103,16 +105,78 @@ _UNREAD: Final = object()
 _EXCERPT: Final = 200
 
 
-class NotJson(ValueError):
-    """The body isn't JSON; the text says what it is, without its content."""
+class UnreadableBody(ValueError):
+    """The body isn't in the format that was declared; the text says what it is, without its content."""
 
 
-class AnotherFormat(NotJson):
+class AnotherFormat(UnreadableBody):
     """The body is in another format; asking again can't help."""
 
 
-class NearlyJson(NotJson):
-    """The body is JSON but for some values; asking again can't help."""
+class BadValues(UnreadableBody):
+    """The body is in its format but for some values; asking again can't help."""
+
+
+def media_type_of(headers: Mapping[str, str]) -> str:
+    """E.g. ``text/csv``; empty if the answer has none."""
+    return headers.get("Content-Type", "").partition(";")[0].strip()
+
+
+def charset_of(headers: Mapping[str, str]) -> str:
+    """In lower case; empty if the answer has none."""
+    return headers.get("Content-Type", "").lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
+
+
+def is_utf8(charset: str) -> bool:
+    """Whether a charset, or none, means UTF-8."""
+    return not charset or charset in ("utf-8", "utf8", "us-ascii", "ascii")
+
+
+def shown_size(body: bytes, headers: Mapping[str, str]) -> str:
+    """What a body claims to be, for messages."""
+    return f"{media_type_of(headers) or 'no content type'}, {len(body)} bytes"
+
+
+def read_json(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
+    """The value of a JSON body.
+
+    :param lenient: replace what strict JSON refuses
+    :raises UnreadableBody: it isn't JSON
+    """
+    if body.startswith(BOM_UTF8):
+        body = body[3:]
+    charset = charset_of(headers)
+    try:
+        plain = is_utf8(charset)
+        return loads(body if plain else body.decode(charset).encode())
+    except (orjson.JSONDecodeError, UnicodeError, LookupError) as error:
+        problem = type(error).__name__ if not isinstance(error, orjson.JSONDecodeError) else error.msg
+    if not body.strip():
+        raise UnreadableBody("the answer's body is empty")
+    shown = shown_size(body, headers)
+    try:
+        value, found = _read_leniently(body, "utf-8" if plain else charset)
+    except (ValueError, LookupError, RecursionError):
+        pass
+    else:
+        if lenient:
+            return value
+        raise BadValues(f"the answer is not strict JSON ({', '.join(found) or problem}; {shown})")
+    form = format_of(body, media_type_of(headers))
+    if form == "HTML":
+        raise UnreadableBody(f"the answer is HTML, not JSON ({shown}): a login page?")
+    if form is not None:
+        known = {"CSV": "declare records: {format: csv}", "JSON Lines": "declare records: {format: jsonl}"}
+        remedy = known.get(form, "read the stream by a Python class")
+        raise AnotherFormat(
+            f"the answer is {form}, not JSON ({shown}): {remedy}, or ask the API for JSON, e.g. by request.headers:"
+            " {Accept: application/json}"
+        )
+    raise UnreadableBody(f"the answer is not JSON ({problem}; {shown})")
+
+
+BodyReader: TypeAlias = Callable[[bytes, Mapping[str, str], bool], Any]
+"""Makes the content of a body, its headers and whether values may be replaced; raises UnreadableBody."""
 
 
 @dataclass(slots=True)
@@ -122,6 +186,7 @@ class Answer:
     :ivar request: method and address without credentials
     :ivar url: the address that answered, credentials included
     :ivar lenient: values that make the body nearly JSON are replaced, see ``on_bad_json``
+    :ivar read: reads a page's body; JSON unless ``records.format`` says otherwise
     """
 
     status: int
@@ -131,7 +196,9 @@ class Answer:
     request: str
     url: str = field(repr=False)
     lenient: bool = False
+    read: BodyReader = field(default=read_json, repr=False)
     _json: Any = field(default=_UNREAD, repr=False)
+    _content: Any = field(default=_UNREAD, repr=False)
 
     @property
     def has_content(self) -> bool:
@@ -141,11 +208,29 @@ class Answer:
     def json(self) -> Any:
         """The body as JSON, parsed once; None where there is no content.
 
-        :raises NotJson: it isn't JSON
+        :raises UnreadableBody: it isn't JSON
         """
         if self._json is _UNREAD:
-            self._json = _parse(self.body, self.headers, self.lenient) if self.has_content else None
+            self._json = read_json(self.body, self.headers, self.lenient) if self.has_content else None
         return self._json
+
+    def content(self) -> Any:
+        """The body of a page, read once: JSON, or the list of its lines or rows; None where there is no content.
+
+        :raises UnreadableBody: it isn't in that format
+        """
+        if self.read is read_json:
+            return self.json()
+        if self._content is _UNREAD:
+            self._content = self.read(self.body, self.headers, self.lenient) if self.has_content else None
+        return self._content
+
+    def for_conditions(self) -> Any:
+        """What a predicate sees: the content, else the body as JSON, as many errors are; None if it is neither."""
+        for read in (self.content, self.json) if self.status // 100 == 2 else (self.json,):
+            with contextlib.suppress(UnreadableBody):
+                return read()
+        return None
 
     def text(self) -> str:
         """The body as text; what isn't UTF-8 is replaced."""
@@ -173,36 +258,3 @@ class Failure:
     message: str
     request: str
     permanent: bool = False
-
-
-def _parse(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
-    if body.startswith(b"\xef\xbb\xbf"):
-        body = body[3:]
-    content_type = headers.get("Content-Type", "")
-    charset = content_type.lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
-    try:
-        plain = not charset or charset in ("utf-8", "utf8", "us-ascii", "ascii")
-        return loads(body if plain else body.decode(charset).encode())
-    except (orjson.JSONDecodeError, UnicodeError, LookupError) as error:
-        problem = type(error).__name__ if not isinstance(error, orjson.JSONDecodeError) else error.msg
-    if not body.strip():
-        raise NotJson("the answer's body is empty")
-    media_type = content_type.partition(";")[0].strip()
-    shown = f"{media_type or 'no content type'}, {len(body)} bytes"
-    try:
-        value, found = _read_leniently(body, "utf-8" if plain else charset)
-    except (ValueError, LookupError, RecursionError):
-        pass
-    else:
-        if lenient:
-            return value
-        raise NearlyJson(f"the answer is not strict JSON ({', '.join(found) or problem}; {shown})")
-    form = _format_of(body, media_type)
-    if form == "HTML":
-        raise NotJson(f"the answer is HTML, not JSON ({shown}): a login page?")
-    if form is not None:
-        raise AnotherFormat(
-            f"the answer is {form}, which is not supported ({shown}): ask the API for JSON, e.g. by request.headers:"
-            " {Accept: application/json}, or read the stream by a Python class"
-        )
-    raise NotJson(f"the answer is not JSON ({problem}; {shown})")

@@ -18,9 +18,10 @@ from airflow_provider_rfr.streams.rest._client import (
     check_base_url,
 )
 from airflow_provider_rfr.streams.rest._error_handler import build_error_handler
+from airflow_provider_rfr.streams.rest._formats import ACCEPTED
 from airflow_provider_rfr.streams.rest._hosts import HostPolicy
 from airflow_provider_rfr.streams.rest._paginators import build_paginator, resolved_page_size
-from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter, build_router
+from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter, build_router, with_windows
 from airflow_provider_rfr.streams.rest._records import Selector, build_transformations
 from airflow_provider_rfr.streams.rest.document import parse_definition
 from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, compile_value, has_expressions, nearest
@@ -166,7 +167,12 @@ class _Source:
             selector=selector,
         )
         shared = self.definition.defaults.request
-        templates = RequestTemplates.of(stream.request, shared, base_url, f"{place}.request", self._config)
+        accepted = ACCEPTED.get((stream.records or model.Records()).format)
+        if accepted is not None:
+            # First, so that a header of the source's own wins, in upper or lower case.
+            shared = shared.model_copy(update={"headers": {"Accept": accepted, **shared.headers}})
+        request = with_windows(stream.request, stream.partitions, place)
+        templates = RequestTemplates.of(request, shared, base_url, f"{place}.request", self._config)
         return Requester(
             templates=templates,
             authenticator=self._authenticator(stream, place, base_url, timeouts.total, limits),

@@ -16,7 +16,8 @@ from pydantic_core import ErrorDetails
 
 from airflow_provider_rfr.exceptions import Problem, SourceDefinitionError
 from airflow_provider_rfr.http.redaction import is_secret
-from airflow_provider_rfr.streams.rest._definition import Part, SourceDefinition, Templated
+from airflow_provider_rfr.streams.rest._definition import SourceDefinition
+from airflow_provider_rfr.streams.rest._definition_parts import Part, Templated
 from airflow_provider_rfr.streams.rest.expressions import nearest
 
 _SHOWN = 60

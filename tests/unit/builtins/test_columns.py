@@ -27,6 +27,7 @@ from airflow_provider_rfr.builtins.planning.columns import (
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.spec import Column, Was
 from airflow_provider_rfr.builtins.sql.parse import columns_read, compose
+from airflow_provider_rfr.exceptions import QueryError
 from tests.profile import examples
 from tests.unit.builtins.catalogs import column, columns, made, run_updates
 
@@ -204,7 +205,7 @@ def test_what_is_missing_and_what_can_not_be_read_is_told_by_column() -> None:
     found = expressions(old, columns("a int", made("b int", "CAST(b AS"), made("c int", "x + c"), "d int!"))
     assert [each.column for each in found.missing] == ["a", "d"]
     assert found.unreadable == {
-        "b": "'CAST(b AS' can't be read as an expression",
+        "b": "line 2, column 2: Expected TYPE after CAST",
         "c": "it reads x, and the table has a, b, c",
     }
 
@@ -275,7 +276,7 @@ def test_only_the_names_of_columns_are_touched(expression: str, names: dict[str,
 
 def test_columns_of_an_expression() -> None:
     assert columns_read("CASE WHEN a.b > 1 THEN C ELSE a END") == ("a", "c")
-    with pytest.raises(ValueError, match="can't be read as an expression"):
+    with pytest.raises(QueryError, match="Expected TYPE after CAST"):
         columns_read("CAST(a AS")
 
 

@@ -75,12 +75,15 @@ def test_an_id_is_unique_and_an_old_name_given_away_asks_for_another_one(tmp_pat
         ),
         (
             "SELECT a FROM ops.t NATURAL JOIN raw.x",
-            "ops.v: NATURAL JOIN joins by whatever columns both sides happen to have; write USING and the columns",
+            "ops.v: NATURAL JOIN joins by whatever columns both sides happen to have; write USING (the columns)",
         ),
-        ("SELECT * FROM raw.x", "ops.v: the columns of raw.x are not known here; write them out"),
+        (
+            "SELECT * FROM raw.x",
+            "ops.v: the columns of raw.x are not known here; write them out, or name them in its alias: AS t(a, b)",
+        ),
         (
             "SELECT * FROM ops.t, raw.x",
-            "ops.v: the columns of raw.x are not known here; write them out; known are t.a, t.B",
+            "ops.v: the columns of raw.x are not known here; write them out, or name them in its alias: AS t(a, b)",
         ),
         ("SELECT s.* FROM ops.t", "ops.v: s.* is not a table of this SELECT; write the fields out: s.field, ..."),
         ("SELECT a FROM ops.v", "ops.v: it reads itself: ops.v -> ops.v"),

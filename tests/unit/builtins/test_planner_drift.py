@@ -49,7 +49,6 @@ def test_whatever_was_changed_by_hand_is_told_and_stops_the_deploy_until_somebod
     found = catalog.plan(WANTED)
     assert told(found) == [words]
     assert (found.steps, found.blocked, found.applicable, exit_code(found)) == ((), (), False, 1)
-    assert found.drift[0].blocking
 
 
 def test_a_property_that_a_catalog_takes_and_does_not_show_is_no_drift() -> None:

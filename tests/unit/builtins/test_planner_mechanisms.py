@@ -127,7 +127,7 @@ def test_only_the_object_that_changed_is_migrated_and_its_id_stays() -> None:
     ("using", "problem"),
     [
         ("CAST(numbers AS STRING)", "the `using` of rows: it reads numbers, and the table has rows"),
-        ("CAST(rows AS", "the `using` of rows: 'CAST(rows AS' can't be read as an expression"),
+        ("CAST(rows AS", "the `using` of rows: line 2, column 2: Expected TYPE after CAST"),
     ],
 )
 def test_a_using_that_can_not_be_had_stops_the_plan(using: str, problem: str) -> None:

@@ -23,12 +23,16 @@ def deployed(*objects: object) -> Catalog:
     return catalog
 
 
+def _live(found: LiveObject) -> ActualState:
+    return ActualState({found.key: found})
+
+
 # Names that are taken
 
 
 def test_a_name_that_a_user_has_is_not_taken_from_them_and_both_are_named() -> None:
     """Row 11."""
-    live = ActualState.of(LiveObject("Ops.T", LiveKind.TABLE, None, T.columns))
+    live = _live(LiveObject("Ops.T", LiveKind.TABLE, None, T.columns))
     found = plan(spec("1.0", T), RegistryState(), live)
     assert found.steps == () and found.records == ()
     assert problems(found) == [
@@ -43,18 +47,18 @@ def test_a_name_that_a_view_of_a_user_has_is_taken_too() -> None:
 
 
 def test_what_carries_the_marker_of_another_project_is_not_taken_either() -> None:
-    found = plan(spec("1.0", T), RegistryState(), ActualState.of(LiveObject("ops.t", LiveKind.TABLE, OTHER)))
+    found = plan(spec("1.0", T), RegistryState(), _live(LiveObject("ops.t", LiveKind.TABLE, OTHER)))
     assert f"carries the marker of {OTHER}, not of {T.id}" in problems(found)[0]
 
 
 def test_what_is_as_declared_can_be_adopted_by_name() -> None:
-    live = ActualState.of(LiveObject("ops.t", LiveKind.TABLE, None, T.columns))
+    live = _live(LiveObject("ops.t", LiveKind.TABLE, None, T.columns))
     found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert did(found) == ["adopt ops.t"] and found.applicable
-    live = ActualState.of(LiveObject("ops.t", LiveKind.TABLE, None, table("ops.t", "id int", "more int").columns))
+    live = _live(LiveObject("ops.t", LiveKind.TABLE, None, table("ops.t", "id int", "more int").columns))
     found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert problems(found) == ["ops.t can't be adopted: id is int, not bigint; column more was added"]
-    live = ActualState.of(LiveObject("ops.t", LiveKind.VIEW))
+    live = _live(LiveObject("ops.t", LiveKind.VIEW))
     found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert problems(found) == ["ops.t can't be adopted: it is a view, not a table"]
 

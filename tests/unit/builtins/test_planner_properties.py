@@ -151,15 +151,15 @@ def old_edges(recorded: RegistryState) -> set[tuple[Any, Any]]:
 
 
 @examples(200, suppress_health_check=[HealthCheck.too_slow])
-@given(TWO, st.booleans())
+@given(TWO)
 def test_a_catalog_that_does_the_steps_meets_nothing_that_is_missing_and_ends_as_declared(
-    two: tuple[dict[int, Draft], dict[int, Draft]], replace_views: bool
+    two: tuple[dict[int, Draft], dict[int, Draft]],
 ) -> None:
     first, second = two
     catalog = deployed(first)
     wanted = second_version(first, second)
     edges = old_edges(catalog.recorded)
-    found = catalog.deploy(wanted, accept_data_loss=EVERYTHING, replace_views=replace_views)
+    found = catalog.deploy(wanted, accept_data_loss=EVERYTHING)
     catalog.check()
     assert_orders(found, edges, second)
     assert sorted(set(catalog.things) - set(catalog.garbage)) == sorted(each.name for each in second.values())

@@ -133,33 +133,6 @@ def test_counts_are_those_of_the_last_line() -> None:
     }  # fmt: skip
 
 
-def test_markdown_for_a_pull_request() -> None:
-    text = render(planned(), markdown=True)
-    assert text.startswith("### ❌ Built-in objects: Plan: 1 to add, 4 to change")
-    assert (
-        "| ± | table `ops.audit` | rewrite | ! actor: string -> struct&lt;name:string> (incompatible)"
-        "<br>= actor: named_struct('name', actor)<br>in place, history kept   ~10 rows |" in text
-    )
-    assert (
-        "| ∅ | table `ops.emptied` | replace_empty | ! x: string -> int (incompatible)"
-        "<br>emptied: its rows may be made again   ~10 rows |" in text
-    )
-    assert (
-        "| - | table `ops.old` | remove | removed, which is accepted; physical kept 7 days   ~10 rows"
-        "<br>LOST: all rows |" in text
-    )
-    assert "expire)<br>LOST: column note |" in text
-    assert "| ! | table `ops.usage` | BLOCKED | bytes: int -> string needs values" in text
-    assert "Write for `ops.usage`, objects/usage.yaml:3:\n\n```yaml\n- {name: bytes" in text
-    assert "| -> | sink `bob.export  (user)` | continue | cursor 8843 kept" in text
-    assert "- drift: ops.locks: column x was added  (policy: fail)" in text
-    table_lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {line.replace("\\|", "").count("|") for line in table_lines} == {5}
-    catalog = Catalog()
-    catalog.deploy(versions()[0])
-    assert render(catalog.plan(versions()[0]), markdown=True).startswith("### ✅ Built-in objects: No changes")
-
-
 def schema() -> dict[str, object]:
     text = resources.files("airflow_provider_rfr.builtins").joinpath("plan_schema.json").read_text("utf-8")
     return dict(json.loads(text))
@@ -237,14 +210,6 @@ def test_the_hash_holds_what_is_done_and_where_it_starts_and_not_what_is_only_sh
 def test_a_document_that_is_no_plan_or_was_changed_is_refused(change: dict[str, object], problem: str) -> None:
     with pytest.raises(PlanError, match=problem):
         Plan.from_json({**planned().to_json(), **change})
-
-
-def test_no_text_of_a_declaration_breaks_the_table() -> None:
-    wanted = spec("1.0", table("ops.t", "x int", comment="a|b\n<script>"))
-    catalog = Catalog()
-    catalog.deploy(spec("0.9", table("ops.t", "x int")))
-    text = render(catalog.plan(wanted), markdown=True)
-    assert "a\\|b\\\\n&lt;script>" in text
 
 
 def test_columns_stand_below_each_other_whatever_the_names_are() -> None:

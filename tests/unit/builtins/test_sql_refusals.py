@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from airflow_provider_rfr.builtins.sql.facts import canonical_sql, dependencies
-from airflow_provider_rfr.builtins.sql.parse import check_expression, parse_query
+from airflow_provider_rfr.builtins.sql.facts import dependencies
+from airflow_provider_rfr.builtins.sql.parse import canonical_sql, columns_read, parse_query
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, UnreadableQueryError
 
 
@@ -102,7 +102,7 @@ def test_refusing_says_nothing_to_the_log(caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.parametrize("text", ["a + 1", "CAST(a AS bigint)", "CASE WHEN a > 0 THEN b END -- why", "`a b`", "1"])
 def test_an_expression_is_over_columns(text: str) -> None:
-    check_expression(text)
+    columns_read(text)
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_an_expression_is_over_columns(text: str) -> None:
 )
 def test_what_is_more_or_less_than_an_expression_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
-        check_expression(text)
+        columns_read(text)

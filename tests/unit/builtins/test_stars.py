@@ -7,14 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.facts import (
-    canonical_sql,
-    declared_columns,
-    dependencies,
-    expand_stars,
-    output_columns,
-)
-from airflow_provider_rfr.builtins.sql.parse import identifier
+from airflow_provider_rfr.builtins.sql.facts import declared_columns, dependencies, expand_stars, output_columns
+from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier
 from airflow_provider_rfr.exceptions import QueryError
 from tests.unit.builtins.declaring import PATIENT
 
@@ -123,12 +117,12 @@ def test_what_is_no_star_for_columns_stays(query: str) -> None:
     ("query", "said"),
     [
         ("SELECT * FROM raw.unknown", "the columns of raw.unknown are not known here; write them out"),
-        ("SELECT * FROM jobs JOIN raw.u ON 1 = 1", "write them out; known are jobs.job, jobs.`owner name`"),
+        ("SELECT * FROM jobs JOIN raw.u ON 1 = 1", "the columns of raw.u are not known here; write them out"),
         ("SELECT u.* FROM jobs, raw.u", "the columns of raw.u are not known here"),
         ("SELECT * FROM (SELECT * FROM raw.u) q", "the columns of raw.u are not known here"),
         ("SELECT * FROM runs NATURAL JOIN jobs", "write USING (job)"),
         ("SELECT run_id FROM runs NATURAL LEFT JOIN jobs", "write USING (job)"),
-        ("SELECT a FROM raw.u NATURAL JOIN raw.w", "write USING and the columns"),
+        ("SELECT a FROM raw.u NATURAL JOIN raw.w", "write USING (the columns)"),
         ("SELECT s.* FROM runs", "write the fields out: s.field"),
         ("SELECT runs.* FROM runs r", "write the fields out: runs.field"),
         ("SELECT * FROM range(3)", "the columns of a function are not known here"),
@@ -143,7 +137,7 @@ def test_what_is_no_star_for_columns_stays(query: str) -> None:
         ("SELECT * EXCEPT (nothing) FROM runs", "EXCEPT names nothing"),
         ("SELECT * EXCEPT (run_id, pages, job) FROM runs", "expands to no column"),
         ("SELECT * FROM runs AS r(a)", "3 columns, and 1 names"),
-        ("SELECT 1 AS one, *", "no FROM"),
+        ("SELECT 1 AS one, *", "expands to no column"),
         ("FROM runs", "write SELECT and the columns"),
         ("FROM runs |> WHERE job = 'x'", "write SELECT and the columns"),
         ("SELECT * FROM (SELECT count(*) FROM runs) q", "column 1 of a SELECT has no name"),

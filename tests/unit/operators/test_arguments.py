@@ -12,6 +12,7 @@ from airflow.sdk import DAG, AssetAlias, XComArg
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
+from airflow_provider_rfr.refresh.config import parse_config
 
 SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
 
@@ -37,7 +38,7 @@ def operator(**arguments: Any) -> ResumableFullRefreshOperator:
         ({"streams": ["orders", "items"]}, "one table for several streams; write e.g. raw.{stream}"),
         ({"source": {"fil": "x.yaml"}}, "source.fil: unknown field; did you mean 'file'"),
         ({"source": {"file": "a.yaml", "class": "a:B"}}, "source: has class and file"),
-        ({"source": {}}, "name exactly one of class, file and definition"),
+        ({"source": {}}, "name exactly one of class, file, definition and manifest"),
         ({"source": {"class": "shop.Orders"}}, "source.class: 'shop.Orders' is not an import path; write package"),
         ({"source": {"class": "a:B", "secrets": {"k": "v"}}}, "source.secrets: .* api_conn_id"),
         ({"application_args": ["--fast"]}, "application_args: .*use options"),
@@ -127,6 +128,45 @@ def test_streams_may_be_what_a_template_makes_of_a_list() -> None:
 
 def test_each_stream_has_its_table() -> None:
     assert tables_of(["a", "b"], "raw.x_{stream}") == {"a": "raw.x_a", "b": "raw.x_b"}
+
+
+@pytest.mark.parametrize(
+    ("stream", "table"),
+    [
+        ("orders", "raw.orders"),
+        ("Orders", "raw.Orders"),
+        ("my-orders", "raw.my-orders"),
+        ("v1.orders", "raw.v1.orders"),
+        ("Ad Sets", "raw.ad_sets"),
+        ("Sales Orders (EU)", "raw.sales_orders_eu"),
+        ("2024/sales", "raw._2024_sales"),
+    ],
+)
+def test_only_a_streams_name_that_no_table_can_have_is_mapped(stream: str, table: str) -> None:
+    assert tables_of([stream], "raw.{stream}") == {stream: table}
+    document = {"source": {"class": "a:B"}, "streams": [stream], "target": "raw.{stream}", "lake": {"properties": {}}}
+    config = parse_config(document)
+    assert config.target_of(stream) == table
+    assert config.mapped_tables() == ({} if table == f"raw.{stream}" else {stream: table})
+
+
+def test_a_name_is_kept_where_the_whole_target_is_a_tables_name() -> None:
+    assert tables_of(["2024"], "raw.sales_{stream}") == {"2024": "raw.sales_2024"}
+    assert tables_of(["Ad Sets"], "raw.orders") == {"Ad Sets": "raw.orders"}
+
+
+def test_two_streams_of_one_table_are_refused_by_their_names() -> None:
+    message = "'Ad Sets' and 'ad_sets' would both go to raw.ad_sets; refresh one of them on its own"
+    with pytest.raises(ConfigurationError, match=message):
+        operator(source={"class": "a:B"}, streams=["Ad Sets", "ad_sets"], target="raw.{stream}")
+    document = {"source": {"class": "a:B"}, "streams": ["Ad Sets", "ad_sets"], "target": "raw.{stream}"}
+    with pytest.raises(ConfigurationError, match=message):
+        parse_config({**document, "lake": {"properties": {}}})
+
+
+def test_a_name_without_letters_of_a_table_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no letters that a table's name may have"):
+        tables_of(["ааа!"], "raw.{stream}")
 
 
 def test_every_field_that_may_be_a_list_or_a_mapping_is_shown_as_one() -> None:

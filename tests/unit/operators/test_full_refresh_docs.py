@@ -31,7 +31,7 @@ def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest
 
 
 def test_backfills_and_mapped_tasks_have_an_example() -> None:
-    assert {"shop_by_day", "shop_mapped"} <= set(EXAMPLES)
+    assert {"shop_by_day", "payments_by_day", "shop_mapped"} <= set(EXAMPLES)
 
 
 def test_mapped_tasks_are_shown_by_their_streams() -> None:

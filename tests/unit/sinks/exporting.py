@@ -139,6 +139,7 @@ class Scene:
 
     def run(self, batches: int | None = None) -> SinkRun:
         """Send, at most so many batches."""
+        before = 0 if batches is None else self.row().batches
         return run_sink(
             self.sink.id,
             self.sink.name,
@@ -146,7 +147,7 @@ class Scene:
             catalog=self.catalog,
             store=self.store,
             target=self.target,
-            stop=lambda sent: sent == batches,
+            stop=lambda: batches is not None and self.row().batches - before == batches,
         )
 
     def files(self) -> list[Path]:

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.sinks._columns import Pin, Pins
+from airflow_provider_rfr.sinks._windows import Pin, Pins
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.sinks.exporting import Overwriting, Scene, replace_files, rows, tag
 

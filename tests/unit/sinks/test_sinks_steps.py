@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy import delete, select
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkLeaseLostError
-from airflow_provider_rfr.sinks._columns import Pin, Pins
-from airflow_provider_rfr.sinks._windows import Window, batch_id
+from airflow_provider_rfr.sinks._windows import Pin, Pins, Window, batch_id
 from airflow_provider_rfr.sinks.registry import release_sink, sink_states
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store._tables import LEASES, SINKS

@@ -103,7 +103,7 @@ def prepare(place: Place) -> None:
     place.append("ops.widened", {"id": 7})
     texts = ("SELECT n FROM ops.bound", "SELECT two FROM ops.lost", "SELECT id FROM ops.watching")
     for name, text in zip(USERS, texts, strict=True):
-        place.engine.create_view(name, text, properties={"team": "b"}, comment=None, columns=(), replace=False)
+        place.engine.create_view(name, text, {"team": "b"})
 
 
 def check(place: Place, wanted: CatalogSpec = AFTER) -> None:

@@ -90,29 +90,15 @@ class DuckEngine:
     def _known(self) -> dict[str, ViewEntry]:
         return {each.name: each for each in list_views(self._catalog)}
 
-    def create_view(
-        self,
-        name: str,
-        sql: str,
-        *,
-        properties: Mapping[str, str],
-        comment: str | None,
-        columns: Sequence[Column],
-        replace: bool,
-    ) -> None:
-        known = self._known()
-        assert replace or name not in known, f"{name} is there"
-        said = {**properties, **({"comment": comment} if comment is not None else {})}
+    def create_view(self, name: str, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = ()) -> None:
         self.calls.append(f"create_view {name}")
-        self._write(name, ViewEntry(name, sql, said, self.shown(sql, [each.name for each in columns])))
+        self._write(name, ViewEntry(name, sql, dict(properties), self.shown(sql, [each.name for each in columns])))
 
     def shown(self, sql: str, columns: Sequence[str]) -> tuple[LiveColumn, ...]:
         """What the catalog says of the columns of a view with this text; nothing here."""
         return ()
 
-    def analyse(
-        self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]
-    ) -> Sequence[Outputs | None]:
+    def analyse(self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]) -> list[Outputs | None]:
         with duckdb.connect() as connection:
             for name, columns in tables.items():
                 nulls = ", ".join(f'CAST(NULL AS {_duck_type(each.type)}) AS "{each.name}"' for each in columns)
@@ -159,9 +145,9 @@ class DuckEngine:
         self.calls.append(f"rename_view {old}")
         self._write(old, replace(known[old], name=new))
 
-    def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
+    def set_view_properties(self, name: str, properties: Mapping[str, str | None]) -> None:
         known = self._known()
-        said = {**known[name].properties, **properties, "comment": comment}
+        said = {**known[name].properties, **properties}
         kept = {key: value for key, value in said.items() if value is not None}
         self.calls.append(f"set_view_properties {name}")
         self._write(name, replace(known[name], properties=kept))

@@ -474,9 +474,7 @@ def test_a_rewrite_keeps_the_values_of_a_column_that_others_added(place: Place) 
 
 def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:
     place.deploy(spec("1.0", table("ops.t", "id int")))
-    place.engine.create_view(
-        "bob.daily", "SELECT id FROM ops.t", properties={"team": "b"}, comment="mine", columns=(), replace=False
-    )
+    place.engine.create_view("bob.daily", "SELECT id FROM ops.t", {"team": "b", "comment": "mine"})
     place.engine.calls.clear()
     done = place.settle(spec("1.1", table("ops.t", "id bigint")))
     assert told(done) == [("bridge", "bob.daily"), ("evolve", "ops.t"), ("rebind", "bob.daily")]
@@ -488,12 +486,11 @@ def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:
 
 def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(place: Place) -> None:
     place.deploy(spec("1.0", table("ops.t", "id int", "n int"), table("ops.u", "id int", "k int")))
-    options = {"properties": {}, "comment": None, "columns": (), "replace": False}
-    place.engine.create_view("bob.star", "SELECT t.* FROM lake.ops.t t", **options)
-    place.engine.create_view("bob.more", "SELECT *, 1 AS one FROM ops.t", **options)
-    place.engine.create_view("bob.both", "SELECT * FROM ops.t JOIN ops.u USING (id)", **options)
-    place.engine.create_view("bob.unlike", "SELECT DISTINCT * FROM ops.t", **options)
-    place.engine.create_view("bob.count", "SELECT count(*) AS n FROM ops.t", **options)
+    place.engine.create_view("bob.star", "SELECT t.* FROM lake.ops.t t", {})
+    place.engine.create_view("bob.more", "SELECT *, 1 AS one FROM ops.t", {})
+    place.engine.create_view("bob.both", "SELECT * FROM ops.t JOIN ops.u USING (id)", {})
+    place.engine.create_view("bob.unlike", "SELECT DISTINCT * FROM ops.t", {})
+    place.engine.create_view("bob.count", "SELECT count(*) AS n FROM ops.t", {})
     wider = table("ops.u", "id int", "k int")
     done = place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string"), wider))
     assert told(done) == [*(("rebind", f"bob.{each}") for each in ("both", "more", "unlike")), ("evolve", "ops.t")]
@@ -514,8 +511,7 @@ def test_a_star_is_written_out_without_what_came_since_its_view_was_made(
     place.deploy(spec("1.0", table("ops.t", "id int", "n int")))
     shown = (LiveColumn("id", "int"), LiveColumn("n", "int"))
     monkeypatch.setattr(place.engine, "shown", lambda sql, columns: shown)
-    options = {"properties": {}, "comment": None, "columns": (), "replace": False}
-    place.engine.create_view("bob.star", "SELECT * FROM ops.t", **options)
+    place.engine.create_view("bob.star", "SELECT * FROM ops.t", {})
     assert told(place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string")))) == [("evolve", "ops.t")]
     place.settle(spec("1.2", table("ops.t", "n int", "m string", "id int")))
     assert [each.query for each in place.engine.views(place.catalog)] == ["SELECT id, n FROM ops.t"]
@@ -524,9 +520,8 @@ def test_a_star_is_written_out_without_what_came_since_its_view_was_made(
 def test_a_users_view_that_is_let_break_says_so_until_somebody_mends_it(place: Place) -> None:
     """Nothing else of it is touched, and another one that breaks still stops the deploy."""
     place.deploy(spec("1.0", table("ops.t", "id int", "n int")))
-    view = {"properties": {"team": "b"}, "comment": "mine", "columns": ()}
     for name in ("bob.daily", "bob.other"):
-        place.engine.create_view(name, "SELECT n FROM ops.t", **view, replace=False)
+        place.engine.create_view(name, "SELECT n FROM ops.t", {"team": "b", "comment": "mine"})
     wanted = spec("1.1", table("ops.t", "id int", "number int < n"))
     with pytest.raises(BlockedPlanError, match="bob.other: reads ops.t.n, which is called number now; change the view"):
         place.apply(place.plan(wanted, break_views=frozenset({"bob.daily"})), wanted)
@@ -538,8 +533,7 @@ def test_a_users_view_that_is_let_break_says_so_until_somebody_mends_it(place: P
     assert properties.pop(BROKEN).endswith(why)
     assert (broken.query, properties) == ("SELECT n FROM ops.t", {"team": "b", "comment": "mine"})
     assert f"view bob.daily (user) is broken: {why}" in place.plan(wanted).warnings
-    kept = {**view, "properties": broken.properties}
-    place.engine.create_view("bob.daily", "SELECT number AS n FROM ops.t", **kept, replace=True)
+    place.engine.create_view("bob.daily", "SELECT number AS n FROM ops.t", broken.properties)
     assert place.plan(wanted).warnings == (), "though the catalog keeps properties of a view that is replaced"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
-from airflow_provider_rfr.builtins.execution import history
+from airflow_provider_rfr.builtins.execution import maintenance
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, stable_id
 from tests.unit.builtins.execution.places import Place
@@ -47,7 +47,7 @@ def test_what_a_deploy_could_not_tell_is_told_by_the_next_one(place: Place, monk
         raise OSError("the lake is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(history, "append_once", dies)
+        patch.setattr(maintenance, "append_once", dies)
         assert deploy(place) == "done", "a history that can't be written is no reason to fail"
     assert place.rows("rfr_system.migration_history") == []
     more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns=(Column("a", "int"),))

@@ -20,6 +20,7 @@ import pytest
 import sqlglot
 
 from airflow_provider_rfr.builtins import CatalogSpec, Plan, gc, load_objects, refresh
+from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink
@@ -53,9 +54,9 @@ class ReadAsSpark(DuckEngine):
         found = json.loads(self._shapes_at.read_text()) if self._shapes_at.exists() else {}
         return {name: [(each[0], each[1]) for each in shape] for name, shape in found.items()}
 
-    def create_view(self, name: str, sql: str, **options: Any) -> None:
-        shape = self._shape(sql, [each.name for each in options["columns"]])
-        super().create_view(name, sql, **options)
+    def create_view(self, name: str, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = ()) -> None:
+        shape = self._shape(sql, [each.name for each in columns])
+        super().create_view(name, sql, properties, columns)
         self._shapes_at.write_text(json.dumps({**self.shapes(), name: shape}))
 
     def _shape(self, sql: str, columns: Sequence[str]) -> Shape:
@@ -392,7 +393,7 @@ class Releases:
             self.engine.drop_view(name)
 
     def theirs(self, place: Place, name: str) -> None:
-        place.engine.create_view(name, self.users[name].text, properties={}, comment=None, columns=(), replace=True)
+        place.engine.create_view(name, self.users[name].text, {})
 
     def append(self, place: Place, name: str, number: int, rows: Sequence[Row]) -> None:
         if rows:

@@ -159,7 +159,7 @@ def test_what_is_read_is_refreshed_before_its_readers(place: Place) -> None:
 
 def test_views_of_users_are_followed_too_and_what_can_not_be_followed_is_read_anew_each_time(place: Place) -> None:
     def theirs(query: str) -> None:
-        place.engine.create_view("bob.mine", query, properties={}, comment=None, columns=(), replace=True)
+        place.engine.create_view("bob.mine", query, {})
 
     place.deploy(spec("0.9", T))
     theirs("SELECT id, n FROM ops.t")

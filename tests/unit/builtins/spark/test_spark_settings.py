@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark.session import SparkSettings, _of_application
+from airflow_provider_rfr.builtins.spark.engine import SparkSettings, _of_application
 from airflow_provider_rfr.lake.catalog import _ICEBERG_PACKAGES, LakeSettings, spark_sql_settings
 
 LAKE = LakeSettings("lake", {"type": "sql", "uri": "postgresql://me:hidden@db/lake", "warehouse": "file:///w"})

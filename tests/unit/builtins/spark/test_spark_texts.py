@@ -5,34 +5,34 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery
-from airflow_provider_rfr.builtins.spark import engine, session
-from airflow_provider_rfr.builtins.spark.session import spark_errors
+from airflow_provider_rfr.builtins.spark import engine
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
+from airflow_provider_rfr.lake import spark
 from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.lake.inventory import LiveColumn
-from airflow_provider_rfr.lake.spark import spark_problem
+from airflow_provider_rfr.lake.spark import spark_errors, spark_problem
 
 
 def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
-    assert session.table_name("ops.a`b", "rfr") == "`rfr`.`ops`.`a``b`"
-    assert session.string_literal("it's \\ 'x'") == "'it\\'s \\\\ \\'x\\''"
-    assert session.property_list({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
-    assert session.as_subquery("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
-    assert session.as_subquery("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
+    assert spark.table_name("ops.a`b", "rfr") == "`rfr`.`ops`.`a``b`"
+    assert spark.string_literal("it's \\ 'x'") == "'it\\'s \\\\ \\'x\\''"
+    assert spark.property_list({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
+    assert engine.as_subquery("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
+    assert engine.as_subquery("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
 
 
 def test_a_view_gets_everything_in_one_statement() -> None:
     columns = (Column("id", "bigint", comment="first"), Column("b", "string"))
-    assert engine.view_body("SELECT 1", properties={"k": "v"}, comment="c", columns=columns) == (
+    assert engine.view_body("SELECT 1", {"k": "v", "comment": "c"}, columns) == (
         "(`id` COMMENT 'first', `b`) COMMENT 'c' TBLPROPERTIES ('k' = 'v') AS SELECT 1"
     )
-    assert engine.view_body("SELECT 1", properties={}, comment=None, columns=()) == "AS SELECT 1"
+    assert engine.view_body("SELECT 1", {}, ()) == "AS SELECT 1"
 
 
 def test_a_text_with_comments_is_kept_whole_beside_what_spark_keeps_of_it() -> None:
-    said = engine.view_body("SELECT 1 -- one", properties={"k": "v"}, comment=None, columns=())
+    said = engine.view_body("SELECT 1 -- one", {"k": "v"}, ())
     assert said == "TBLPROPERTIES ('k' = 'v', 'rfr.text' = 'SELECT 1 -- one') AS SELECT 1 -- one"
 
 
@@ -63,8 +63,9 @@ class Told:
 
 def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> None:
     session = Told()
-    made = engine.SparkSqlEngine(LakeSettings("rfr", {}), session=session)  # type: ignore[arg-type]
-    made.set_view_properties("ops.v", {"a": "1", "b": None}, None)
+    made = engine.SparkSqlEngine(LakeSettings("rfr", {}))
+    made.__dict__["_session"] = session
+    made.set_view_properties("ops.v", {"a": "1", "b": None, "comment": None})
     assert session.said == [
         "ALTER VIEW `rfr`.`ops`.`v` SET TBLPROPERTIES ('a' = '1')",
         "ALTER VIEW `rfr`.`ops`.`v` UNSET TBLPROPERTIES IF EXISTS ('b', 'comment')",
@@ -73,7 +74,8 @@ def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> N
 
 def test_a_view_is_refused_before_anything_is_done_where_the_catalog_holds_none() -> None:
     session, catalog = Told(), Catalog("rfr")
-    made = engine.SparkSqlEngine(LakeSettings("rfr", {}), session=session)  # type: ignore[arg-type]
+    made = engine.SparkSqlEngine(LakeSettings("rfr", {}))
+    made.__dict__["_session"] = session
     made.__dict__["_catalog"] = catalog
     with pytest.raises(ConfigurationError, match="ops.v is a view, and the catalog rfr can't hold views"):
         made.analyse({}, [AnalysedQuery("ops.v", "SELECT 1 AS n", is_view=True)])

@@ -173,20 +173,23 @@ def test_whole_numbers_beyond_64_bits_are_exact_in_nearly_json_too(api, make):
     assert records == [{"id": "123456789012345678901234567890", "v": None}]
 
 
+LINES, TABLE = r"declare records: \{format: jsonl\}", r"declare records: \{format: csv\}"
+
+
 @pytest.mark.parametrize(
-    ("body", "media_type", "form"),
+    ("body", "media_type", "form", "remedy"),
     [
-        (b"id,name\n1,a\n", "text/csv; charset=utf-8", "CSV"),
-        (b"id;name\n1;a\n", "text/plain", "CSV"),
-        (b"<?xml version='1.0'?><a/>", "text/plain", "XML"),
-        (b"<feed/>", "application/atom+xml", "XML"),
-        (b'{"id": 1}\n{"id": 2}\n', "application/json", "JSON Lines"),
-        (b'{"id": 1}\n{"id"', "application/x-ndjson", "JSON Lines"),
+        (b"id,name\n1,a\n", "text/csv; charset=utf-8", "CSV", TABLE),
+        (b"id;name\n1;a\n", "text/plain", "CSV", TABLE),
+        (b"<?xml version='1.0'?><a/>", "text/plain", "XML", "Python class"),
+        (b"<feed/>", "application/atom+xml", "XML", "Python class"),
+        (b'{"id": 1}\n{"id": 2}\n', "application/json", "JSON Lines", LINES),
+        (b'{"id": 1}\n{"id"', "application/x-ndjson", "JSON Lines", LINES),
     ],
 )
-def test_another_format_is_answered_at_once_by_what_to_do(api, make, body, media_type, form):
+def test_another_format_is_answered_at_once_by_what_to_do(api, make, body, media_type, form, remedy):
     api.answers(Reply(body, headers={"Content-Type": media_type}))
-    with pytest.raises(SourceError, match=rf"the answer is {form}, which is not supported .*Accept.*Python class"):
+    with pytest.raises(SourceError, match=rf"the answer is {form}, not JSON .*{remedy}.*Accept"):
         make().read_page({}, None)
     assert len(api.asked) == 1
 

@@ -85,7 +85,7 @@ def test_an_import_path_that_leads_nowhere_is_told(path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({}, "name exactly one of class, file and definition"),
+        ({}, "name exactly one of class, file, definition and manifest"),
         ({"class": "a:b", "file": "x"}, "has class and file"),
         ({"definitions": {}}, "unknown field; did you mean 'definition'"),
         ({"file": 5}, "must be a path, is int"),

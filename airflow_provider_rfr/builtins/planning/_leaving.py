@@ -1,0 +1,190 @@
+"""What leaves, and in which order; and renames.
+
+What leaves goes readers first, by the reads in the registry; what comes goes inputs first, by the reads of now, for an
+edge may have turned round. What leaves for good waits until the end, unless something else needs its name."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.desired import CycleError, DesiredObject, in_order, readers_of, relation
+from airflow_provider_rfr.builtins.fingerprint import definition_of, same_query
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
+from airflow_provider_rfr.builtins.planning._origin import whose
+from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Step
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import STORED, Kind, is_retired
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
+from airflow_provider_rfr.exceptions import PlanError
+
+
+class Removals:
+    """What leaves for good, and when it does, with what leaves to come back as something else.
+
+    :ivar forgotten: by id, whether it is in the catalog or not
+    :ivar steps: of what is in the catalog, by id; ``sinks`` are not in it
+    :ivar leftovers: what an unfinished deploy left in the catalog that belongs to nothing, views first
+    """
+
+    def __init__(self, states: States) -> None:
+        self._states, recorded, live = states, states.recorded, states.live
+        self.forgotten: dict[UUID, RecordedObject] = {}
+        self.steps: dict[UUID, Step] = {}
+        self.sinks: list[Step] = []
+        self.leftovers: list[Step] = []
+        self.blocked: list[Finding] = []
+        declared = states.wanted.objects
+        ours = recorded.by_uuid.keys() | declared.keys()
+        known_ids = ours | live.unfinished
+        self._exports = [each for each in recorded.sinks if each.uuid in declared or each.uuid not in known_ids]
+        for known in sorted(recorded.objects, key=lambda each: each.key):
+            if known.uuid not in declared and known.uuid not in states.wanted.kept:
+                self._decide(known, _there(known, live, known_ids))
+        if not self.blocked:
+            why = (because(Why.LEFTOVER),)
+            begun = (each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours)
+            self.sinks += [Step(each.uuid, each.name, Kind.SINK, Action.REMOVE, why) for each in begun]
+            for identity, each in self._left():
+                step = Step(identity, each.name, Kind(each.kind.value), Action.REMOVE, why)
+                self.leftovers.append(self._gone(step, each, {}))
+
+    def _decide(self, known: RecordedObject, there: LiveObject | None) -> None:
+        """Decide about an object that is recorded and no longer declared."""
+        if self._states.downgrade is not None:
+            problems, paste = [self._states.downgrade], tuple[str, ...]()
+        else:
+            problems, paste = _against(known, self._states)
+            if there is not None and there.marker != known.uuid:
+                problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
+            problems += [because(Why.EXPORTED, each.name) for each in self._exports if each.source == known.uuid]
+        if problems:
+            self.blocked.append(Finding(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
+            return
+        self.forgotten[known.uuid] = known
+        gone = Why.NOT_DECLARED if known.keep is False else Why.REMOVED
+        why = (because(gone if known.instance is None else Why.INSTANCE_GONE),)
+        step = Step(known.uuid, known.name if there is None else there.name, known.kind, Action.REMOVE, why)
+        if known.kind is Kind.SINK:
+            self.sinks.append(step)
+        elif there is not None:
+            losses = {known.name: "all rows"} if known.kind in STORED and known.keep is not False else {}
+            self.steps[known.uuid] = self._gone(step, there, losses)
+
+    def _left(self) -> list[tuple[UUID, LiveObject]]:
+        """What an unfinished deploy made, and what belongs to nothing now. Only the journal counts: a marker alone may
+        be that of another registry."""
+        live, wanted = self._states.live, self._states.wanted.objects.values()
+        used = {(each.uuid, each.live.key) for each in wanted if each.live is not None}
+        used |= {(identity, step.name.casefold()) for identity, step in self.steps.items()}
+        made = ((identity, each) for identity in live.unfinished for each in live.by_marker.get(identity, ()))
+        left = [each for each in made if not is_retired(each[1].name) and (each[0], each[1].key) not in used]
+        # What leftovers read is not recorded; views may read tables.
+        return sorted(left, key=lambda each: (each[1].kind is LiveKind.TABLE, each[1].key))
+
+    def _gone(self, step: Step, live: LiveObject, losses: Mapping[str, str]) -> Step:
+        """The step that retires a table, to be collected later, or drops a view."""
+        details = {"keep_days": self._states.policies.keep_days} if step.kind in STORED else {}
+        loses, words = tuple(losses), tuple(losses.values())
+        return replace(step, details=details, loses=loses, losses=words, rows=live.rows, bytes=live.bytes)
+
+    def leaving(self, going: Decisions) -> tuple[list[Step], list[Step]]:
+        """Steps of what leaves before anything comes, and of what leaves after everything came.
+
+        :raises PlanError: the registry says that objects read each other in a cycle
+        """
+        needed = {each.desired.key for each in going.values() if each.how is Action.CREATE or each.renamed}
+        drops = {identity: self._drop(each) for identity, each in going.items() if each.leaves}
+        steps = drops | self.steps
+        early = {identity for identity, step in steps.items() if identity in drops or step.name.casefold() in needed}
+        order: list[UUID] = []
+        if steps:
+            order, reads = _readers_first(self._states.recorded)
+            # A removed reader of something that leaves early leaves before it.
+            early |= steps.keys() & readers_of(early, reversed(order), reads)
+        first = [each for each in self.leftovers if each.name.casefold() in needed]
+        last = [each for each in self.leftovers if each not in first]
+        first += [steps[each] for each in order if each in early]
+        return first, [*(steps[each] for each in order if each in steps and each not in early), *last]
+
+    def _drop(self, decision: Decision) -> Step:
+        """What holds an object leaves, before the object comes as something else."""
+        known, there = decision.desired.recorded, decision.desired.live
+        assert known is not None
+        assert there is not None
+        # An unfinished deploy may have made something else of it than what is recorded.
+        kind = known.kind if relation(known.kind) is there.kind else Kind(there.kind.value)
+        reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.CREATED_AGAIN),)
+        return self._gone(Step(known.uuid, there.name, kind, Action.DROP, reasons), there, decision.losses)
+
+
+def _readers_first(recorded: RegistryState) -> tuple[list[UUID], dict[UUID, list[UUID]]]:
+    """All recorded ids in order, and what each of them reads."""
+    reads = {each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects}
+    keys = {each.uuid: each.key for each in recorded.objects}
+    try:
+        return list(reversed(in_order(reads, lambda identity: (keys[identity], identity)))), reads
+    except CycleError as error:
+        names = CycleError(keys[each] for each in error.cycle)
+        raise PlanError(f"the registry is damaged, objects read each other in a circle: {names}") from None
+
+
+def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
+    """What holds the object; under another name, if a deploy that did not finish renamed it."""
+    was, named = relation(known.kind), live.objects.get(known.key)
+    if was and named and (named.marker in (None, known.uuid) or named.marker not in known_ids):
+        return named
+    ours = [each for each in live.by_marker.get(known.uuid, ()) if each.kind is was and not is_retired(each.name)]
+    return ours[0] if len(ours) == 1 else None
+
+
+def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple[str, ...]]:
+    """What stops the removal, and YAML against it: the id where there may be a new name, else what lets it go."""
+    if known.keep is False or (known.keep is True and known.key in states.accepted):
+        return [], ()
+    what = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
+    kept = isinstance(known.keep, str)
+    why = because(Why.KEPT, what, known.keep) if kept else because(Why.WOULD_LOSE, what, known.name, known.name)
+    coming = (each for each in states.wanted.objects.values() if each.recorded is None)
+    like = [each.obj.name for each in coming if _is_like(known, each)]
+    ids = tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like)
+    document = () if kept else (f"{{kind: removed, name: {known.name}}}",)
+    return [why, *(because(Why.MAYBE_RENAMED_OBJECT, name, known.uuid) for name in like)], ids or document
+
+
+def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
+    """Whether the new object may be the known one under another name: half of the columns are the same."""
+    if known.kind is not desired.kind:
+        return False
+    before, now = (
+        {(each.name.casefold(), each.type) for each in columns} for columns in (known.columns, desired.obj.columns)
+    )
+    if before or now:
+        return 2 * len(before & now) >= max(len(before), len(now))
+    return same_query(known.raw_sql, desired.obj.query) and known.definition == definition_of(desired.obj)
+
+
+def renames(going: Iterable[Decision]) -> Iterator[Step]:
+    """Renames in an order in which each new name is free; those in a cycle use an intermediate name."""
+    waiting = {
+        each.desired.live.key: each.desired
+        for each in sorted(going, key=lambda each: each.desired.key)
+        if each.renamed and each.desired.live is not None
+    }
+    last: list[Step] = []
+    while waiting:
+        key = next((key for key, each in waiting.items() if each.key not in waiting), None)
+        desired = waiting.pop(min(waiting) if key is None else key)
+        assert desired.live is not None
+        name, to = desired.live.name, desired.obj.name
+        if key is None:
+            between = f"{name}__r{desired.uuid.hex[:8]}"
+            last.append(_rename(desired, between, to))
+            to = between
+        yield _rename(desired, name, to)
+    yield from last
+
+
+def _rename(desired: DesiredObject, name: str, to: str) -> Step:
+    return Step(desired.uuid, name, desired.kind, Action.RENAME, (because(Why.DECLARED_NAME),), details={"to": to})

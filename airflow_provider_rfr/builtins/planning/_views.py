@@ -1,0 +1,196 @@
+"""What the changes mean for views: which are issued again, marked as broken, or given another text for a while.
+
+Spark finds a view's columns by their places in what its text gives: a user's star is written out before the columns
+that it stands for change theirs. Spark refuses wider columns than a view had when it was made: before one is widened,
+views over it get their own texts with the outputs cast to their coming types. For a renamed, dropped or incompatible
+column, no text holds before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.desired import CycleError, in_order
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, lost_column, reads
+from airflow_provider_rfr.builtins.planning.columns import ALL, Change, met
+from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Step
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
+from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, UserView
+
+
+class _Felt(IntEnum):
+    """What a view feels while what it reads changes."""
+
+    NOTHING = 0
+    WIDER = 1
+    BROKEN = 2
+
+
+class Views:
+    """What the changes mean for our views and users' views, those over other users' views too.
+
+    :ivar pins: to be done before anything changes, as ``bridges`` are, readers first
+    :ivar steps: in the order in which to do them, after everything changed
+    :ivar warnings: views that break, or broke earlier; and, behind them, those that can't be read for a moment
+    """
+
+    def __init__(self, states: States, decisions: Decisions, removed: Iterable[RecordedObject]) -> None:
+        self.pins: list[Step] = []
+        self.bridges: list[Step] = []
+        self.steps: list[Step] = []
+        self.dependents: list[Dependent] = []
+        self.blocked: list[Finding] = []
+        self.warnings: list[str] = []
+        self._break_views = states.policies.break_views
+        # By the names that readers of before know: a new object does not hide the one that gives its name up.
+        known_last = sorted(decisions.values(), key=lambda each: each.desired.recorded is not None)
+        self._decisions = {each.old_name.casefold(): each for each in known_last}
+        self._removed = {each.key: each for each in removed}
+        self._noticed: dict[str, tuple[str, dict[UUID, Reason], bool]] = {}
+        self._felt: dict[str, _Felt] = {}
+        for decision in decisions.values():
+            self._bridge_ours(decision)
+        for view in _in_order(states.live):
+            self._decide(view)
+        self.bridges.reverse()
+
+    def _bridge_ours(self, decision: Decision) -> None:
+        known, there = decision.desired.recorded, decision.desired.live
+        if known is None or there is None or known.kind is not Kind.VIEW or decision.leaves or known.sql is None:
+            return
+        felt, goes = self._feels(known.key, known.name, known.deps), not decision.problems
+        if felt is _Felt.WIDER and goes and decision.how in (Action.REBIND, Action.REPLACE):
+            self.bridges.append(_bridge(known.uuid, there.name, known.sql))
+
+    def _feels(self, key: str, name: str, deps: Iterable[Dependency]) -> _Felt:
+        found = [self._of(each) for each in deps]
+        felt = self._felt[key] = max((each for each, _ in found), default=_Felt.NOTHING)
+        if felt is _Felt.BROKEN:
+            reasons = "; ".join(dict.fromkeys(str(why) for each, why in found if each is _Felt.BROKEN))
+            self.warnings.append(f"view {name} can't be read for a moment: it {reasons}")
+        return felt
+
+    def _of(self, read: Dependency) -> tuple[_Felt, Reason | None]:
+        """What a reader of these columns feels, and why."""
+        decision, felt = self._decisions.get(read.name), self._felt.get(read.name, _Felt.NOTHING)
+        if felt and read.name in self._noticed:
+            return felt, because(Why.READS, self._noticed[read.name][0])
+        if decision is None or not (felt or decision.renamed or decision.effects.shape):
+            return felt, None
+        name, effects = decision.old_name, decision.effects
+        if decision.renamed:
+            return _Felt.BROKEN, because(Why.READS_RENAMED, name, decision.desired.obj.name)
+        if decision.desired.kind not in STORED:
+            return felt, because(Why.READS, name)
+        if seen := met(effects.shape, read.columns):
+            changed = effects.shape if seen == [ALL] else {*seen}
+            felt = _Felt.WIDER if changed <= effects.widened else _Felt.BROKEN
+        return felt, reads(name, seen)
+
+    def _decide(self, view: UserView) -> None:
+        """Decide about a user's view, after those that it reads."""
+        broken, changed = dict[UUID, Reason](), dict[UUID, Reason]()
+        for on, reason, breaks in self._notice(view):
+            said = reason if view.reads is not None else because(Why.READS_UNKNOWN, reason)
+            (broken if breaks else changed)[on] = said
+        self._noticed[view.key] = view.name, broken or changed, bool(broken) or view.broken is not None
+        if view.broken is not None:
+            # It can't be defined again before somebody mends it, and whoever let it break knows. Those who read it may
+            # not be marked yet: the deploy that broke it may have died before.
+            self.warnings.append(f"view {view.name} (user) is broken: {view.broken}")
+            return
+        if not broken:
+            self._pin(view, changed)
+        why = (*broken.values(), *changed.values()) or ((because(Why.BRIDGED),) if view.bridged else ())
+        if not why:
+            return
+        how = "rebind" if not broken else "break" if view.key in self._break_views else "blocked"
+        for on, reason in {**changed, **broken}.items():
+            self.dependents.append(Dependent(on, view.name, Kind.VIEW, how, reason, user=True))
+        if how == "blocked":
+            self.blocked.append(Finding(view.name, Kind.VIEW, (*why, because(Why.USER_VIEW_BREAKS, view.name))))
+        elif how == "break":
+            self.warnings.append(f"view {view.name} (user) breaks: {'; '.join(map(str, why))}")
+            mark = {"broken": "; ".join(map(str, broken.values()))}
+            self.steps.append(Step(None, view.name, Kind.VIEW, Action.MARK_BROKEN, why, details=mark))
+        else:
+            text = view.pinned or view.query
+            if self._feels(view.key, view.name, view.reads or ()) is _Felt.WIDER:
+                self.bridges.append(_bridge(None, view.name, text))
+            self.steps.append(Step(None, view.name, Kind.VIEW, Action.REBIND, why, details={"sql": text}))
+
+    def _pin(self, view: UserView, changed: Mapping[UUID, Reason]) -> None:
+        """Write its stars out, if what they stand for is going to have other places."""
+        starred = (self._by_old_name(each.name) for each in view.reads or () if each.columns is None)
+        moved = [each for each in starred if isinstance(each, Decision) and _moves(each, view.star_last)]
+        if not moved or "*" not in view.query or view.bridged or view.pinned == view.query:
+            return
+        if view.pinned is None:
+            names = ", ".join(each.old_name for each in moved)
+            problem = f"its star can't be written out, and the columns of {names} change their places"
+            self.warnings.append(f"view {view.name} (user) may show others' values: {problem}")
+            return
+        why = {each.desired.uuid: because(Why.STAR_MOVES, each.old_name) for each in moved}
+        for on, reason in why.items():
+            if on not in changed:
+                self.dependents.append(Dependent(on, view.name, Kind.VIEW, "rebind", reason, user=True))
+        details = {"sql": view.pinned}
+        self.pins.append(Step(None, view.name, Kind.VIEW, Action.REBIND, tuple(why.values()), details=details))
+
+    def _by_old_name(self, name: str) -> Decision | RecordedObject | None:
+        """What is recorded is what they read; something new under its name is not."""
+        return self._removed.get(name) or self._decisions.get(name)
+
+    def _notice(self, view: UserView) -> Iterator[tuple[UUID, Reason, bool]]:
+        """The changed objects that the view reads, with what it notices and whether that breaks it."""
+        # A view that can't be read may read anything.
+        everything = map(Dependency, {**self._decisions, **self._removed})
+        for read in view.reads if view.reads is not None else everything:
+            if read.name in self._noticed:
+                name, found, breaks = self._noticed[read.name]
+                yield from ((on, because(Why.READS, name), breaks) for on in found)
+            ours = self._by_old_name(read.name)
+            if isinstance(ours, RecordedObject):
+                yield ours.uuid, because(Why.READS_REMOVED, ours.name), True
+            elif ours is not None and (noticed := _of_change(ours, read.columns)) is not None:
+                yield ours.desired.uuid, *noticed
+
+
+def _in_order(live: ActualState) -> tuple[UserView, ...]:
+    """Users' views, each after those that it reads; by name, if some read each other in a circle."""
+    views = {each.key: each for each in live.user_views}
+    try:
+        order = in_order({key: [each.name for each in view.reads or ()] for key, view in views.items()}, str)
+    except CycleError:
+        order = tuple(sorted(views))
+    return tuple(views[key] for key in order)
+
+
+def _bridge(uuid: UUID | None, name: str, sql: str) -> Step:
+    return Step(uuid, name, Kind.VIEW, Action.BRIDGE, (because(Why.STAYS_READABLE),), details={"sql": sql})
+
+
+def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Reason, bool] | None:
+    """What a reader of these columns notices, and whether that breaks it."""
+    known, effects, name = decision.desired.recorded, decision.effects, decision.old_name
+    # Another column under an old name is not the one that is read.
+    changes = (each for each in decision.column_changes if each.what is Change.RENAME)
+    gone = dict(effects.gone) | {each.before.casefold(): each.column for each in changes}
+    if lost := [(old, now) for old, now in gone.items() if columns is None or old in columns]:
+        return lost_column(name, *lost[-1]), True
+    # A deploy that died may have renamed it already.
+    if known is not None and known.key != decision.desired.key and known.kind is not Kind.SINK:
+        return because(Why.READS_RENAMED, name, decision.desired.obj.name), True
+    seen = met(effects.shape, columns)
+    return (reads(name, seen), False) if seen else None
+
+
+def _moves(decision: Decision, star_last: bool) -> bool:
+    """Whether what a star over it stands for does not stay where it is.
+
+    :param star_last: a column that comes last changes nothing
+    """
+    before, now = decision.outputs()
+    return bool(before) and (now[: len(before)] != before or (now != before and not star_last))

@@ -1,0 +1,111 @@
+"""``airflow rfr manifest``: what a manifest of Airbyte would be as a source, and which connection it needs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_rfr.cli.common import command, print_data
+from airflow_provider_rfr.documents import DocumentError, read_yaml
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.names import STREAM_PLACE, table_of
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.streams.airbyte.report import StreamReport
+
+
+@command
+def check(args: Namespace) -> int:
+    """Build every stream, and say how it would be read. Exit code 1 if one can't be."""
+    from airflow_provider_rfr.streams.airbyte.source import check_manifest
+
+    source = {"manifest": args.file, "components": args.components, "config": _config(args.config)}
+    reports = check_manifest(source)
+    if not print_data([_row(each) for each in reports], args):
+        for each in reports:
+            print("\n".join(_lines(each)))
+        counts = Counter(each.resumable or "not known" for each in reports)
+        how = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+        print(f"{args.file}: streams: {len(reports)}, resumable {how}", file=sys.stderr)
+    return 0 if all(each.is_readable for each in reports) else 1
+
+
+@command
+def connection(args: Namespace) -> None:
+    rows = list(_connection_rows(args.file))
+    if print_data({"conn_type": "rfr_api", "fields": rows}, args):
+        return
+    print("A connection of type rfr_api, whose id is the operator's api_conn_id; extra is a JSON object:")
+    for row in rows:
+        marks = ["secret"] * row["secret"] + ["required"] * row["required"] + [row["type"]]
+        of = f" of {row['choice']!r}" if row["choice"] else ""
+        print(f"  {row['field']}: {row['config']}{of} ({', '.join(marks)}) {row['title']}".rstrip())
+    if not rows:
+        print("  nothing: the manifest specifies no configuration")
+
+
+def _config(path: Path | None) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    problem = "must hold a mapping"
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+        if isinstance(found, Mapping):
+            return found
+    except OSError as error:
+        problem = f"can't be read: {error.strerror}"
+    except (DocumentError, ValueError) as error:
+        # The message of the other parser would show what it could not read.
+        problem = f"is not {'YAML' if isinstance(error, DocumentError) else 'JSON'}"
+    raise ConfigurationError("--config", f"{path} {problem}", "write the fields of the manifest's spec")
+
+
+def _row(report: StreamReport) -> dict[str, Any]:
+    return {"table": _table(report), **asdict(report)}
+
+
+def _table(report: StreamReport) -> str | None:
+    """What stands for ``{stream}`` in a target."""
+    if report.resumable is None:
+        return None
+    return table_of(report.name, f"_.{STREAM_PLACE}").removeprefix("_.")
+
+
+def _lines(report: StreamReport) -> Iterator[str]:
+    table = _table(report)
+    yield report.name if table in (report.name, None) else f"{report.name}, in a target: {table}"
+    yield f"  resumable: {report.resumable or 'not known'} ({report.why})"
+    yield f"  partitions: {' x '.join(report.partitions) or 'none'}"
+    yield f"  primary key: {', '.join(report.primary_key) or 'none'}"
+    columns = "" if report.columns is None else f", columns: {report.columns}"
+    yield f"  schema: {report.schema}{columns}"
+
+
+def _connection_rows(file: str) -> Iterator[dict[str, Any]]:
+    from airflow_provider_rfr.streams.airbyte.source import whole_manifest
+    from airflow_provider_rfr.streams.airbyte.spec import config_fields, connection_field, specification
+
+    manifest = whole_manifest({"manifest": file})["manifest"]
+    used = set()
+    for each in config_fields(specification(manifest)):
+        field = connection_field(each.place, secret=each.is_secret)
+        if field == "password" and field in used:
+            # A connection has one; the others are named.
+            field = f"extra.secrets.{each.place[0]}"
+        used.add(field)
+        yield {
+            "field": field,
+            "config": ".".join(each.place),
+            "secret": each.is_secret,
+            "required": each.is_required,
+            "type": each.kind,
+            "title": each.title,
+            "choice": each.choice,
+        }

@@ -1,0 +1,464 @@
+"""Everything of ``airbyte-cdk`` that is used, its private names above all: an upgrade of it touches this module alone.
+
+Written for 7.20 to 7.x. Its classes are imported in functions: the extra may be missing, and the import takes a second.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import logging.config
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property, wraps
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any, Final
+
+import requests
+
+from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError
+from airflow_provider_rfr.streams.airbyte._guard import current_work, guard, redact_logs
+
+_WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
+_building: Final = threading.RLock()
+_MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the executors too"
+
+
+def cdk_version() -> str:
+    """Of the CDK that is installed.
+
+    :raises ConfigurationError: there is none
+    """
+    _import()
+    return version("airbyte-cdk")
+
+
+@cache
+def _import() -> None:
+    """Import the CDK once, and put our own requests under it.
+
+    :raises ConfigurationError: it is not installed
+    """
+    problem = ""
+    with _building, _logging_as_it_is():
+        try:
+            import airbyte_cdk.sources.declarative.concurrent_declarative_source  # noqa: F401
+        except ImportError as error:
+            problem = f"needs airbyte-cdk, which can't be imported ({error})"
+    if problem:
+        raise ConfigurationError("source.manifest", problem, _MISSING)
+    redact_logs()
+    _guard_sessions()
+    _guard_waits()
+    _guard_paging()
+    _extract_plainly()
+
+
+@contextmanager
+def _logging_as_it_is() -> Iterator[None]:
+    """The CDK configures the root logger when it is imported, which closes every handler of the process."""
+    configure = logging.config.dictConfig
+
+    def of_others(config: Any) -> None:
+        if "airbyte" not in config.get("formatters", {}):
+            configure(config)
+
+    logging.config.dictConfig = of_others
+    try:
+        yield
+    finally:
+        logging.config.dictConfig = configure
+
+
+def _guard_sessions() -> None:
+    """Every session that the CDK opens for a stream of ours sends by our adapter: those of parents, of components that
+    are made while it reads, and of tokens, for which the CDK does not use its own client."""
+    from airbyte_cdk.sources.declarative.auth import token
+    from airbyte_cdk.sources.streams.http.http_client import HttpClient
+    from airbyte_cdk.sources.streams.http.requests_native_auth import abstract_oauth
+
+    original = HttpClient.__init__
+
+    def guarded(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        if current_work() is not None:
+            guard(self._session)
+
+    HttpClient.__init__ = guarded
+    token.requests = abstract_oauth.requests = _Requests()
+
+
+def _guard_waits() -> None:
+    """What the CDK waits for between two requests ends where the reader is stopped."""
+    for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
+        if getattr(module, "time", None) is time:
+            module.time = _Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
+
+
+def _guard_paging() -> None:
+    """The same token for ever ends also where the CDK reads on by itself: in a parent, and in a whole slice."""
+    from airbyte_cdk.sources.declarative.requesters.paginators import DefaultPaginator
+
+    original = DefaultPaginator.next_page_token
+
+    @wraps(original)
+    def guarded(self: Any, *arguments: Any, **options: Any) -> Any:
+        following = original(self, *arguments, **options)
+        last = options.get("last_page_token_value", arguments[3] if len(arguments) > 3 else None)
+        if following and following["next_page_token"] == last and current_work() is not None:
+            raise RepeatedPageError("a page token came twice; the stream would never end")
+        return following
+
+    DefaultPaginator.next_page_token = guarded
+
+
+class _Requests:
+    """The module ``requests`` for authenticators, whose functions use our adapter in a thread that works for us."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(requests, name)
+
+    def request(self, method: str, url: str, **options: Any) -> requests.Response:
+        session = requests.Session()
+        with guard(session) if current_work() is not None else session:
+            return session.request(method, url, **options)
+
+    def get(self, url: str, **options: Any) -> requests.Response:
+        return self.request("GET", url, **options)
+
+    def post(self, url: str, **options: Any) -> requests.Response:
+        return self.request("POST", url, **options)
+
+
+class _Time:
+    """The module ``time`` for what waits between two requests."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        work = current_work()
+        if work is None:
+            time.sleep(seconds)
+        else:
+            work.context.sleep(seconds)
+
+
+def _extract_plainly() -> None:
+    """Records are found by their path, where the path is plain: ``dpath`` compares it with each place of the answer,
+    which is half of the CPU of a page."""
+    from airbyte_cdk.sources.declarative.extractors import dpath_extractor
+
+    dpath_extractor.dpath = _PlainPaths(dpath_extractor.dpath)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainPaths:
+    """The module ``dpath`` for the extractor of records, with a direct ``get`` in a thread that works for us.
+
+    The same results, but an answer with an empty name somewhere is read, which ``dpath`` refuses.
+    """
+
+    original: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    def get(self, body: Any, path: list[Any], default: Any) -> Any:
+        if current_work() is None or not path or not all(map(_is_plain, path)):
+            return self.original.get(body, path, default=default)
+        for name in path:
+            if not isinstance(body, Mapping) or name not in body:
+                return default
+            body = body[name]
+        return body
+
+
+def _is_plain(name: Any) -> bool:
+    """Whether it is the name of a field and nothing else: no wildcard, and no place in a list."""
+    return isinstance(name, str) and not set(name) & set("*?[") and not any(map(str.isdigit, name))
+
+
+class _LoggedMessages:
+    """A message repository that keeps nothing: the CDK's own fills a queue that only its own read empties.
+
+    Messages with the configuration, which hold secrets, and those with requests and responses are dropped.
+    """
+
+    def emit_message(self, message: Any) -> None:
+        log = getattr(message, "log", None)
+        if log is not None and log.level.name not in ("DEBUG", "TRACE"):
+            level = {"WARN": logging.WARNING, "ERROR": logging.ERROR, "FATAL": logging.ERROR}
+            logging.getLogger("airbyte").log(level.get(log.level.name, logging.INFO), "%s", log.message)
+
+    def log_message(self, level: Any, message_provider: Callable[[], Any]) -> None:
+        """Of requests and responses."""
+
+    def consume_queue(self) -> Iterable[Any]:
+        return ()
+
+
+class Interpreter:
+    """A manifest with its configuration, as the CDK understands it; nothing is requested before ``streams``.
+
+    To be made and used within ``registering``.
+
+    :param components: text of ``components.py``, which is executed; without it no class of a manifest's is used
+    :ivar definition: the manifest with references resolved
+    """
+
+    def __init__(self, manifest: Mapping[str, Any], config: Mapping[str, Any], components: str | None) -> None:
+        if components:
+            _register(components)
+        messages = _LoggedMessages()
+        self._source = _silent_source()(
+            config=dict(config),
+            source_config=copy.deepcopy(dict(manifest)),
+            custom_components_trusted=components is not None,
+        )
+        self._source._message_repository = self._source._constructor._message_repository = messages
+        # A parent's pages, whole and in memory, for children that read it once more: our engine reads it once.
+        self._source._constructor._disable_cache = True
+        self.definition: Mapping[str, Any] = self._source._source_config
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """As the manifest's rules have changed it."""
+        found: Mapping[str, Any] = self._source._config
+        return found
+
+    @property
+    def listings(self) -> list[Mapping[str, Any]]:
+        """Definitions of streams that the API is asked for."""
+        dynamic = self._source._source_config.get("dynamic_streams") or []
+        return [each for each in dynamic if each["components_resolver"].get("type") == "HttpComponentsResolver"]
+
+    def declares(self, name: str | None) -> bool:
+        """Whether the manifest itself has a stream of this name."""
+        static = self._source._stream_configs(self._source._source_config)
+        return any(each.get("name") == name for each in static)
+
+    def streams(self, name: str | None = None, *, asking: bool = True) -> list[Interpreted]:
+        """All streams, or the one of this name that the manifest declares.
+
+        :param asking: whether to ask the API for the streams that it lists; without them nothing is requested
+        """
+        source = self._source
+        if not asking:
+            dynamic = [each for each in source._source_config.get("dynamic_streams") or [] if each not in self.listings]
+            source._source_config = {**source._source_config, "dynamic_streams": dynamic}
+        static = source._stream_configs(source._source_config)
+        named = [each for each in static if each.get("name") == name]
+        definitions = named or [*static, *source.dynamic_streams]
+        # Listed once: the CDK would ask the API a second time.
+        source._source_config = {**source._source_config, "streams": definitions, "dynamic_streams": []}
+        built = source.streams(source._config)
+        return [Interpreted(definition, stream) for definition, stream in zip(definitions, built, strict=True)]
+
+    def rendered(self, template: str, parameters: Mapping[str, Any]) -> str:
+        """A template with nothing but the configuration; empty if that is not enough."""
+        from airbyte_cdk.sources.declarative.interpolation.interpolated_string import InterpolatedString
+
+        try:
+            return str(InterpolatedString.create(template, parameters=parameters).eval(self.config))
+        except Exception:  # noqa: BLE001 - a template may fail in any way
+            return ""
+
+
+@cache
+def _silent_source() -> Any:
+    from airbyte_cdk.sources.declarative.concurrent_declarative_source import ConcurrentDeclarativeSource
+
+    class SilentSource(ConcurrentDeclarativeSource):  # type: ignore[misc]  # the CDK may be missing
+        """Does not print the configuration, with its secrets, when a rule of the manifest changes it."""
+
+        def _migrate_and_transform_config(self, config_path: Any, config: Any) -> Any:
+            changed = dict(config or {})
+            if self._spec_component:
+                self._spec_component.migrate_config(changed)
+                self._spec_component.transform_config(changed)
+            return changed
+
+    return SilentSource
+
+
+@contextmanager
+def registering() -> Iterator[None]:
+    """In this block ``components.py`` is the module that a manifest's class names mean, and no other source is built:
+    the CDK has one name for it in the whole process."""
+    from airbyte_cdk.sources.declarative.parsers import custom_code_compiler as compiler
+
+    names = (compiler.COMPONENTS_MODULE_NAME, compiler.SDM_COMPONENTS_MODULE_NAME)
+    with _building:
+        before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+        try:
+            yield
+        finally:
+            for name in names:
+                sys.modules.pop(name, None)
+            sys.modules.update(before)
+
+
+def _register(components: str) -> None:
+    """Execute the text, and make it the module of its classes."""
+    from airbyte_cdk.sources.declarative.parsers import custom_code_compiler as compiler
+
+    checksum = hashlib.sha256(components.encode()).hexdigest()
+    compiler.register_components_module_from_string(components, {"sha256": checksum})
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How a stream's pages follow one another.
+
+    :ivar by_page: whether a page's token says everything that the next one needs; otherwise a slice is one page
+    :ivar why: in words, for people
+    :ivar first: token of the first page, if tokens are numbers known beforehand
+    :ivar step: from one such token to the next
+    """
+
+    by_page: bool
+    why: str
+    page_size: int | None = None
+    first: int = 0
+    step: int | None = None
+
+
+class Interpreted:
+    """One stream as the CDK reads it; any thread may read any slice."""
+
+    def __init__(self, definition: Mapping[str, Any], stream: Any) -> None:
+        # Of two ways to read a stream, the CDK takes this one where there is no state.
+        self.definition: Mapping[str, Any] = definition.get("full_refresh_stream") or definition
+        self.name: str = stream.name
+        self._stream = stream
+        factory = stream._stream_partition_generator._partition_factory
+        self._retriever, self._schema_loader = factory._retriever, factory._schema_loader
+
+    @property
+    def primary_key(self) -> list[str] | None:
+        return list(self._stream._primary_key) or None
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        """Of the records, as declared; of some streams the API is asked for it."""
+        found: Mapping[str, Any] = self._schema_loader.get_json_schema()
+        return found
+
+    def slices(self) -> Iterator[Any]:
+        """The CDK's slices; parents are read for them."""
+        if self._is_asynchronous:
+            yield from self._retriever.stream_slicer.stream_slicer.stream_slices()
+        else:
+            yield from (partition.to_slice() for partition in self._stream.generate_partitions())
+
+    def read(self, parts: Iterable[tuple[str, Any]], paginator: Callable[[Any], Any] | None) -> list[dict[str, Any]]:
+        """The records of a slice, or of one page of it.
+
+        :param paginator: makes of the manifest's paginator the one that reads
+        """
+        from airbyte_cdk.sources.types import StreamSlice
+
+        stream_slice = StreamSlice(**dict(parts))
+        retriever = self._retriever
+        if paginator is not None:
+            # A copy, because other threads read with the same one.
+            retriever = copy.copy(retriever)
+            retriever._paginator = paginator(retriever._paginator)
+        found = (
+            self._jobs(stream_slice)
+            if self._is_asynchronous
+            else retriever.read_records(self._reading_schema, stream_slice)
+        )
+        # A record of the CDK is a mapping that asks its ``data`` for each field.
+        return [dict(getattr(item, "data", item)) for item in found if isinstance(item, Mapping)]
+
+    @cached_property
+    def _reading_schema(self) -> Mapping[str, Any]:
+        """Empty where no type is changed by it: the CDK would copy each record, and do nothing."""
+        from airbyte_cdk.sources.declarative.extractors.record_selector import RecordSelector
+        from airbyte_cdk.sources.utils.transform import TransformConfig, TypeTransformer
+
+        selector, schema = getattr(self._retriever, "record_selector", None), self.schema
+        changes: Any = getattr(selector, "schema_normalization", None)
+        if type(selector) is not RecordSelector or type(changes) is not TypeTransformer:
+            return schema
+        return {} if TransformConfig.NoTransform in changes._config else schema
+
+    @property
+    def _is_asynchronous(self) -> bool:
+        from airbyte_cdk.sources.declarative.retrievers import AsyncRetriever
+
+        return isinstance(self._retriever, AsyncRetriever)
+
+    def _jobs(self, stream_slice: Any) -> Iterator[Any]:
+        """Create the slice's job, wait for it and download it: a job is alive only in the process that made it."""
+        router = copy.copy(self._retriever.stream_slicer)
+        router.stream_slicer = SimpleNamespace(stream_slices=lambda: [stream_slice])
+        retriever = copy.copy(self._retriever)
+        retriever.stream_slicer = router
+        for ready in router.stream_slices():
+            yield from retriever.read_records(self.schema, ready)
+
+    @cached_property
+    def paging(self) -> Paging:
+        from airbyte_cdk.sources.declarative.requesters.paginators import DefaultPaginator, NoPagination
+        from airbyte_cdk.sources.declarative.retrievers import SimpleRetriever
+        from airbyte_cdk.sources.declarative.retrievers.simple_retriever import LazySimpleRetriever
+
+        kind = type(self._retriever)
+        if kind is LazySimpleRetriever:
+            return Paging(False, "a slice is read whole: its first page came with the parent's record")
+        if kind is not SimpleRetriever:
+            return Paging(False, f"a slice is read whole: {kind.__name__} keeps state while it reads")
+        if getattr(self._retriever, "request_window_splitting", None):
+            return Paging(False, "a slice is read whole: its window may be split while it is read")
+        reset = self.definition.get("retriever", {}).get("pagination_reset") or {}
+        if reset.get("limits") or reset.get("action") == "SPLIT_USING_CURSOR":
+            return Paging(False, "a slice is read whole: its paging starts again within it")
+        paginator = self._retriever._paginator
+        if type(paginator) is NoPagination:
+            return Paging(True, "one page a slice")
+        if type(paginator) is not DefaultPaginator:
+            return Paging(False, f"a slice is read whole: {type(paginator).__name__} may keep state")
+        is_fixed = not (reset or getattr(self._retriever, "page_size_reduction", None))
+        return _strategy_paging(paginator.pagination_strategy, is_fixed)
+
+
+def _strategy_paging(strategy: Any, is_fixed: bool) -> Paging:
+    """:param is_fixed: whether nothing else than the strategy decides which page follows"""
+    from airbyte_cdk.sources.declarative.requesters.paginators import strategies as built_in
+    from airbyte_cdk.sources.declarative.requesters.paginators.strategies import stop_condition
+
+    while type(strategy) is stop_condition.StopConditionPaginationStrategyDecorator:
+        strategy, is_fixed = strategy._delegate, False
+    kind = type(strategy)
+    if kind not in (built_in.CursorPaginationStrategy, built_in.PageIncrement, built_in.OffsetIncrement):
+        return Paging(False, f"a slice is read whole: {kind.__name__} may keep state")
+    size = strategy.get_page_size()
+    words = f"page by page, by {kind.__name__}"
+    if kind is built_in.PageIncrement and is_fixed:
+        return Paging(True, words, size, strategy.start_from_page, 1)
+    # A size that is a template may be computed from an answer.
+    if kind is built_in.OffsetIncrement and is_fixed and isinstance(strategy.page_size, int):
+        return Paging(True, words, size, 0, strategy.page_size)
+    return Paging(True, words, size)
+
+
+def config_problems(specification: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Field and problem of what does not fit the manifest's specification; no value is named."""
+    from jsonschema import Draft7Validator
+
+    for error in Draft7Validator(specification).iter_errors(config):
+        place = ".".join(["config", *map(str, error.absolute_path)])
+        if error.validator == "required":
+            missing = [name for name in error.validator_value if name not in error.instance]
+            yield from ((f"{place}.{name}", "is missing") for name in missing)
+        else:
+            yield place, f"does not fit the manifest's specification: {error.validator}"

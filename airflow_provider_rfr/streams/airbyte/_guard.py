@@ -1,0 +1,262 @@
+"""What stands around the CDK while it works for a stream: each request it sends, and each line it logs.
+
+A thread says for which stream it works (:func:`working_for`); sessions and log lines of other users of the CDK in the
+same process stay as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import requests
+from requests.adapters import BaseAdapter
+from requests.structures import CaseInsensitiveDict
+from requests.utils import get_encoding_from_headers
+from urllib3 import HTTPResponse
+
+from airflow_provider_rfr.exceptions import SourceError
+from airflow_provider_rfr.http import client as http
+from airflow_provider_rfr.http.redaction import Redactor, is_secret, without_credentials
+from airflow_provider_rfr.http.sockets import Deadline
+from airflow_provider_rfr.streams.core import ReadContext
+
+_SECONDS: Final = 300.0
+_LIMITS: Final = {"connect": 10.0, "read": 60.0, "max_bytes": 256 * 1024 * 1024, "truncate": False}
+_MOST_REDIRECTS: Final = 5
+_PENALTY: Final = 1.0
+_PORTS: Final = {"http": 80, "https": 443}
+_HARMLESS_HEADERS: Final = frozenset({"accept", "accept-encoding", "user-agent"})
+_LOGGERS: Final = ("airbyte", "airbyte_cdk", "backoff", "MessageRepository")
+_FIELDS: Final = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
+_thread = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Where the source's requests, and with them its credentials, may go.
+
+    :ivar origins: scheme, host and port of every address that the manifest names
+    :ivar allowed: ``host`` or ``host:port`` that the user lists
+    """
+
+    origins: frozenset[str]
+    allowed: frozenset[str]
+
+    @classmethod
+    def of(cls, addresses: Iterable[str], allowed: Iterable[str]) -> Hosts:
+        """Addresses that are none are left out: a template that needs a slice names no host before there is one."""
+        origins = {_origin(address) for address in addresses}
+        return cls(frozenset(origins - {""}), frozenset(host.lower() for host in allowed))
+
+    def checked(self, url: str) -> str:
+        """The address, by https where the manifest's is: an API behind a proxy often links to itself by http.
+
+        :raises SourceError: it leads to a host that neither the manifest nor ``allowed_hosts`` names
+        """
+        parts, origin = urlsplit(url), _origin(url)
+        if origin in self.origins:
+            return url
+        secure = urlunsplit(("https", parts.netloc.removesuffix(":80"), *parts[2:]))
+        if parts.scheme == "http" and _origin(secure) in self.origins:
+            return secure
+        may_be_plain = any(each.startswith("http://") for each in self.origins)
+        host = (parts.hostname or "").lower()
+        listed = host in self.allowed or f"{host}:{origin.rpartition(':')[2]}" in self.allowed
+        if origin and listed and (parts.scheme == "https" or may_be_plain):
+            return url
+        raise SourceError(
+            f"the request leads to {http.host_of(url)}, which the manifest does not name; "
+            "nothing is sent there unless allowed_hosts lists it"
+        )
+
+
+def _origin(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
+        host = (parts.hostname or "").lower()
+    except ValueError:
+        return ""
+    is_host = bool(host) and not host.startswith(".") and not set(host) & set("{}' ")
+    return f"{parts.scheme}://{host}:{port}" if is_host and parts.scheme in _PORTS else ""
+
+
+@dataclass(slots=True)
+class Work:
+    """What this thread does for a stream, and the last request of it.
+
+    :ivar hosts: None while the stream is being built: nothing is sent before it is known where to
+    :ivar request: method and address without credentials
+    :ivar retry_after: seconds, of a last answer 429
+    """
+
+    redactor: Redactor
+    context: ReadContext
+    hosts: Hosts | None
+    request: str | None = None
+    status: int | None = None
+    retry_after: float = 0.0
+
+
+@contextmanager
+def working_for(redactor: Redactor, context: ReadContext, hosts: Hosts | None) -> Iterator[Work]:
+    """All that the CDK sends and logs on this thread in the block is the stream's."""
+    before = current_work()
+    _thread.work = work = Work(redactor, context, hosts)
+    try:
+        yield work
+    finally:
+        _thread.work = before
+
+
+def current_work() -> Work | None:
+    """None where this thread does not work for a stream of ours."""
+    return getattr(_thread, "work", None)
+
+
+class GuardedAdapter(BaseAdapter):
+    """Sends through the package's own client: with its deadlines and limits, to hosts that may be asked.
+
+    Stateless apart from its connections. Cookies are not kept: a page that needed one could not be read by another
+    process.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._client = http.Client(max_idle=None)
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        """:raises SourceError: the host is refused, or the answer can never be read"""
+        work = current_work()
+        if work is None or work.hosts is None:
+            raise SourceError("a request outside of a read: nothing is sent before it is known where it may go")
+        work.context.check()
+        work.context.limiter.acquire()
+        _learn_secrets(request.headers, work.redactor)
+        work.request = f"{request.method} {work.redactor.address(request.url or '')}"
+        work.status = None
+        request.url = work.hosts.checked(request.url or "")
+        limits = http.Limits(**_LIMITS, decode=not stream)  # type: ignore[arg-type]  # a mapping of several types
+        found = self._client.send_prepared(request, Deadline(_SECONDS), None, limits, verify=verify)
+        if isinstance(found, http.NoAnswer):
+            if found.permanent or found.reason == "tls":
+                raise SourceError(found.detail, request=work.request)
+            # Of the kinds that the manifest's error handler repeats.
+            kind = requests.Timeout if found.reason == "timeout" else requests.ConnectionError
+            raise kind(found.detail, request=request)
+        self._note(found, work)
+        return _as_response(found, request, stream)
+
+    def close(self) -> None:
+        self._client.close()
+
+    @staticmethod
+    def _note(found: http.Answer, work: Work) -> None:
+        work.status = found.status
+        if found.status == requests.codes.too_many_requests:
+            work.retry_after = http.retry_after(found.headers.get("Retry-After")) or _PENALTY
+            work.context.limiter.penalize(work.retry_after)
+
+
+def _as_response(found: http.Answer, request: requests.PreparedRequest, stream: bool) -> requests.Response:
+    response = requests.Response()
+    response.status_code, response.reason = found.status, found.phrase
+    response.headers = CaseInsensitiveDict(found.headers)
+    response.encoding = get_encoding_from_headers(response.headers)
+    response.url, response.request = request.url or "", request
+    body = io.BytesIO(found.body)
+    response.raw = HTTPResponse(
+        body, headers=dict(found.headers), status=found.status, preload_content=False, decode_content=False
+    )
+    if not stream:
+        # Already decoded, whatever the header says.
+        response._content = found.body
+        response._content_consumed = True  # type: ignore[attr-defined]  # not in the type hints of requests
+    return response
+
+
+def _learn_secrets(headers: Mapping[str, str | bytes], redactor: Redactor) -> None:
+    """Tokens that were obtained on the way are known by the headers that carry them."""
+    for name, value in headers.items():
+        if is_secret(name):
+            text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            for secret in {text, text.partition(" ")[2]} - {""}:
+                if redactor.text(secret) == secret:
+                    redactor.add(secret)
+
+
+def guard(session: requests.Session) -> requests.Session:
+    """Make the session send as this package does; nothing of the environment decides where."""
+    session.trust_env = False
+    session.verify = http.trusted_certificates(True)
+    session.max_redirects = _MOST_REDIRECTS
+    adapter = GuardedAdapter()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, adapter)
+    session.rebuild_auth = _without_credentials  # type: ignore[method-assign]  # requests offers no other way
+    return session
+
+
+def _without_credentials(prepared: requests.PreparedRequest, response: requests.Response) -> None:
+    """Of a redirect to another host: requests would take out ``Authorization`` alone, not the header of an API key."""
+    if _origin(prepared.url or "") != _origin(response.request.url or ""):
+        for name in [each for each in prepared.headers if each.lower() not in _HARMLESS_HEADERS]:
+            del prepared.headers[name]
+
+
+def without_secret_arguments(token: Any, redactor: Redactor) -> Any:
+    """A next page's address without the credentials that the API repeated in it: the CDK adds them again."""
+    if not isinstance(token, str) or "?" not in token:
+        return token
+    parts = urlsplit(token)
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    kept = [(name, value) for name, value in pairs if not redactor.is_credential("", value)]
+    return token if len(kept) == len(pairs) else urlunsplit(parts._replace(query=urlencode(kept)))
+
+
+class _RedactingHandler(logging.Handler):
+    """Redacts the CDK's log lines where they are, before the handlers above see them.
+
+    Filters of a logger don't see the lines of those below it. Tracebacks and extra fields hold addresses, headers and
+    bodies, and are taken out.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        work = current_work()
+        if work is None:
+            return
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            text = "a line that can't be written"
+        record.msg, record.args = shown(text, work.redactor), None
+        record.exc_info = record.exc_text = record.stack_info = None
+        for name in vars(record).keys() - _FIELDS:
+            delattr(record, name)
+
+
+def shown(text: str, redactor: Redactor) -> str:
+    """Text of the CDK or of an API as messages may hold it: redacted before it is cut."""
+    return without_credentials(redactor.text(text))[:1000]
+
+
+def redact_logs() -> None:
+    """Have the CDK's lines redacted while it works for a stream of ours."""
+    handler = _RedactingHandler()
+    for name in _LOGGERS:
+        logging.getLogger(name).addHandler(handler)

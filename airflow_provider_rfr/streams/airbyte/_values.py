@@ -1,0 +1,86 @@
+"""The JSON form of slices and page tokens.
+
+Both are stored, and read by another process, so they must come back as they were. The CDK evaluates what a template
+gives as a Python literal, so a token ``1,2`` is a tuple; JSON would make a list of it, and another request.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from requests import Response
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+_LITERAL: Final = "__literal__"
+_ANSWER: Final = "__answer__"
+_PARTS: Final = ("partition", "cursor_slice", "extra_fields")
+
+
+def to_json(value: Any, place: str) -> Any:
+    """A value as JSON, from which :func:`from_json` makes an equal one of the same types.
+
+    :param place: what an error names
+    :raises ConfigurationError: it holds what is neither JSON nor a Python literal
+    """
+    if isinstance(value, float) and math.isinf(value):
+        # A cursor that counts ends there. JSON has no infinity, Python no literal but a number that is too large.
+        return {_LITERAL: "1e999" if value > 0 else "-1e999"}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list):
+        return [to_json(item, place) for item in value]
+    if isinstance(value, Mapping):
+        plain = dict(value.items())
+        if not {_LITERAL, _ANSWER} & plain.keys() and all(isinstance(key, str) for key in plain):
+            return {key: to_json(item, place) for key, item in plain.items()}
+        return _literal(plain, place)
+    if isinstance(value, Response):
+        # A parent's record may hold its children's first page, of which the CDK makes an answer.
+        return {_ANSWER: value.text}
+    return _literal(value, place)
+
+
+def from_json(value: Any) -> Any:
+    """What :func:`to_json` was given; mappings of the CDK's own classes become plain ones."""
+    if isinstance(value, list):
+        return [from_json(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {_LITERAL}:
+        return ast.literal_eval(value[_LITERAL])
+    if value.keys() == {_ANSWER}:
+        answer = Response()
+        answer.status_code, answer._content, answer.encoding = 200, value[_ANSWER].encode(), "utf-8"
+        return answer
+    return {key: from_json(item) for key, item in value.items()}
+
+
+def slice_to_json(stream_slice: Any) -> dict[str, Any]:
+    """A slice of the CDK; ``{}`` for a stream that isn't divided.
+
+    :raises ConfigurationError: it holds something that is alive only in this process, such as a response
+    """
+    parts = {name: dict(getattr(stream_slice, name)) for name in _PARTS}
+    return {name: to_json(part, "stream_slices") for name, part in parts.items() if part}
+
+
+def slice_parts(stream_slice: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The arguments of which the CDK makes the slice again."""
+    for name in _PARTS:
+        yield name, from_json(stream_slice.get(name, {}))
+
+
+def _literal(value: Any, place: str) -> dict[str, str]:
+    text = repr(value)
+    try:
+        same = bool(ast.literal_eval(text) == value)
+    except (ValueError, SyntaxError):
+        same = False
+    if not same:
+        problem = f"holds a {type(value).__name__}, which can't be stored"
+        raise ConfigurationError(place, problem, "this stream of the manifest can't be resumed, nor read")
+    return {_LITERAL: text}

@@ -1,0 +1,81 @@
+"""What can be told of a manifest's stream without a request: its pages, partitions, key, columns and table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_provider_rfr.streams.airbyte._cdk import Interpreted
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """One stream.
+
+    :ivar resumable: after which parts of it a refresh continues; None where that is not known
+    :ivar why: in words, for people
+    :ivar partitions: kinds of what divides it, with their parents or steps; it has their product
+    :ivar columns: of the schema that the manifest declares; None where the API is asked for it, or code makes it
+    :ivar is_readable: whether it can be read at all
+    """
+
+    name: str
+    resumable: Literal["by page", "by slice", "no"] | None
+    why: str
+    partitions: tuple[str, ...] = ()
+    primary_key: tuple[str, ...] = ()
+    schema: str = "declared"
+    columns: int | None = None
+    is_readable: bool = True
+
+
+def report_of(stream: Interpreted) -> StreamReport:
+    partitions = tuple(_partitions(stream.definition))
+    paging, schema = stream.paging, _schema(stream.definition)
+    resumable: Literal["by page", "by slice", "no"] = "by page" if paging.by_page else "by slice"
+    why = paging.why
+    if not paging.by_page and not partitions:
+        resumable, why = "no", f"{why}, and there is one slice"
+    columns = len(stream.schema.get("properties") or ()) if schema == "declared" else None
+    if columns == 0:
+        schema, columns = "none", None
+    return StreamReport(stream.name, resumable, why, partitions, tuple(stream.primary_key or ()), schema, columns)
+
+
+def report_of_listing(definition: Mapping[str, Any]) -> StreamReport:
+    """Of streams that the API lists when they are read."""
+    template = definition.get("stream_template")
+    template = template if isinstance(template, Mapping) else {}
+    name = str(definition.get("name") or template.get("name") or "dynamic_streams")
+    why = "not known before the API lists these streams"
+    return StreamReport(name, None, why, tuple(_partitions(template)), schema=_schema(template))
+
+
+def _partitions(definition: Mapping[str, Any]) -> Iterator[str]:
+    routers = (definition.get("retriever") or {}).get("partition_router") or []
+    for router in routers if isinstance(routers, list) else [routers]:
+        yield _router(router)
+    cursor = definition.get("incremental_sync") or {}
+    if cursor.get("type") == "DatetimeBasedCursor":
+        yield f"DatetimeBasedCursor by {cursor['step']}" if cursor.get("step") else "DatetimeBasedCursor, one window"
+
+
+def _router(router: Mapping[str, Any]) -> str:
+    kind = str(router.get("class_name") or router.get("type"))
+    parents = [str(each.get("stream", {}).get("name")) for each in router.get("parent_stream_configs") or ()]
+    inner = router.get("underlying_partition_router")
+    if isinstance(inner, Mapping):
+        return f"{kind} of {_router(inner)}"
+    values = router.get("values")
+    if isinstance(values, list):
+        return f"{kind} of {len(values)} values"
+    return f"{kind} of {', '.join(parents)}" if parents else kind
+
+
+def _schema(definition: Mapping[str, Any]) -> str:
+    loaders = definition.get("schema_loader") or []
+    kinds = {str(each.get("type")) for each in (loaders if isinstance(loaders, list) else [loaders])}
+    if "DynamicSchemaLoader" in kinds:
+        return "asked of the API"
+    return "made by code" if "CustomSchemaLoader" in kinds else "declared"

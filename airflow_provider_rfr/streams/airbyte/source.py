@@ -1,0 +1,287 @@
+"""Builds streams from a manifest, its components and a configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem, SourceDefinitionError
+from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
+from airflow_provider_rfr.streams.airbyte import _cdk
+from airflow_provider_rfr.streams.airbyte import spec as specs
+from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work
+from airflow_provider_rfr.streams.airbyte.report import StreamReport, report_of, report_of_listing
+from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
+from airflow_provider_rfr.streams.core import ReadContext
+
+_FINGERPRINT_FORMAT: Final = 1
+# They may change while a refresh is under way, as in our own format.
+_NOT_IN_FINGERPRINT: Final = frozenset({"primary_key", "schema_loader", "error_handler", "authenticator"})
+_ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
+_CODE_IN_TEXT: Final = "\n"
+_OLDEST_MAJOR: Final = 7
+
+
+def build_manifest_stream(source: Mapping[str, Any], name: str) -> ManifestStream:
+    """One stream, and the parents that it needs.
+
+    :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
+    """
+    found = build_manifest_streams(source, name)
+    if name not in found:
+        known = ", ".join(sorted(found))
+        raise ConfigurationError("streams", f"the source has no stream {name!r}", f"allowed: {known}")
+    return found[name]
+
+
+def build_manifest_streams(source: Mapping[str, Any], name: str | None = None) -> dict[str, ManifestStream]:
+    """All streams of a source, by the manifest's names; where there is one named ``name``, that one alone.
+
+    :raises ConfigurationError: the manifest or the configuration is wrong, or the CDK is not installed
+    """
+    return _ManifestSource(whole_manifest(source)).streams(name)
+
+
+def check_manifest(source: Mapping[str, Any]) -> list[StreamReport]:
+    """What a manifest's streams are; nothing is requested.
+
+    :raises ConfigurationError: as of :func:`build_manifest_streams`
+    """
+    return _ManifestSource(whole_manifest(source)).reports()
+
+
+def whole_manifest(source: Mapping[str, Any]) -> dict[str, Any]:
+    """The source with the text of its files: the manifest as a mapping, the components as Python.
+
+    :raises ConfigurationError: a file can't be read
+    """
+    whole = dict(source)
+    if isinstance(source["manifest"], (str, Path)):
+        whole["manifest"] = _read_manifest(Path(source["manifest"]))
+    if not isinstance(whole["manifest"], Mapping):
+        raise ConfigurationError("source.manifest", f"must be a path or a mapping, is {type(source['manifest'])}")
+    components = source.get("components")
+    if components is None:
+        whole.pop("components", None)
+    # A path has no line ends, a module that does anything has.
+    elif isinstance(components, Path) or (isinstance(components, str) and _CODE_IN_TEXT not in components):
+        whole["components"] = _text_of(Path(components), "source.components") + _CODE_IN_TEXT
+    elif not isinstance(components, str):
+        raise ConfigurationError("source.components", f"must be a path, is {type(components).__name__}")
+    return whole
+
+
+def _text_of(path: Path, place: str) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(place, f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+class _ManifestLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the faster one, if built
+    """YAML as the CDK reads it, but dates stay text: the manifest travels to executors as JSON."""
+
+
+def _as_text(loader: _ManifestLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+_ManifestLoader.add_constructor("tag:yaml.org,2002:timestamp", _as_text)
+
+
+def _read_manifest(path: Path) -> Any:
+    text = _text_of(path, "source.manifest")
+    problem = ""
+    try:
+        return yaml.load(text, _ManifestLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = f"{path}{line}: {getattr(error, 'problem', None) or 'is not YAML'}"
+    raise SourceDefinitionError("source.manifest", problem)
+
+
+class _ManifestSource:
+    """A manifest with its configuration.
+
+    :param source: with the text of its files
+    :raises ConfigurationError: it needs something that is missing
+    """
+
+    def __init__(self, source: Mapping[str, Any]) -> None:
+        manifest, secrets = source["manifest"], dict(source.get("secrets") or {})
+        self._source = source
+        self._components: str | None = source.get("components")
+        spec = specs.specification(manifest)
+        self._config = specs.fitting(specs.merged(source.get("config") or {}, secrets), spec)
+        self._public = specs.without_secrets(self._config, secrets, spec)
+        self._redactor = Redactor(specs.secret_values(self._config, self._public))
+        self._major = int(_cdk.cdk_version().partition(".")[0])
+        self._hint = self._older_components(str(manifest.get("version", "")))
+        _refuse_code(manifest, self._components)
+        problems = dict.fromkeys(_cdk.config_problems(spec, self._config)) if spec else ()
+        if problems:
+            raise ConfigurationError.of(Problem(*each, "see the manifest's spec") for each in problems)
+
+    def streams(self, name: str | None) -> dict[str, ManifestStream]:
+        with _cdk.registering():
+            interpreter = self._working(self._interpreter, None)
+            hosts = self._hosts(interpreter)
+            if not interpreter.declares(name):
+                for each in interpreter.listings:
+                    _refuse_single_use_tokens("dynamic_streams", each, self._config)
+            found = self._working(lambda work: interpreter.streams(name), hosts)
+        return {each.name: self._stream(each, hosts) for each in found}
+
+    def reports(self) -> list[StreamReport]:
+        """What is known of each stream without a request; streams that the API lists are named by their definition."""
+        with _cdk.registering():
+            interpreter = self._working(self._interpreter, None)
+            listed = [report_of_listing(each) for each in interpreter.listings]
+            found = self._working(lambda work: interpreter.streams(asking=False), None)
+            return [*(self._working(lambda work, each=each: self._report(each), None) for each in found), *listed]
+
+    def _report(self, interpreted: _cdk.Interpreted) -> StreamReport:
+        report = report_of(interpreted)
+        try:
+            _refuse_single_use_tokens("", interpreted.definition, self._config)
+        except ConfigurationError as error:
+            return replace(report, resumable="no", why=str(error), is_readable=False)
+        return report
+
+    def _interpreter(self, work: Work) -> _cdk.Interpreter:
+        return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
+
+    def _hosts(self, interpreter: _cdk.Interpreter) -> Hosts:
+        addresses = _addresses(interpreter.definition)
+        rendered = [interpreter.rendered(template, parameters) for template, parameters in addresses]
+        return Hosts.of(rendered, self._source.get("allowed_hosts") or ())
+
+    def _working(self, do: Any, hosts: Hosts | None) -> Any:
+        try:
+            return with_own_errors(do, self._redactor, ReadContext(), hosts, self._hint)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            problem = str(error)
+            if hosts is not None and getattr(error, "request", None):
+                # The API was asked which streams there are: that is no mistake in the manifest.
+                raise
+        raise SourceDefinitionError("source.manifest", problem, self._hint)
+
+    def _stream(self, interpreted: _cdk.Interpreted, hosts: Hosts) -> ManifestStream:
+        name = interpreted.name
+        _refuse_single_use_tokens(f"streams.{name}", interpreted.definition, self._config)
+        return ManifestStream(
+            interpreted,
+            redactor=self._redactor,
+            hosts=hosts,
+            fingerprint=self._fingerprint(interpreted),
+            rebuild=lambda: (build_manifest_stream, (self._source, name)),
+            hint=self._hint,
+        )
+
+    def _fingerprint(self, interpreted: _cdk.Interpreted) -> Mapping[str, Any]:
+        """What decides which requests the stream and its parents send, as JSON without secrets."""
+        definition = json.loads(json.dumps(_masked(interpreted.definition, self._redactor), default=str))
+        components = self._components
+        return {
+            "class": "airflow_provider_rfr.streams.airbyte:ManifestStream",
+            "format": _FINGERPRINT_FORMAT,
+            "name": interpreted.name,
+            "definition": definition,
+            "components": hashlib.sha256(components.encode()).hexdigest() if components else None,
+            "config": self._public,
+            "cdk": self._major,
+        }
+
+    def _older_components(self, declared: str) -> str:
+        """What to say where components fail that were written for a CDK with other classes."""
+        major = declared.partition(".")[0]
+        if self._components is None or not major.isdigit() or int(major) >= _OLDEST_MAJOR:
+            return ""
+        return (
+            f"the connector was written for airbyte-cdk {declared}, installed is {_cdk.cdk_version()}: "
+            "take a newer copy of its manifest and components"
+        )
+
+
+def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
+    """All mappings in a manifest."""
+    if isinstance(value, Mapping):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _nodes(each)
+
+
+def _refuse_code(manifest: Mapping[str, Any], components: str | None) -> None:
+    """A class name in a manifest may be that of any function that can be imported.
+
+    :raises ConfigurationError: there is one, and the source does not say which code may run
+    """
+    for node in _nodes(manifest):
+        name, kind = node.get("class_name"), str(node.get("type", "Custom"))
+        if components is None and isinstance(name, str) and "." in name and kind.startswith("Custom"):
+            problem = f"the manifest uses {name}, which is Python code that comes with the connector"
+            remedy = "if you trust it, add components: PATH of its components.py"
+            raise ConfigurationError("source.components", problem, remedy)
+
+
+def _addresses(definition: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The addresses that a manifest names, as templates with their parameters."""
+    for node in _nodes(definition):
+        for name in _ADDRESSES & node.keys():
+            if isinstance(node[name], str):
+                parameters = node.get("$parameters")
+                yield node[name], parameters if isinstance(parameters, Mapping) else {}
+
+
+def _refuse_single_use_tokens(place: str, definition: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """A refresh token that each use replaces: every process would spend the same one, and the next one would be lost.
+
+    :raises ConfigurationError: the stream, or a parent of it, has one
+    """
+    for node in _used_nodes(definition, config):
+        if node.get("refresh_token_updater") is not None and "Authenticator" in str(node.get("type", "")):
+            raise ConfigurationError(
+                place,
+                "its OAuth refresh token is replaced with each use, which several processes can't share",
+                "use a credential of another kind, e.g. an API key or a token that stays",
+            )
+
+
+def _used_nodes(value: Any, config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """All mappings, of alternative authenticators those of the one that the configuration selects."""
+    if isinstance(value, Mapping):
+        if value.get("type") == "SelectiveAuthenticator":
+            chosen: Any = config
+            for name in value.get("authenticator_selection_path") or ():
+                chosen = chosen.get(name) if isinstance(chosen, Mapping) else None
+            value = {"chosen": (value.get("authenticators") or {}).get(chosen)}
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _used_nodes(each, config)
+
+
+def _masked(value: Any, redactor: Redactor) -> Any:
+    """A definition without what is not in the fingerprint, and without credentials that were written into it."""
+    if isinstance(value, Mapping):
+        found = {}
+        for name, item in value.items():
+            if name not in _NOT_IN_FINGERPRINT:
+                is_literal = is_secret(str(name)) and isinstance(item, str) and "{{" not in item
+                found[str(name)] = MASK if is_literal else _masked(item, redactor)
+        return found
+    if isinstance(value, list):
+        return [_masked(item, redactor) for item in value]
+    return redactor.text(value) if isinstance(value, str) else value

@@ -1,0 +1,170 @@
+"""A source's configuration: what the manifest specifies of it, which of it is secret, and where a connection has it.
+
+Light, because Airflow's parser of DAGs imports it: neither the CDK nor an HTTP client, and of a manifest's file the
+specification alone is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from airflow_provider_rfr.http.redaction import is_secret
+
+_SPEC: Final = re.compile(r"^[\"']?spec[\"']?\s*:.*?(?=^[^\s#]|\Z)", re.MULTILINE | re.DOTALL)
+_REFERENCE: Final = "$ref"
+_ALTERNATIVES: Final = ("oneOf", "anyOf", "allOf")
+# As ApiHook reads a connection.
+_OF_PASSWORD: Final = frozenset({"password", "token", "api_key"})
+_OF_EVERY_CONNECTION: Final = _OF_PASSWORD | {"base_url", "login", "username", "client_id"}
+
+
+def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
+    """Both in one; a mapping in both is merged too, as secrets are often below ``credentials``."""
+    found = dict(config)
+    for name, value in secrets.items():
+        before = found.get(name)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        found[name] = merged(before, value) if both else value  # type: ignore[arg-type]  # both are mappings
+    return found
+
+
+def fitting(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a connection gives every source, where the manifest takes no field that it does not specify."""
+    specified = spec.get("properties") or {}
+    refused = _OF_EVERY_CONNECTION - specified.keys() if spec.get("additionalProperties") is False else ()
+    return {name: value for name, value in config.items() if name not in refused}
+
+
+def specification(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The JSON schema of the configuration; empty where the manifest has none."""
+    spec = _resolved(manifest.get("spec"), manifest)
+    found = spec.get("connection_specification") if isinstance(spec, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def written_specification(path: Path) -> Mapping[str, Any]:
+    """The same of a file, of which nothing else is parsed; empty where that is not enough to know it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if text.lstrip().startswith("{"):
+            return specification(json.loads(text))
+        block = _SPEC.search(text)
+        return specification(yaml.safe_load(block[0])) if block else {}
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return {}
+
+
+def _resolved(value: Any, manifest: Mapping[str, Any]) -> Any:
+    """The value with what it refers to, as the CDK does; a reference to nothing is taken out."""
+    if isinstance(value, list):
+        return [_resolved(item, manifest) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    plain = {name: _resolved(item, manifest) for name, item in value.items() if name != _REFERENCE}
+    if not isinstance(value.get(_REFERENCE), str):
+        return plain
+    found: Any = manifest
+    for part in value[_REFERENCE].removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    found = _resolved(found, manifest)
+    return {**found, **plain} if isinstance(found, Mapping) else found if found is not None else plain
+
+
+def without_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the configuration may be stored: neither ``secrets``, nor what is secret by the specification or by
+    its name."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        below = list(_properties(spec, name))
+        hidden = secrets.get(name)
+        if isinstance(value, Mapping):
+            inner = {"oneOf": below}
+            found[name] = without_secrets(value, hidden if isinstance(hidden, Mapping) else {}, inner)
+        elif name not in secrets and not is_secret(name) and not any(each.get("airbyte_secret") for each in below):
+            found[name] = value
+    return found
+
+
+def secret_values(config: Mapping[str, Any], public: Mapping[str, Any]) -> Iterator[Any]:
+    """The values that ``without_secrets`` has taken out."""
+    for name, value in config.items():
+        if name not in public:
+            yield value
+        elif isinstance(value, Mapping):
+            yield from secret_values(value, public[name])
+
+
+def _properties(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+    """What a schema says of a property, in each of its alternatives."""
+    properties = spec.get("properties")
+    if isinstance(properties, Mapping) and isinstance(properties.get(name), Mapping):
+        yield properties[name]
+    for key in _ALTERNATIVES:
+        for each in spec.get(key) or ():
+            if isinstance(each, Mapping):
+                yield from _properties(each, name)
+
+
+def secret_places(spec: Mapping[str, Any], config: Any, *above: str) -> Iterator[tuple[str, ...]]:
+    """Names, from the outermost to the field's own, of what is in the configuration although the manifest calls it
+    secret."""
+    for name, value in config.items() if isinstance(config, Mapping) else ():
+        below = list(_properties(spec, name))
+        if any(each.get("airbyte_secret") for each in below):
+            yield (*above, name)
+        else:
+            yield from secret_places({"allOf": below}, value, *above, name)
+
+
+def connection_field(place: tuple[str, ...], *, secret: bool) -> str:
+    """The field of a connection from which the source takes this field of its configuration."""
+    if not secret:
+        return "extra." + ".".join(place)
+    is_password = len(place) == 1 and place[0] in _OF_PASSWORD
+    return "password" if is_password else "extra.secrets." + ".".join(place)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigField:
+    """A field of the configuration, without those that hold others.
+
+    :ivar place: names from the outermost to its own
+    :ivar kind: of its values, or the values it may have
+    :ivar choice: title of the alternative that it belongs to
+    """
+
+    place: tuple[str, ...]
+    kind: str
+    is_secret: bool
+    is_required: bool
+    title: str
+    choice: str = ""
+
+
+def config_fields(spec: Mapping[str, Any], *above: str, choice: str = "") -> Iterator[ConfigField]:
+    """The fields that a manifest specifies, in its order."""
+    properties, required = spec.get("properties"), spec.get("required") or ()
+    for name, field in properties.items() if isinstance(properties, Mapping) else ():
+        alternatives = [each for key in _ALTERNATIVES for each in field.get(key) or () if "properties" in each]
+        if "properties" in field or alternatives:
+            yield from config_fields(field, *above, name, choice=choice)
+            continue
+        values = field.get("enum") or ([field["const"]] if "const" in field else None)
+        kind = " or ".join(map(str, values or _types(field)))
+        title = str(field.get("title") or "")
+        is_hidden = bool(field.get("airbyte_secret"))
+        yield ConfigField((*above, name), kind, is_hidden, name in required, title, choice)
+    for each in (each for key in _ALTERNATIVES for each in spec.get(key) or () if isinstance(each, Mapping)):
+        yield from config_fields(each, *above, choice=str(each.get("title") or choice))
+
+
+def _types(field: Mapping[str, Any]) -> list[Any]:
+    found = field.get("type", "string")
+    return found if isinstance(found, list) else [found]

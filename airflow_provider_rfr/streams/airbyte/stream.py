@@ -1,0 +1,232 @@
+"""A stream of a manifest, read by the CDK one page at a time."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any, Final, TypeVar
+
+from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
+    ConfigurationError,
+    RateLimitedError,
+    ReadInterrupted,
+    RfrError,
+    SourceError,
+    TokenExpiredError,
+)
+from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, Paging
+from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work, shown, without_secret_arguments, working_for
+from airflow_provider_rfr.streams.airbyte._values import from_json, slice_parts, slice_to_json, to_json
+from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
+from airflow_provider_rfr.streams.paged import PagedStream
+
+_log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_REFUSED: Final = frozenset({401, 403})
+_TOO_MANY: Final = 429
+_FIRST_ERROR: Final = 400
+
+
+class _OnePage:
+    """A paginator that stands before the manifest's: one page is read, and the token after it is kept.
+
+    The CDK limits its own test reads in this way. All else is the manifest's paginator.
+    """
+
+    def __init__(self, manifests: Any, token: Any) -> None:
+        self._manifests = manifests
+        self._token = token
+        self._has_begun = False
+        self.is_answered = False
+        self.following: Any = None
+
+    def get_initial_token(self) -> Any:
+        if self._has_begun:
+            # The CDK begins the slice again: PaginationReset, which our engine does by a new chain.
+            raise TokenExpiredError("the API no longer accepts the page token: the manifest starts its paging again")
+        self._has_begun = True
+        return self._manifests.get_initial_token() if self._token is None else self._token
+
+    def next_page_token(self, *arguments: Any, **options: Any) -> None:
+        self.is_answered = True
+        found = self._manifests.next_page_token(*arguments, **options)
+        self.following = found.get("next_page_token") if found else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manifests, name)
+
+
+class ManifestStream(PagedStream):
+    """Reads what the manifest says, as the CDK does. Stateless: any page of any slice, on any thread.
+
+    A slice is JSON of three parts, which are left out where they are empty: ``partition``, ``cursor_slice`` and
+    ``extra_fields``. The first two are its key: what a parent's record adds besides may change between two attempts.
+
+    :ivar paging: whether it is read by page or by slice, and why
+    :param hosts: where requests may go
+    :param rebuild: gives a function and its arguments that make the stream again in another process; they hold
+        secrets, which therefore are no attribute
+    :param hint: what to say where components fail that were written for an older CDK
+    """
+
+    paces_itself = True
+
+    def __init__(
+        self,
+        interpreted: Interpreted,
+        *,
+        redactor: Redactor,
+        hosts: Hosts,
+        fingerprint: Mapping[str, Any],
+        rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
+        hint: str = "",
+    ) -> None:
+        self.name = interpreted.name
+        self.primary_key = interpreted.primary_key
+        self.paging: Paging = interpreted.paging
+        self.page_size = self.paging.page_size
+        self.addressable = self.paging.step is not None
+        self._interpreted = interpreted
+        self._redactor = redactor
+        self._hosts = hosts
+        self._fingerprint = fingerprint
+        self._rebuild = rebuild
+        self._hint = hint
+
+    @cached_property
+    def json_schema(self) -> Mapping[str, Any] | None:  # type: ignore[override]  # some streams ask the API for it
+        schema = self._working(lambda work: self._interpreted.schema)
+        return schema if schema.get("properties") else None
+
+    def stream_slices(self) -> Iterable[Mapping[str, Any]]:
+        """The partitions; a parent stream is read for it. Slices are made once, when the refresh opens."""
+        if not self.paging.by_page:
+            _log.warning("%s: can't be resumed within a slice: %s", self.name, self.paging.why)
+        return (each.partition for each in unique_slices(self, self._listed()))
+
+    def _listed(self) -> Iterable[Mapping[str, Any]]:
+        slices = iter(self._interpreted.slices())
+        while True:
+            found = self._working(lambda work: self._next(slices, work))
+            if found is None:
+                return
+            yield slice_to_json(found)
+
+    def _next(self, slices: Iterator[Any], work: Work) -> Any:
+        found = next(slices, None)
+        if _is_ignored(work):
+            _log.warning("%s: partitions may be missing: the manifest ignores HTTP %s", self.name, work.status)
+        return found
+
+    def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
+        key = {name: part for name, part in stream_slice.items() if name != "extra_fields"}
+        return canonical_json(key, field="stream_slices")
+
+    def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
+        if self.paging.by_page:
+            return self._working(lambda work: self._page(stream_slice, token, work))
+        if token is not None:
+            problem = f"page token {token!r}, but {self.paging.why}"
+            raise ConfigurationError(f"{self.name}.state", problem, "start again with force_restart")
+        return self._working(lambda work: self._whole_slice(stream_slice, work))
+
+    def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: Work) -> Page:
+        paginators: list[_OnePage] = []
+
+        def standing_before(manifests: Any) -> _OnePage:
+            paginators.append(_OnePage(manifests, from_json(token)))
+            return paginators[0]
+
+        records = self._interpreted.read(slice_parts(stream_slice), standing_before)
+        paginator = paginators[0]
+        if not paginator.is_answered:
+            # Only for an answer that the manifest ignores does the CDK not ask which page follows.
+            answer = "no answer" if work.status is None else f"HTTP {work.status}"
+            reason = f"the manifest ignores {answer}, and reads no further"
+            return Page(records, None, None, work.request, work.status, skipped=reason)
+        following = without_secret_arguments(paginator.following, self._redactor)
+        return Page(records, to_json(following, "page token"), None, work.request, work.status)
+
+    def _whole_slice(self, stream_slice: Mapping[str, Any], work: Work) -> Page:
+        records = self._interpreted.read(slice_parts(stream_slice), None)
+        reason = f"the manifest ignores HTTP {work.status}, and reads no further" if _is_ignored(work) else None
+        return Page(records, None, None, work.request, work.status, skipped=reason)
+
+    def token_at(self, position: int) -> Any | None:
+        if self.paging.step is None:
+            return super().token_at(position)
+        return None if position == 0 else self.paging.first + position * self.paging.step
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return self._fingerprint
+
+    def _working(self, do: Callable[[Work], _Result]) -> _Result:
+        return with_own_errors(do, self._redactor, self.context, self._hosts, self._hint)
+
+    def __reduce__(self) -> Any:
+        return self._rebuild()
+
+    def __repr__(self) -> str:
+        return f"ManifestStream({self.name!r})"
+
+
+def with_own_errors(
+    do: Callable[[Work], _Result], redactor: Redactor, context: ReadContext, hosts: Hosts | None, hint: str = ""
+) -> _Result:
+    """What ``do`` returns, while this thread works for the stream.
+
+    :raises RfrError: instead of whatever the CDK or a component raised, in redacted words
+    :raises ReadInterrupted: the reader was stopped
+    """
+    with working_for(redactor, context, hosts) as work:
+        try:
+            return do(work)
+        except Exception as error:  # noqa: BLE001 - of the CDK, of components, of any library below them
+            own = _own_error(error, work, hint)
+    # Out here: the first error, whose text holds addresses and bodies, must not become the context.
+    raise own
+
+
+def _is_ignored(work: Work) -> bool:
+    """Whether the last answer was an error after which the CDK went on without one of its own."""
+    return work.status is not None and work.status >= _FIRST_ERROR
+
+
+def _own_error(error: Exception, work: Work, hint: str) -> Exception:
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, (RfrError, ReadInterrupted)):
+            found.__cause__ = found.__context__ = None
+            return found
+        found = found.__cause__ or found.__context__
+    message = shown(f"{_words(error)}{_place(error)}", work.redactor)
+    where: dict[str, Any] = {"status": work.status, "request": work.request}
+    if work.status == _TOO_MANY:
+        return RateLimitedError(message, retry_after=work.retry_after, **where)
+    if work.status in _REFUSED:
+        return AuthenticationError(f"the API does not accept the credentials: {message}", **where)
+    return SourceError(f"{message}; {hint}" if hint and _is_of_code(error) else message, **where)
+
+
+def _words(error: Exception) -> str:
+    # Of the CDK's own errors the message is for people; the internal one repeats bodies and headers.
+    message = getattr(error, "message", None)
+    return message if isinstance(message, str) and message else f"{type(error).__name__}: {error}"
+
+
+def _is_of_code(error: Exception) -> bool:
+    return isinstance(error, (AttributeError, ImportError, NameError, TypeError))
+
+
+def _place(error: Exception) -> str:
+    """Where a component failed; of the CDK's own errors that says nothing."""
+    if hasattr(error, "internal_message"):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" (in {PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

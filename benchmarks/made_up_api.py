@@ -1,0 +1,267 @@
+"""An API made up from a manifest, on loopback: it answers as the extractor and the paginator of each stream expect.
+
+A stream has three pages, or two where a page is large; the last one is short. Nothing is random, and no page depends on
+what was asked before, so two readers that send the same requests get the same records.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from benchmarks.made_up_paging import Answer, Paging, place, placed, places_of, rendered
+
+TAG: Final = "X-Made-Up"
+"""Header by which a request says which stream of the manifest sends it."""
+NOW: Final = "2026-01-01T00:00:00+00:00"
+_PROPERTIES: Final = 12
+_DEPTH: Final = 2
+_MOST_REQUESTS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    tag: str
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Endpoint:
+    """What one stream of a manifest is answered.
+
+    :param node: the stream, without references
+    :param wanted: paths in a record that other streams read
+    """
+
+    def __init__(self, node: Mapping[str, Any], wanted: Sequence[Sequence[str]], config: Mapping[str, Any]) -> None:
+        self._node, self._config = node, config
+        retriever = node["retriever"]
+        self._parameters = {**node.get("$parameters", {}), **retriever.get("$parameters", {})}
+        extractor = retriever.get("record_selector", {}).get("extractor", {})
+        path = extractor.get("field_path") or []
+        self._path = [
+            str(rendered(each, self._parameters, config)) for each in ([path] if isinstance(path, str) else path)
+        ]
+        self._wanted = [*_keys(node.get("primary_key")), *wanted, *_read_by_templates(node, retriever)]
+        self._decoder = retriever.get("decoder") or {"type": "JsonDecoder"}
+        self._answers: dict[int, tuple[bytes, Mapping[str, str]]] = {}
+        self._paginator = retriever.get("paginator") or {}
+
+    @cached_property
+    def _paging(self) -> Paging:
+        return Paging.of(self._paginator, self._parameters, self._config, self._answer)
+
+    def answer(self, request: Request, url: str) -> tuple[bytes, Mapping[str, str]]:
+        page = self._paging.page_of(request.url, request.headers, request.body)
+        if page not in self._answers:
+            answer = self._paging.answer(page)
+            content = json.dumps(answer.body).replace("{made-up}", url)
+            headers = {name: value.replace("{made-up}", url) for name, value in answer.headers.items()}
+            self._answers[page] = _encoded(json.loads(content), self._decoder), headers
+        return self._answers[page]
+
+    def _answer(self, page: int, count: int) -> Answer:
+        records = [self._record(page * 10_000 + number) for number in range(1, count + 1)]
+        body = _wrapped(self._path, records)
+        if self._path[:1] == ["*"]:
+            # Of a list the CDK looks into each item by itself.
+            body = {f"item{number}": item for number, item in enumerate(body)}
+        # Of a list the CDK's paginators see the first record alone.
+        return Answer(body, (body[0] if body else {}) if isinstance(body, list) else body, records, {})
+
+    def _record(self, number: int) -> dict[str, Any]:
+        schema = self._schema()
+        names = list(schema.get("properties", {}))[:_PROPERTIES]
+        record = {name: _value(schema["properties"][name], name, number, _DEPTH) for name in names}
+        for path in self._wanted:
+            if not isinstance(placed(record, path), (str, int)):
+                place(record, path, f"{path[-1]}-{number}")
+        for path, value in self._cursors():
+            place(record, path, value)
+        return record
+
+    def _schema(self) -> Mapping[str, Any]:
+        loader = self._node.get("schema_loader") or {}
+        loaders = loader if isinstance(loader, list) else [loader]
+        found: dict[str, Any] = {}
+        for each in loaders:
+            schema = each.get("schema") or {}
+            found.update(schema.get("properties") or {} if isinstance(schema, Mapping) else {})
+        return {"properties": found}
+
+    def _cursors(self) -> Iterator[tuple[list[str], Any]]:
+        """The cursor's field, with a time that lies in the time that is read."""
+        from datetime import datetime, timedelta
+
+        from airbyte_cdk.sources.declarative.datetime.datetime_parser import DatetimeParser
+
+        cursor = self._node.get("incremental_sync") or {}
+        if "datetime_format" in cursor and "cursor_field" in cursor:
+            form = (cursor.get("cursor_datetime_formats") or [cursor["datetime_format"]])[0]
+            moment = datetime.fromisoformat(NOW) - timedelta(hours=20)
+            value: Any = DatetimeParser().format(moment, form)
+            field = str(rendered(cursor["cursor_field"], self._parameters, self._config))
+            yield [field], value
+            if "." in field:
+                yield field.split("."), value
+
+
+def _keys(primary_key: Any) -> Iterator[list[str]]:
+    for key in primary_key if isinstance(primary_key, list) else [primary_key]:
+        if key:
+            yield [str(part) for part in key] if isinstance(key, list) else [str(key)]
+
+
+def _read_by_templates(node: Mapping[str, Any], retriever: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Paths in a record that transformations and filters read."""
+    templates = list(_texts([node.get("transformations"), retriever.get("record_selector")]))
+    for path in places_of([text for text in templates if "{{" in text], ("record",)):
+        if all(isinstance(part, str) for part in path):
+            yield path[1:]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
+    elif isinstance(value, str):
+        yield value
+
+
+def _wrapped(path: Sequence[str], records: Any) -> Any:
+    """Records where ``path`` leads to."""
+    if not path:
+        return records
+    head, rest = path[0], path[1:]
+    if head == "*":
+        return [_wrapped(rest, record) for record in records]
+    inner = _wrapped(rest, records)
+    return [inner] * (int(head) + 1) if head.isdigit() else {head: inner}
+
+
+def _value(schema: Any, name: str, number: int, depth: int) -> Any:
+    """A value that fits a JSON schema."""
+    schema = schema if isinstance(schema, Mapping) else {}
+    kinds = schema.get("type") or "string"
+    kind = next((each for each in ([kinds] if isinstance(kinds, str) else kinds) if each != "null"), "null")
+    if kind == "object":
+        properties = schema.get("properties") or {} if depth else {}
+        return {each: _value(properties[each], each, number, depth - 1) for each in list(properties)[:_PROPERTIES]}
+    if kind == "array":
+        return [_value(schema.get("items"), name, number, depth - 1)] if depth else []
+    times = {"date-time": NOW, "date": NOW[:10]}
+    if kind == "string" and re.search(r"date|time|_at$|At$", name) and "format" not in schema:
+        return NOW
+    plain = {"integer": number, "number": number + 0.5, "boolean": number % 2 == 0, "null": None}
+    return plain.get(kind, times.get(str(schema.get("format")), f"{name}-{number}"))
+
+
+def _encoded(body: Any, decoder: Mapping[str, Any]) -> bytes:
+    kind = decoder.get("type")
+    inner = decoder.get("decoder") or decoder.get("parser") or {}
+    if kind == "GzipDecoder":
+        return gzip.compress(_encoded(body, inner), mtime=0)
+    if kind == "ZipfileDecoder":
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("made_up", _encoded(body, inner))
+        return file.getvalue()
+    rows = body if isinstance(body, list) else [body]
+    if kind == "JsonlDecoder":
+        return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    if kind == "CsvDecoder":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]) if rows else [], delimiter=decoder.get("delimiter") or ",")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue().encode()
+    return json.dumps(body).encode()
+
+
+class MadeUpApi:
+    """The server; ``endpoints`` are told to it by their tags, and whatever has none is asked for a credential."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+        self.credentials: dict[str, Any] = {"access_token": "made-up-token", "expires_in": 3600}
+        self._asked: list[Request] = []
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_GET(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                asked = Request(headers.get(TAG.lower(), ""), self.command, self.path, headers, self.rfile.read(length))
+                status, content, more = api.answer(asked)
+                self.send_response(status)
+                for name, value in {"Content-Type": "application/json", **more}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815 - http.server asks for these names
+
+            def log_message(self, *arguments: Any) -> None:
+                return None
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def answer(self, request: Request) -> tuple[int, bytes, Mapping[str, str]]:
+        endpoint = self.endpoints.get(request.tag)
+        if endpoint is None:
+            return 200, json.dumps(self.credentials).encode(), {}
+        self._asked.append(request)
+        if len(self._asked) > _MOST_REQUESTS:
+            return 400, b'{"error": "the made-up API is read without end"}', {}
+        return 200, *endpoint.answer(request, self.url)
+
+    def taken(self) -> list[tuple[str, str, str, str]]:
+        """What streams asked for since the last call, in order."""
+        asked, self._asked[:] = list(self._asked), []
+        return [(each.tag, each.method, each.url, each.body.decode(errors="replace")) for each in asked]
+
+
+def values_of(url: str, headers: Mapping[str, str], body: bytes) -> dict[str, dict[str, str]]:
+    """The arguments of a request, by where they are and by name."""
+    parts = urlsplit(url)
+    text = body.decode(errors="replace")
+    try:
+        leaves = dict(_leaves(json.loads(text), ()))
+    except ValueError:
+        leaves = {}
+    return {
+        "request_parameter": dict(parse_qsl(parts.query)),
+        "header": dict(headers),
+        "body_data": dict(parse_qsl(text)) if not leaves else {},
+        "body_json": {".".join(path): value for path, value in leaves.items()},
+        "path": {"": parts.path.rpartition("/")[2]},
+    }
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, (dict, list)):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, item in pairs:
+            yield from _leaves(item, (*path, str(name)))
+    else:
+        yield path, str(value)

@@ -1,0 +1,175 @@
+"""A manifest made ready for a made-up API: references resolved, addresses on loopback, a configuration guessed from the
+specification, and in each request the name of the stream that sends it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from benchmarks.made_up_api import TAG, Endpoint, MadeUpApi
+from benchmarks.made_up_paging import place, rendered
+
+_ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
+_START: Final = "2025-12-01T00:00:00Z"
+_TIMES: Final = (
+    _START,
+    "2025-12-01T00:00:00.000Z",
+    "2025-12-01",
+    "2025-12-01 00:00:00",
+    "2025-12-01T00:00:00",
+    "12/01/2025",
+    "01/12/2025 00:00",
+)
+_TEXTS: Final = (
+    "made-up",
+    "madeup",
+    "MADEUP",
+    "1",
+    "12345678",
+    "made.up.example",
+    "https://made-up.example",
+    "2025",
+    "P1D",
+)
+
+
+class Loader(yaml.CSafeLoader):
+    """Dates stay text, as where the product reads a manifest."""
+
+
+Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(node.value))
+
+
+def prepared(manifest: Mapping[str, Any], api: MadeUpApi) -> dict[str, Any]:
+    """The manifest for this API. Budgets are left out: the API has no limits."""
+    from airbyte_cdk.sources.declarative.parsers.manifest_reference_resolver import ManifestReferenceResolver
+
+    resolved = ManifestReferenceResolver().preprocess_manifest(dict(manifest))
+    # A copy in which no two places share a mapping.
+    found: dict[str, Any] = json.loads(json.dumps(resolved, default=str))
+    found.pop("definitions", None)
+    found.pop("api_budget", None)
+    _localize({name: part for name, part in found.items() if name != "spec"}, api.url)
+    return {**found, "spec": _local_value(found["spec"], api.url)} if "spec" in found else found
+
+
+def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi) -> None:
+    """Have the API answer each stream of a prepared manifest, parents too."""
+    streams = [node for node in nodes_of({**manifest, "spec": None}) if isinstance(node.get("retriever"), dict)]
+    wanted: dict[int, list[list[str]]] = {}
+    for node in streams:
+        for parent in [
+            each for each in nodes_of(node) if "parent_key" in each and isinstance(each.get("stream"), dict)
+        ]:
+            key = str(rendered(parent["parent_key"], parent.get("$parameters", {}), config))
+            extra = [[str(part) for part in path] for path in parent.get("extra_fields") or []]
+            wanted.setdefault(id(parent["stream"]), []).extend([re.split(r"[./]", key), *extra])
+    for number, node in enumerate(streams):
+        requester = node["retriever"].get("requester")
+        headers = (requester or {}).get("request_headers") or {}
+        if isinstance(requester, dict) and isinstance(headers, dict):
+            tag = f"{number}"
+            requester["request_headers"] = {**headers, TAG: f"stream-{tag}"}
+            api.endpoints[f"stream-{tag}"] = Endpoint(node, wanted.get(id(node), []), config)
+    for node in nodes_of(manifest):
+        if isinstance(node.get("session_token_path"), list):
+            place(api.credentials, node["session_token_path"], "made-up-token")
+        if isinstance(node.get("access_token_name"), str):
+            api.credentials[node["access_token_name"]] = "made-up-token"
+
+
+def nodes_of(value: Any) -> Iterator[dict[str, Any]]:
+    """All mappings in a manifest, but not those of schemas."""
+    if isinstance(value, dict):
+        yield value
+        value = [item for name, item in value.items() if name not in ("schema", "connection_specification")]
+    if isinstance(value, list):
+        for each in value:
+            yield from nodes_of(each)
+
+
+def _localize(manifest: Mapping[str, Any], url: str) -> None:
+    for node in nodes_of(dict(manifest)):
+        for name in _ADDRESSES & node.keys():
+            if isinstance(node[name], str):
+                node[name] = local(node[name], url)
+
+
+def local(text: str, url: str) -> str:
+    """``https://api.example/v1`` as ``http://127.0.0.1:1234/api.example/v1``; templates too."""
+    return re.sub(r"https?://(?!127\.0\.0\.1)", f"{url}/", text)
+
+
+def guessed(manifest: Mapping[str, Any], url: str, *, all_fields: bool) -> dict[str, Any]:
+    """A configuration that the specification accepts.
+
+    :param all_fields: also those that are neither required, nor have a default, nor begin the time to read
+    """
+    spec = manifest.get("spec") or {}
+    found = _guess_object(spec.get("connection_specification") or {}, all_fields)
+    addresses = [str(node[name]) for node in nodes_of(dict(manifest)) for name in _ADDRESSES & node.keys()]
+    begins = re.compile(r"\s*\{\{\s*config(?:\.|\[['\"]|\.get\(['\"])(\w+)")
+    for name in {match[1] for match in map(begins.match, addresses) if match}:
+        value = found.get(name)
+        if isinstance(value, str) and "://" not in value:
+            found[name] = f"https://{value}"
+    return {name: _local_value(value, url) for name, value in found.items()}
+
+
+def _local_value(value: Any, url: str) -> Any:
+    if isinstance(value, str):
+        return local(value, url)
+    if isinstance(value, dict):
+        return {name: _local_value(item, url) for name, item in value.items()}
+    return [_local_value(item, url) for item in value] if isinstance(value, list) else value
+
+
+def _guess_object(schema: Mapping[str, Any], all_fields: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in [schema, *(schema.get("oneOf") or schema.get("anyOf") or [])[:1]]:
+        required = set(part.get("required") or ())
+        for name, each in (part.get("properties") or {}).items():
+            is_given = name in required or {"const", "default"} & each.keys() or "start" in name
+            if all_fields or is_given or each.get("type") == "object":
+                found[name] = _guess(each, name, all_fields)
+    return found
+
+
+def _guess(schema: Mapping[str, Any], name: str, all_fields: bool) -> Any:
+    for key in ("const", "default"):
+        if schema.get(key) not in (None, ""):
+            return copy.deepcopy(schema[key])
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kinds = schema.get("type") or ("object" if "oneOf" in schema or "properties" in schema else "string")
+    kind = kinds if isinstance(kinds, str) else next(each for each in kinds if each != "null")
+    if kind == "object":
+        return _guess_object(schema, all_fields)
+    if kind == "array":
+        return [_guess(schema.get("items") or {}, name, all_fields)]
+    if kind in ("integer", "number"):
+        return schema.get("minimum", 1)
+    return False if kind == "boolean" else _guess_text(schema, name)
+
+
+def _guess_text(schema: Mapping[str, Any], name: str) -> str:
+    pattern, examples = schema.get("pattern") or "", [str(each) for each in _examples(schema)]
+    is_time = "date" in str(schema.get("format")) or re.search(r"date|start|since", name) is not None
+    if schema.get("format") == "date":
+        times: Sequence[str] = ("2025-12-01",)
+    else:
+        times = _TIMES
+    candidates = [*(times if is_time else ()), *examples, *_TEXTS, *times]
+    if is_time and not pattern and examples and re.fullmatch(r"\d{4}-\d\d-\d\d", examples[0]):
+        return "2025-12-01"
+    return next((each for each in candidates if re.search(pattern, each)), candidates[0])
+
+
+def _examples(schema: Mapping[str, Any]) -> list[Any]:
+    examples = schema.get("examples") or []
+    return examples if isinstance(examples, list) else [examples]

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from airflow.cli.cli_parser import get_parser
+
+SHOP = Path(__file__).parents[1] / "streams" / "airbyte" / "manifests" / "shop.yaml"
+has_cdk = importlib.util.find_spec("airbyte_cdk") is not None
+needs_cdk = pytest.mark.skipif(not has_cdk, reason="the extra airbyte is not installed")
+CODE = {"type": "CustomPaginationStrategy", "class_name": "source_declarative_manifest.components.Counting"}
+COUNTER = """
+from airbyte_cdk.sources.declarative.requesters.paginators.strategies.page_increment import PageIncrement
+
+class Counting(PageIncrement):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connected(*_: Any) -> None:
+        raise AssertionError("a connection was made")
+
+    monkeypatch.setattr(socket.socket, "connect", connected)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "config.yaml"
+    file.write_text("url: http://127.0.0.1:9\napi_key: canary-0815\n")
+    return file
+
+
+def manifest(*arguments: Any) -> int:
+    """``airflow rfr manifest ...`` in this process; returns the exit code."""
+    args = get_parser().parse_args(["rfr", "manifest", *map(str, arguments)])
+    try:
+        args.func(args)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """The shop's manifest with other parts."""
+    document = {**copy.deepcopy(yaml.safe_load(SHOP.read_text())), **changes}
+    file = folder / "manifest.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    return file
+
+
+def definitions() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(SHOP.read_text())["definitions"]
+    return found
+
+
+@needs_cdk
+def test_check_says_how_each_stream_would_be_read(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert manifest("check", SHOP, "--config", config, "--json") == 0
+    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert [row["table"] for row in found.values()] == ["customers", "orders", "offset_events", "links", "windows"]
+    assert {row["resumable"] for row in found.values()} == {"by page"}
+    assert found["orders"] == {
+        "table": "orders",
+        "name": "orders",
+        "resumable": "by page",
+        "why": "page by page, by CursorPaginationStrategy",
+        "partitions": ["SubstreamPartitionRouter of customers"],
+        "primary_key": ["id"],
+        "schema": "declared",
+        "columns": 2,
+        "is_readable": True,
+    }
+    assert (found["windows"]["partitions"], found["links"]["primary_key"]) == (["DatetimeBasedCursor by P4D"], [])
+
+
+@needs_cdk
+def test_check_prints_the_same_for_people(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert manifest("check", SHOP, "--config", config) == 0
+    captured = capsys.readouterr()
+    assert "Offset Events, in a target: offset_events\n  resumable: by page (page by page, by Offset" in captured.out
+    assert "  partitions: none\n  primary key: id\n  schema: declared, columns: 2\n" in captured.out
+    assert captured.err.endswith("shop.yaml: streams: 5, resumable by page: 5\n")
+    assert "canary" not in captured.out + captured.err
+
+
+@needs_cdk
+def test_check_says_what_is_read_by_slice_or_at_once_and_why(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orders, customers = definitions()["orders"], definitions()["customers"]
+    for stream in orders, customers:
+        stream["retriever"]["paginator"]["pagination_strategy"] = {**CODE, "page_size": 3}
+    orders["retriever"]["partition_router"] = [
+        orders["retriever"]["partition_router"],
+        {"type": "ListPartitionRouter", "values": ["a", "b"], "cursor_field": "kind"},
+    ]
+    file = written(tmp_path, streams=[orders, customers])
+    assert manifest("check", file, "--config", config) == 1
+    assert "which is Python code that comes with the connector; if you trust it" in capsys.readouterr().err
+    components = tmp_path / "components.py"
+    components.write_text(COUNTER)
+    assert manifest("check", file, "--config", config, "--components", components, "--json") == 0
+    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (found["orders"]["resumable"], found["customers"]["resumable"]) == ("by slice", "no")
+    assert found["orders"]["partitions"] == ["SubstreamPartitionRouter of customers", "ListPartitionRouter of 2 values"]
+    assert found["orders"]["why"] == "a slice is read whole: Counting may keep state"
+    assert found["customers"]["why"] == "a slice is read whole: Counting may keep state, and there is one slice"
+
+
+@needs_cdk
+def test_a_stream_that_can_not_be_read_is_named_with_exit_code_1(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    customers = definitions()["customers"]
+    customers["retriever"]["requester"] = {
+        **definitions()["requester"],
+        "path": "customers",
+        "authenticator": {
+            "type": "OAuthAuthenticator",
+            "token_refresh_endpoint": "{{ config['url'] }}/token",
+            "client_id": "me",
+            "client_secret": "{{ config['api_key'] }}",
+            "refresh_token": "{{ config['api_key'] }}",
+            "refresh_token_updater": {"refresh_token_config_path": ["api_key"]},
+        },
+    }
+    file = written(tmp_path, streams=[customers])
+    assert manifest("check", file, "--config", config, "--json") == 1
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["resumable"], row["is_readable"]) == ("no", False)
+    assert row["why"].startswith("its OAuth refresh token is replaced with each use")
+
+
+@needs_cdk
+def test_streams_and_schemas_that_the_api_is_asked_for_are_said_to_be_so(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    customers, retriever = definitions()["customers"], definitions()["customers"]["retriever"]
+    dynamic = {
+        "type": "DynamicSchemaLoader",
+        "retriever": retriever,
+        "schema_type_identifier": {"key_pointer": ["name"], "type_pointer": ["type"]},
+    }
+    tables = {
+        "type": "DynamicDeclarativeStream",
+        "name": "tables",
+        "stream_template": customers,
+        "components_resolver": {
+            "type": "HttpComponentsResolver",
+            "retriever": retriever,
+            "components_mapping": [
+                {"type": "ComponentMappingDefinition", "field_path": ["name"], "value": "{{ components_values['id'] }}"}
+            ],
+        },
+    }
+    file = written(tmp_path, streams=[{**customers, "schema_loader": dynamic}], dynamic_streams=[tables])
+    assert manifest("check", file, "--config", config, "--json") == 0
+    asked, listed = json.loads(capsys.readouterr().out)
+    assert (asked["schema"], asked["columns"]) == ("asked of the API", None)
+    assert (listed["name"], listed["table"], listed["resumable"]) == ("tables", None, None)
+    assert listed["why"] == "not known before the API lists these streams"
+
+
+@needs_cdk
+def test_what_keeps_a_manifest_from_building_is_one_sentence_each(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*arguments: Any) -> str:
+        assert manifest("check", *arguments) == 1
+        captured = capsys.readouterr()
+        assert not captured.out
+        return captured.err
+
+    assert said(SHOP) == (
+        "config.url: is missing; see the manifest's spec\nconfig.api_key: is missing; see the manifest's spec\n"
+    )
+    components = tmp_path / "components.py"
+    components.write_text("from airbyte_cdk import NoSuchClassAnyMore\n")
+    older = written(tmp_path, version="6.44.0")
+    assert "written for airbyte-cdk 6.44.0, installed is 7." in said(
+        older, "--config", config, "--components", components
+    )
+    assert "no.yaml: No such file or directory" in said("no.yaml", "--config", config)
+    assert "--config: nope.yaml can't be read" in said(SHOP, "--config", "nope.yaml")
+    config.write_text("[canary")
+    assert said(SHOP, "--config", config) == (
+        f"--config: {config} is not YAML; write the fields of the manifest's spec\n"
+    )
+
+
+@pytest.mark.skipif(has_cdk, reason="the extra airbyte is installed")
+def test_without_the_extra_one_sentence_says_what_to_install(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert manifest("check", SHOP, "--config", config) == 1
+    assert "; write pip install 'airflow-provider-rfr[airbyte]'" in capsys.readouterr().err
+
+
+def test_the_connection_to_make_has_the_fields_of_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = {"type": "string", "airbyte_secret": True}
+    login = {"title": "Log in", "properties": {"kind": {"const": "login"}, "pin": key}, "required": ["pin"]}
+    specification = {
+        "required": ["api_key"],
+        "properties": {
+            "api_key": {**key, "title": "API key"},
+            "token": key,
+            "start": {"type": ["string", "null"]},
+            "region": {"enum": ["eu", "us"]},
+            "credentials": {"oneOf": [login, {"title": "None", "properties": {"kind": {"const": "none"}}}]},
+        },
+    }
+    file = written(tmp_path, spec={"type": "Spec", "connection_specification": specification})
+    assert manifest("connection", file, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["conn_type"] == "rfr_api"
+    assert [(each["field"], each["secret"], each["required"], each["type"]) for each in found["fields"]] == [
+        ("password", True, True, "string"),
+        ("extra.secrets.token", True, False, "string"),
+        ("extra.start", False, False, "string or null"),
+        ("extra.region", False, False, "eu or us"),
+        ("extra.credentials.kind", False, False, "login"),
+        ("extra.secrets.credentials.pin", True, True, "string"),
+        ("extra.credentials.kind", False, False, "none"),
+    ]
+    assert manifest("connection", file) == 0
+    out = capsys.readouterr().out
+    assert "  password: api_key (secret, required, string) API key\n" in out
+    assert "  extra.secrets.credentials.pin: credentials.pin of 'Log in' (secret, required, string)\n" in out

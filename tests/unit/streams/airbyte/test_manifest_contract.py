@@ -1,0 +1,160 @@
+"""What ``_cdk`` uses of airbyte-cdk that is not public: this fails first where a new version of it has changed.
+
+To be run with the oldest and the newest version that pyproject.toml allows.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from manifest_api import KEY, Api, needs_cdk, shop_with
+
+from airflow_provider_rfr.streams.airbyte import _cdk
+
+pytestmark = needs_cdk
+
+TREE = ast.parse(Path(_cdk.__file__).read_text())
+
+
+class Parts:
+    """One of each object of the CDK's whose private names are used, made as ``_cdk`` makes them."""
+
+    def __init__(self, api: Api) -> None:
+        from airbyte_cdk.sources.declarative.requesters.paginators.strategies import stop_condition
+
+        manifest = shop_with("orders", "windows", "links")
+        manifest["streams"][1]["incremental_sync"]["is_data_feed"] = True
+        with _cdk.registering():
+            interpreter = _cdk.Interpreter(manifest, {"url": api.url, "api_key": KEY}, None)
+            self.source = interpreter._source
+            self.streams = interpreter.streams()
+        self.stream = self.streams[0]._stream
+        self.generator = self.stream._stream_partition_generator
+        self.factory = self.generator._partition_factory
+        self.retriever = self.factory._retriever
+        self.client = self.retriever.requester._http_client
+        self.stopping = self.streams[1]._retriever._paginator.pagination_strategy
+        assert isinstance(self.stopping, stop_condition.StopConditionPaginationStrategyDecorator)
+
+
+#: Who has the name, and what it is: a type, or a condition.
+PRIVATE: dict[str, tuple[Callable[[Parts], Any], Callable[[Any], bool]]] = {
+    "_session": (lambda parts: parts.client, lambda value: isinstance(value, requests.Session)),
+    "_message_repository": (lambda parts: parts.source, lambda value: isinstance(value, _cdk._LoggedMessages)),
+    "_constructor": (lambda parts: parts.source, lambda value: callable(value.create_component)),
+    "_disable_cache": (lambda parts: parts.source._constructor, lambda value: value is True),
+    "_source_config": (lambda parts: parts.source, lambda value: len(value["streams"]) == 3),
+    "_config": (lambda parts: parts.source, lambda value: value["api_key"] == KEY),
+    "_stream_configs": (
+        lambda parts: parts.source,
+        lambda value: list(inspect.signature(value).parameters) == ["manifest"],
+    ),
+    "_spec_component": (lambda parts: parts.source, lambda value: callable(value.migrate_config)),
+    "_migrate_and_transform_config": (
+        lambda parts: parts.source,
+        lambda value: list(inspect.signature(value).parameters) == ["config_path", "config"],
+    ),
+    "_stream_partition_generator": (lambda parts: parts.stream, lambda value: callable(value.generate)),
+    "_primary_key": (lambda parts: parts.stream, lambda value: value == ["id"]),
+    "_partition_factory": (lambda parts: parts.generator, lambda value: callable(value.create)),
+    "_retriever": (lambda parts: parts.factory, lambda value: callable(value.read_records)),
+    "_schema_loader": (lambda parts: parts.factory, lambda value: "id" in value.get_json_schema()["properties"]),
+    "_paginator": (lambda parts: parts.retriever, lambda value: value.get_initial_token() is None),
+    "_delegate": (lambda parts: parts.stopping, lambda value: type(value).__name__ == "CursorPaginationStrategy"),
+}
+
+
+@pytest.fixture
+def parts(api: Api) -> Parts:
+    return Parts(api)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_private_name_of_the_cdk_is_what_it_is_taken_for(name: str, parts: Parts) -> None:
+    owner, is_right = PRIVATE[name]
+    assert is_right(getattr(owner(parts), name))
+
+
+def private_names() -> Iterator[str]:
+    """Names with an underscore of objects that are not of ``_cdk`` itself."""
+    own = {node.name for node in ast.walk(TREE) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    attributes = [node for node in ast.walk(TREE) if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
+    own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store) and _is_of_self(node)}
+    for node in attributes:
+        if not node.attr.startswith("__") and not (_is_of_self(node) and node.attr in own):
+            yield node.attr
+    for made in ast.walk(TREE):
+        # A class that is derived from one of the CDK's replaces its methods.
+        if isinstance(made, ast.ClassDef) and made.bases:
+            yield from (each.name for each in made.body if isinstance(each, ast.FunctionDef) and each.name[0] == "_")
+
+
+def _is_of_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def test_no_other_private_name_is_used() -> None:
+    assert set(private_names()) == set(PRIVATE)
+
+
+def test_every_name_that_is_imported_from_the_cdk_is_there() -> None:
+    found = []
+    for node in ast.walk(TREE):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("airbyte_cdk"):
+            module = importlib.import_module(node.module)
+            for each in node.names:
+                found.append(each.name)
+                if not hasattr(module, each.name):
+                    importlib.import_module(f"{node.module}.{each.name}")
+    assert len(found) > 10
+
+
+def test_authenticators_and_components_go_through_the_names_that_are_replaced() -> None:
+    from airbyte_cdk.sources.declarative.auth import token
+    from airbyte_cdk.sources.declarative.parsers import custom_code_compiler as compiler
+    from airbyte_cdk.sources.streams.http.requests_native_auth import abstract_oauth
+
+    _cdk.cdk_version()
+    for module in (token, abstract_oauth):
+        assert isinstance(module.requests, _cdk._Requests)
+        assert "requests." in inspect.getsource(module)
+    names = (compiler.COMPONENTS_MODULE_NAME, compiler.SDM_COMPONENTS_MODULE_NAME)
+    assert names == ("components", "source_declarative_manifest.components")
+    expected = ["components_py_text", "checksums"]
+    assert list(inspect.signature(compiler.register_components_module_from_string).parameters) == expected
+
+
+def test_a_retriever_asks_its_paginator_for_a_token_once_before_and_once_after_a_page(api: Api) -> None:
+    """What reading by page rests on: the token before a page is ours, and None after it ends the slice."""
+    asked: list[str] = []
+
+    class Asked:
+        def __init__(self, manifests: Any) -> None:
+            self._manifests = manifests
+
+        def get_initial_token(self) -> Any:
+            asked.append("before")
+            return f"{api.url}/v1/links?p=3"
+
+        def next_page_token(self, *arguments: Any, **options: Any) -> None:
+            asked.append("after")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._manifests, name)
+
+    links = Parts(api).streams[2]
+    from airbyte_cdk.sources.types import StreamSlice
+
+    retriever = links._retriever
+    retriever._paginator = Asked(retriever._paginator)
+    records = list(retriever.read_records({}, StreamSlice(partition={}, cursor_slice={})))
+    assert [record["id"] for record in records] == [30, 31]
+    assert asked == ["before", "after"]
+    assert api.asked == ["/v1/links?p=3"]

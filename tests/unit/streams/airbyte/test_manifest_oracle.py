@@ -1,0 +1,158 @@
+"""Every stream of ten manifests is read as the CDK itself reads it: the same records in order, the same requests.
+
+The manifests are written for these tests, and use together what real ones use. The CDK's own ``read`` of the same
+manifest, configuration, API and clock says what is right.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from manifest_api import MANIFESTS, Answer, Api, Asked, needs_cdk, rows
+from manifest_apis import APIS, CONFIG, SECRETS, after
+from manifest_reads import OTHER_PROCESS, Read, frozen, read_by_the_cdk, read_by_us
+
+from airflow_provider_rfr.streams.airbyte import _cdk
+from airflow_provider_rfr.streams.loader import inline_source, load_streams
+
+pytestmark = [needs_cdk, pytest.mark.test]
+
+#: Streams, slices and pages of each manifest: how much is compared, so that no comparison is of nothing.
+SIZES = {
+    "paging": (10, 10, 31),
+    "partitions": (9, 41, 57),
+    "records": (10, 10, 40),
+    "dates": (9, 15, 28),
+    "logins": (15, 15, 45),
+    "errors": (10, 10, 26),
+    "formats": (10, 17, 23),
+    "jobs": (3, 10, 10),
+    "dynamic": (10, 10, 30),
+    "custom": (9, 10, 30),
+}
+
+#: What 482 published manifests use (the count is of 2025-08), by the names of the CDK's components.
+USED_BY_REAL_ONES = """
+AddFields ApiKeyAuthenticator AsyncJobStatusMap AsyncRetriever BasicHttpAuthenticator BearerAuthenticator
+CompositeErrorHandler ComponentMappingDefinition ConcurrencyLevel ConditionalStreams ConfigComponentsResolver
+ConfigMigration ConfigNormalizationRules ConstantBackoffStrategy CsvDecoder CursorPagination CustomAuthenticator
+CustomBackoffStrategy CustomDecoder CustomErrorHandler CustomPaginationStrategy CustomPartitionRouter
+CustomRecordExtractor CustomRecordFilter CustomRequester CustomRetriever CustomSchemaLoader CustomSchemaNormalization
+CustomStateMigration CustomTransformation DatetimeBasedCursor DeclarativeStream DefaultErrorHandler DefaultPaginator
+DpathExtractor DpathFlattenFields DynamicDeclarativeStream DynamicSchemaLoader ExponentialBackoffStrategy
+FixedWindowCallRatePolicy FlattenFields GroupingPartitionRouter GzipDecoder HTTPAPIBudget HttpComponentsResolver
+HttpRequester HttpResponseFilter IncrementingCountCursor InlineSchemaLoader IterableDecoder JsonDecoder JsonlDecoder
+JwtAuthenticator KeysReplace KeysToLower KeysToSnakeCase LegacySessionTokenAuthenticator
+LegacyToPerPartitionStateMigration ListPartitionRouter MinMaxDatetime MovingWindowCallRatePolicy NoAuth NoPagination
+OAuthAuthenticator OffsetIncrement PageIncrement PaginationReset ParametrizedComponentsResolver ParentStreamConfig
+PropertiesFromEndpoint PropertyChunking QueryProperties RecordFilter RecordSelector RemoveFields RequestOption
+RequestPath SelectiveAuthenticator SessionTokenAuthenticator SimpleRetriever StateDelegatingStream
+SubstreamPartitionRouter WaitTimeFromHeader WaitUntilTimeFromHeader XmlDecoder ZipfileDecoder
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("AIRBYTE_ENABLE_UNSAFE_CODE", "true")
+    with frozen():
+        yield
+
+
+def source_of(manifest: str, api: Api) -> dict[str, Any]:
+    api.serve = APIS[manifest]
+    components = {"components": str(MANIFESTS / "components.py")} if manifest == "custom" else {}
+    found = api.source(MANIFESTS / f"{manifest}.yaml", **components)
+    return inline_source({**found, "config": {**CONFIG, "url": api.url}, "secrets": SECRETS})
+
+
+def oracle(source: Mapping[str, Any], name: str, api: Api) -> Read:
+    with _cdk.registering():
+        return read_by_the_cdk(source, name, api)
+
+
+@pytest.mark.parametrize("manifest", APIS)
+def test_records_and_requests_are_those_of_the_cdk_whoever_reads_a_page(manifest: str, api: Api) -> None:
+    source = source_of(manifest, api)
+    names = list(load_streams(source))
+    api.requests.clear()
+    pages: list[tuple[str, Read]] = []
+    for name in names:
+        wanted = oracle(source, name, api)
+        for by_one in (True, False):
+            found = read_by_us(source, name, api, by_one=by_one)
+            assert found.records == wanted.records, name
+            assert found.requests == wanted.requests, name
+            assert bool(found.error) == bool(wanted.error), name
+            assert not by_one or found.once <= wanted.once, name
+        assert len(wanted.records) > 1, name
+        pages.append((name, found))
+    resumed_in_another_process(source, pages)
+    slices = sum(len({json.dumps(each[0]) for each in found.pages}) for _, found in pages)
+    assert (len(names), slices, sum(len(found.pages) for _, found in pages)) == SIZES[manifest], manifest
+
+
+def resumed_in_another_process(source: Mapping[str, Any], pages: list[tuple[str, Read]]) -> None:
+    """From each page to the end of its slice."""
+    asked = {"source": source, "pages": [[name, [page[:2] for page in read.pages]] for name, read in pages]}
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_PROCESS, str(Path(__file__).parent)],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers = json.loads(done.stdout.splitlines()[-1])
+    for (name, read), resumed in zip(pages, answers, strict=True):
+        for index, (stream_slice, token, _) in enumerate(read.pages):
+            rest = [records for each, _, records in read.pages[index:] if each == stream_slice]
+            assert resumed[index] == json.loads(json.dumps(rest)), (name, stream_slice, token)
+
+
+def test_the_manifests_use_every_component_that_real_ones_use() -> None:
+    used = set()
+    for manifest in APIS:
+        for node in _nodes(yaml.safe_load((MANIFESTS / f"{manifest}.yaml").read_text())):
+            used.add(str(node.get("type")))
+    assert not set(USED_BY_REAL_ONES.split()) - used
+
+
+def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _nodes(each)
+
+
+def test_a_paging_that_starts_again_half_way_gives_each_record_once(api: Api) -> None:
+    """The CDK gives those before it twice; we begin a new chain, whose pages alone count."""
+    source = source_of("paging", api)
+
+    def changing(asked: Asked) -> Answer:
+        token = asked.query.get("after")
+        return (410, {}) if token == "2" and not asked.times else (200, after(rows(5), token))
+
+    api.serve = changing
+    wanted = oracle(source, "restarted", api)
+    found = read_by_us(source, "restarted", api, by_one=False)
+    assert wanted.records == [*rows(2), *rows(5)]
+    assert found.records == rows(5)
+    assert found.requests == wanted.requests
+
+
+def test_the_comparison_sees_a_record_a_request_and_an_order_that_differ(api: Api) -> None:
+    source = source_of("partitions", api)
+    wanted = oracle(source, "regions", api)
+    other = {**source, "config": {**source["config"], "url": f"{api.url}/rows"}}
+    assert oracle(other, "regions", api).requests != wanted.requests
+    found = read_by_us(source, "regions", api, by_one=True)
+    assert found.records == wanted.records != list(reversed(wanted.records))
+    api.serve = lambda asked: (200, {"data": [{"id": 1}], "next": None})
+    assert read_by_us(source, "regions", api, by_one=True).records != wanted.records

@@ -1,0 +1,295 @@
+"""A manifest's streams are read page by page as the CDK reads them whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from manifest_api import KEY, Api, needs_cdk, reads_of_the_cdk, rows, shop, shop_with
+
+from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, TokenExpiredError
+from airflow_provider_rfr.streams import Complete, NextPage
+from airflow_provider_rfr.streams.airbyte._values import from_json, to_json
+from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
+from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
+
+pytestmark = needs_cdk
+
+INFINITY = float("inf")
+NAMES = ["customers", "orders", "Offset Events", "links", "windows"]
+
+PAGE = """
+import json, sys
+from airflow_provider_rfr.streams.loader import load_stream
+asked = json.load(sys.stdin)
+page = load_stream(asked["source"], asked["name"]).read_page(asked["slice"], asked["token"])
+print(json.dumps([list(page.records), getattr(page.next, "token", None)]))
+"""
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def resumed_everywhere(one: PagedStream, other: PagedStream) -> list[dict[str, Any]]:
+    """All records, each page by the stream that did not read the one before, with slice and token through JSON."""
+    found: list[dict[str, Any]] = []
+    for stream_slice in map(through_json, one.stream_slices()):
+        token, readers = None, [one, other]
+        while True:
+            readers.reverse()
+            page = readers[0].read_page(stream_slice, through_json(token))
+            found += page.records
+            if isinstance(page.next, Complete):
+                break
+            token = page.next.token
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_page_read_by_another_object_gives_the_records_and_requests_of_the_cdk(api: Api, name: str) -> None:
+    source = api.source()
+    wanted = reads_of_the_cdk(source, name)[name]
+    asked = api.taken()
+    found = resumed_everywhere(load_stream(source, name), load_stream(source, name))
+    assert found == wanted
+    assert len(found) > 4
+    assert sorted(api.taken()) == sorted(asked)
+
+
+def test_all_streams_together_ask_for_exactly_what_the_cdk_asks_for(api: Api) -> None:
+    reads_of_the_cdk(api.source())
+    asked = api.taken()
+    for stream in load_streams(api.source()).values():
+        resumed_everywhere(stream, stream)
+    assert sorted(api.taken()) == sorted(asked)
+
+
+def test_a_page_is_read_by_another_process_from_what_an_executor_gets(api: Api) -> None:
+    source = inline_source(api.source())
+    stream = load_stream(source, "windows")
+    stream_slice = list(stream.stream_slices())[1]
+    first = stream.read_page(stream_slice, None)
+    asked = {"source": source, "name": "windows", "slice": stream_slice, "token": first.next.token}
+    done = subprocess.run(
+        [sys.executable, "-c", PAGE], input=json.dumps(asked), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[{**rows(1, 9)[0], "day": "2024-01-05T00:00:00Z"}], None]
+
+
+def test_a_copy_in_another_process_is_made_from_the_text_of_manifest_and_components(api: Api, tmp_path: Path) -> None:
+    components = tmp_path / "components.py"
+    components.write_text("VALUE = 1")
+    shipped = inline_source(api.source(components=str(components)))
+    assert shipped["manifest"]["definitions"]["customers"]["name"] == "customers"
+    assert shipped["components"] == "VALUE = 1\n"
+    assert inline_source(shipped) == shipped
+    assert through_json(shipped) == shipped
+
+
+@pytest.mark.parametrize("name", ["customers", "Offset Events"])
+def test_a_numbered_page_is_addressed_beforehand_by_the_token_that_the_chain_reaches(api: Api, name: str) -> None:
+    stream = load_stream(api.source(), name)
+    assert stream.addressable
+    for position, page in enumerate(iter_pages(stream, {})):
+        if isinstance(page.next, NextPage):
+            assert stream.token_at(position + 1) == page.next.token
+        assert stream.read_page({}, stream.token_at(position)).records == page.records
+
+
+def test_numbers_are_not_addressed_where_something_else_decides_which_page_follows(api: Api) -> None:
+    manifest = shop_with("customers")
+    manifest["streams"][0]["retriever"]["pagination_reset"] = {"type": "PaginationReset", "action": "RESET"}
+    stream = load_stream(api.source(manifest), "customers")
+    assert not stream.addressable
+    assert stream.paging.by_page
+
+
+def test_a_token_that_the_cdk_evaluates_as_a_tuple_comes_back_as_one() -> None:
+    for value in [
+        (1, 2),
+        {"a": [(1,), "x"]},
+        {1: "x"},
+        {"__literal__": "1"},
+        {1, 2},
+        b"x",
+        0,
+        "",
+        1.5,
+        INFINITY,
+        [-INFINITY],
+        None,
+    ]:
+        found = from_json(through_json(to_json(value, "page token")))
+        assert found == value
+        assert type(found) is type(value)
+    with pytest.raises(ConfigurationError, match="page token: holds a object, which can't be stored"):
+        to_json({"a": object()}, "page token")
+
+
+def test_a_slice_has_its_parts_by_name_and_what_a_parent_adds_is_not_in_its_key(api: Api) -> None:
+    stream = load_stream(api.source(), "orders")
+    first = next(iter(stream.stream_slices()))
+    assert first == {"partition": {"customer": 1, "parent_slice": {}}, "extra_fields": {"name": "name 1"}}
+    assert stream.partition_key(first) == '{"partition":{"customer":1,"parent_slice":{}}}'
+    assert list(load_stream(api.source(), "links").stream_slices()) == [{}]
+
+
+def test_a_reset_of_the_paging_starts_the_chain_again(api: Api) -> None:
+    api.answer = lambda path, query, url: (410, {"error": "gone"})
+    stream = load_stream(api.source(), "links")
+    with pytest.raises(TokenExpiredError, match="no longer accepts the page token"):
+        stream.read_page({}, f"{api.url}/v1/links?p=3")
+    assert len(api.asked) == 1
+
+
+def test_an_ignored_error_is_a_skipped_page(api: Api) -> None:
+    api.answer = lambda path, query, url: (404, {"error": "no such thing"})
+    page = load_stream(api.source(), "links").read_page({}, None)
+    assert (list(page.records), page.next, page.status) == ([], Complete(), 404)
+    assert page.skipped == "the manifest ignores HTTP 404, and reads no further"
+    assert page.request == "GET /v1/links"
+
+
+def test_an_empty_page_is_not_a_skipped_one(api: Api) -> None:
+    api.answer = lambda path, query, url: (200, {"data": []})
+    page = load_stream(api.source(), "customers").read_page({}, None)
+    assert (list(page.records), page.next, page.skipped) == ([], Complete(), None)
+
+
+def test_a_token_that_comes_twice_ends_the_chain(api: Api) -> None:
+    api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/links?p=2"})
+    with pytest.raises(RepeatedPageError, match="came twice"):
+        list(iter_pages(load_stream(api.source(), "links"), {}))
+    assert len(api.asked) == 2
+
+
+def test_the_schema_and_the_key_are_the_manifests(api: Api) -> None:
+    streams = load_streams(api.source())
+    assert streams["customers"].primary_key == ["id"]
+    assert streams["links"].primary_key is None
+    assert streams["customers"].json_schema["properties"].keys() == {"id", "name"}
+    assert not api.asked
+
+
+def test_the_fingerprint_says_what_decides_requests_and_no_secret(api: Api) -> None:
+    def fingerprint(source: Mapping[str, Any], name: str = "orders") -> str:
+        return json.dumps(load_stream(source, name).fingerprint(), sort_keys=True)
+
+    usual = fingerprint(api.source())
+    assert KEY not in usual
+    assert usual == fingerprint(api.source(secrets={"api_key": "another-key-0816"}))
+    assert usual == fingerprint(inline_source(api.source()))
+    assert usual != fingerprint(api.source(config={"url": api.url, "more": 1}))
+    parent = shop_with("orders")
+    parent["definitions"]["customers"]["retriever"]["requester"]["path"] = "clients"
+    assert usual != fingerprint(api.source(parent))
+
+
+def test_what_a_connection_gives_every_source_is_left_out_where_the_spec_takes_no_more_fields(api: Api) -> None:
+    manifest = shop_with("customers")
+    manifest["spec"]["connection_specification"]["additionalProperties"] = False
+    secrets = dict.fromkeys(("api_key", "token", "password"), KEY)
+    source = api.source(manifest, config={"url": api.url, "base_url": "x", "login": "me"}, secrets=secrets)
+    assert load_stream(source, "customers").read_page({}, None).records == rows(3)
+    assert api.headers[0]["Authorization"] == f"Bearer {KEY}"
+    source["config"]["typo"] = 1
+    with pytest.raises(ConfigurationError, match="does not fit the manifest's specification: additionalProperties"):
+        load_stream(source, "customers")
+
+
+def test_mistakes_are_said_in_one_sentence_each(api: Api, tmp_path: Path) -> None:
+    def problem(**changes: Any) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            load_stream({**api.source(), **changes}, "orders")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("streams: [}\n")
+    assert problem(secrets={}) == "config.api_key: is missing; see the manifest's spec"
+    assert "config.url: does not fit the manifest's specification: type" in problem(config={"url": 5})
+    assert "no-such.yaml: No such file or directory" in problem(manifest="no-such.yaml")
+    assert "broken.yaml, line 1" in problem(manifest=str(broken))
+    assert "source.manifest" in problem(manifest={"streams": [{"type": "Nonsense"}]})
+    assert "name exactly one of class, file, definition and manifest" in problem(file="x.yaml")
+    with pytest.raises(ConfigurationError, match="no stream 'nope'; allowed: Offset Events, customers"):
+        load_stream(api.source(), "nope")
+    with pytest.raises(ConfigurationError, match="source.components: goes with manifest only"):
+        load_stream({"class": "a:b", "components": "components.py"}, "x")
+    assert not api.asked
+
+
+def test_children_that_come_with_their_parent_are_read_by_slice_as_the_cdk_reads_them(api: Api, tmp_path: Path) -> None:
+    def embedding(path: str, query: Mapping[str, str], url: str) -> tuple[int, Any]:
+        status, body = shop(path, query, url)[:2]
+        if path == "/v1/customers":
+            body = {"data": [{**row, "orders": shop(f"{path}/{row['id']}/orders", {}, url)[1]} for row in body["data"]]}
+        return status, body
+
+    api.answer = embedding
+    manifest = shop_with("orders")
+    [parent] = manifest["streams"][0]["retriever"]["partition_router"]["parent_stream_configs"]
+    parent["lazy_read_pointer"] = ["orders"]
+    file = tmp_path / "manifest.yaml"
+    file.write_text(yaml.safe_dump(manifest))
+    source = {**api.source(), "manifest": str(file)}
+    wanted, asked = reads_of_the_cdk(source, "orders")["orders"], api.taken()
+    stream = load_stream(source, "orders")
+    assert not stream.paging.by_page
+    assert resumed_everywhere(stream, load_stream(source, "orders")) == wanted
+    assert len(wanted) == 24
+    assert sorted(api.taken()) == sorted(asked)
+    # Of customer 3, three pages: the first of them came with the customer.
+    assert len([path for path in asked if path.startswith("/v1/customers/3/orders")]) == 2
+
+
+def asynchronous() -> dict[str, Any]:
+    """A stream whose records are in reports, which are ordered, waited for and downloaded."""
+    manifest = shop_with("windows")
+    stream, requester = manifest["streams"][0], manifest["definitions"]["requester"]
+    stream["retriever"] = {
+        "type": "AsyncRetriever",
+        "creation_requester": {**requester, "path": "reports", "http_method": "POST"},
+        "polling_requester": {**requester, "path": "reports/{{ creation_response['id'] }}"},
+        "download_requester": {**requester, "url_base": "{{ download_target }}", "path": ""},
+        "status_mapping": {
+            "type": "AsyncJobStatusMap",
+            "running": ["running"],
+            "completed": ["done"],
+            "failed": ["failed"],
+            "timeout": ["late"],
+        },
+        "status_extractor": {"type": "DpathExtractor", "field_path": ["status"]},
+        "download_target_extractor": {"type": "DpathExtractor", "field_path": ["url"]},
+        "record_selector": manifest["definitions"]["selector"],
+        "download_extractor": manifest["definitions"]["selector"]["extractor"],
+    }
+    return manifest
+
+
+def test_an_asynchronous_stream_is_read_slice_by_slice_and_its_jobs_live_within_one_read(api: Api) -> None:
+    def reports(path: str, query: Mapping[str, str], url: str) -> tuple[int, Any]:
+        if path == "/v1/reports":
+            return 201, {"id": f"r{len(api.asked)}"}
+        if path.startswith("/v1/reports/"):
+            return 200, {"status": "done", "url": f"{url}/files/{path.rpartition('/')[2]}"}
+        return 200, {"data": rows(3)}
+
+    api.answer = reports
+    stream = load_stream(api.source(asynchronous()), "windows")
+    assert not stream.paging.by_page
+    slices = through_json(list(stream.stream_slices()))
+    assert [each["cursor_slice"]["start_time"][:10] for each in slices] == ["2024-01-01", "2024-01-05", "2024-01-09"]
+    assert not api.asked
+    page = load_stream(api.source(asynchronous()), "windows").read_page(slices[1], None)
+    assert [row["id"] for row in page.records] == [1, 2, 3]
+    assert page.next == Complete()
+    assert [path.split("?")[0] for path in api.asked] == ["/v1/reports", "/v1/reports/r1", "/files/r1"]

@@ -1,0 +1,476 @@
+"""What the CDK does to a process, to credentials and to hosts, and what stands against it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from manifest_api import KEY, Api, needs_cdk, rows, shop_with
+
+from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
+    ConfigurationError,
+    RateLimitedError,
+    ReadInterrupted,
+    RepeatedPageError,
+    SourceError,
+)
+from airflow_provider_rfr.streams import ReadContext
+from airflow_provider_rfr.streams.airbyte import _guard
+from airflow_provider_rfr.streams.loader import load_stream, load_streams
+from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
+
+pytestmark = needs_cdk
+
+COUNTER = """
+from dataclasses import dataclass
+from airbyte_cdk.sources.declarative.requesters.paginators.strategies.pagination_strategy import PaginationStrategy
+
+@dataclass
+class Counting(PaginationStrategy):
+    pages = 0
+
+    @property
+    def initial_token(self):
+        return None
+
+    def next_page_token(self, response, last_page_size, last_record, last_page_token_value=None, **more):
+        self.pages += 1
+        return {last} if self.pages == 1 else None
+
+    def get_page_size(self):
+        return None
+"""
+
+LOGGING = """
+import logging, sys
+handler = logging.StreamHandler(sys.stderr)
+logging.getLogger().addHandler(handler)
+closed = []
+handler.close = lambda: closed.append(True)
+level = logging.getLogger().level
+from airflow_provider_rfr.streams.airbyte._cdk import cdk_version
+cdk_version()
+assert logging.getLogger().handlers == [handler], logging.getLogger().handlers
+assert logging.getLogger().level == level
+assert not closed
+logging.getLogger("mine").warning("plain words")
+"""
+
+
+@dataclass
+class Budget:
+    acquired: int = 0
+    penalties: list[float] = field(default_factory=list)
+
+    def acquire(self) -> None:
+        self.acquired += 1
+
+    def penalize(self, seconds: float) -> None:
+        self.penalties.append(seconds)
+
+
+def bound(stream: PagedStream, stop: threading.Event | None = None) -> Budget:
+    budget = Budget()
+    stream.bind(ReadContext(budget, stop or threading.Event()))
+    return budget
+
+
+def everything_of(error: BaseException) -> str:
+    """All that a log or a pickle of the error could show."""
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    return f"{error} {error!r} {vars(error)} {pickle.dumps(error)!r}"
+
+
+@pytest.fixture
+def other() -> Iterator[Api]:
+    """Another host, as far as ports make one."""
+    found = Api()
+    yield found
+    found.close()
+
+
+def test_importing_the_cdk_leaves_logging_as_it_was() -> None:
+    done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "plain words"
+    assert not done.stdout
+
+
+def test_messages_of_the_cdk_are_logged_and_none_is_kept(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    from airbyte_cdk.models import AirbyteLogMessage, AirbyteMessage, Level, Type
+
+    stream = load_stream(api.source(), "orders")
+    repository = stream._interpreted._stream._stream_partition_generator._partition_factory._message_repository
+    message = AirbyteMessage(type=Type.LOG, log=AirbyteLogMessage(level=Level.INFO, message="words"))
+    # More than the queue of the CDK's own repository holds, which would block this thread.
+    for _ in range(10_001):
+        repository.emit_message(message)
+    assert list(repository.consume_queue()) == []
+    repository.emit_message(AirbyteMessage(type=Type.CONTROL))
+    assert not capsys.readouterr().out
+
+
+def test_a_rule_that_changes_the_configuration_does_not_print_it(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = shop_with("customers")
+    rename = {"type": "ConfigRemapField", "map": {"old": "new"}, "field_path": ["kind"]}
+    manifest["spec"]["config_normalization_rules"] = {
+        "type": "ConfigNormalizationRules",
+        "config_migrations": [{"type": "ConfigMigration", "description": "x", "transformations": [rename]}],
+    }
+    manifest["definitions"]["requester"]["request_parameters"] = {"kind": "{{ config['kind'] }}"}
+    stream = load_stream(api.source(manifest, config={"url": api.url, "kind": "old"}), "customers")
+    stream.read_page({}, None)
+    assert "kind=new" in api.asked[0]
+    captured = capsys.readouterr()
+    assert KEY not in captured.out + captured.err
+    assert not captured.out
+
+
+def oauth(api: Api, **more: Any) -> dict[str, Any]:
+    manifest = shop_with("customers")
+    manifest["definitions"]["requester"]["authenticator"] = {
+        "type": "OAuthAuthenticator",
+        "token_refresh_endpoint": "{{ config['url'] }}/token",
+        "client_id": "me",
+        "client_secret": "{{ config['api_key'] }}",
+        "refresh_token": "{{ config['api_key'] }}",
+        **more,
+    }
+    return api.source(manifest)
+
+
+def test_a_single_use_token_is_refused_before_the_first_request(api: Api) -> None:
+    source = oauth(api, refresh_token_updater={"refresh_token_config_path": ["api_key"]})
+    with pytest.raises(ConfigurationError, match="OAuth refresh token is replaced with each use"):
+        load_stream(source, "customers")
+    assert not api.asked
+
+
+def test_a_single_use_token_is_refused_before_the_api_lists_its_streams(api: Api) -> None:
+    source = oauth(api, refresh_token_updater={"refresh_token_config_path": ["api_key"]})
+    definitions, static = source["manifest"]["definitions"], shop_with("links")
+    static["definitions"]["links"]["retriever"]["requester"] = {"type": "HttpRequester", "url_base": api.url}
+    source["manifest"]["streams"] = [static["definitions"]["links"]]
+    source["manifest"]["dynamic_streams"] = [
+        {
+            "type": "DynamicDeclarativeStream",
+            "name": "tables",
+            "stream_template": definitions["customers"],
+            "components_resolver": {
+                "type": "HttpComponentsResolver",
+                "retriever": definitions["customers"]["retriever"],
+                "components_mapping": [
+                    {
+                        "type": "ComponentMappingDefinition",
+                        "field_path": ["name"],
+                        "value": "{{ components_values['id'] }}",
+                    }
+                ],
+            },
+        }
+    ]
+    with pytest.raises(ConfigurationError, match="dynamic_streams: its OAuth refresh token is replaced"):
+        load_stream(source, "1")
+    assert not api.asked
+    assert load_stream(source, "links").name == "links"
+
+
+def test_a_single_use_token_that_is_not_selected_does_not_matter(api: Api) -> None:
+    source = oauth(api, refresh_token_updater={"refresh_token_config_path": ["api_key"]})
+    requester = source["manifest"]["definitions"]["requester"]
+    requester["authenticator"] = {
+        "type": "SelectiveAuthenticator",
+        "authenticator_selection_path": ["kind"],
+        "authenticators": {
+            "oauth": requester["authenticator"],
+            "key": {"type": "BearerAuthenticator", "api_token": "{{ config['api_key'] }}"},
+        },
+    }
+    source["config"]["kind"] = "key"
+    assert load_stream(source, "customers").read_page({}, None).records == rows(3)
+    source["config"]["kind"] = "oauth"
+    with pytest.raises(ConfigurationError, match="replaced with each use"):
+        load_stream(source, "customers")
+
+
+def test_a_token_is_obtained_through_our_client_and_is_secret(api: Api) -> None:
+    token = "a-token-that-nobody-may-see"
+    shop = api.answer
+    api.answer = lambda path, query, url: (
+        (200, {"access_token": token, "expires_in": 3600}) if path == "/token" else (403, f"no, {token}")
+    )
+    stream = load_stream(oauth(api), "customers")
+    budget = bound(stream)
+    with pytest.raises(AuthenticationError) as caught:
+        stream.read_page({}, None)
+    assert token not in everything_of(caught.value)
+    assert [path.partition("?")[0] for path in api.asked] == ["/token", "/v1/customers"]
+    assert budget.acquired == 2
+    api.answer = shop
+
+
+def custom(api: Api, last: str = "None") -> dict[str, Any]:
+    manifest = shop_with("customers")
+    manifest["streams"][0]["retriever"]["paginator"] = {
+        "type": "DefaultPaginator",
+        "page_token_option": {"type": "RequestOption", "inject_into": "request_parameter", "field_name": "page"},
+        "pagination_strategy": {
+            "type": "CustomPaginationStrategy",
+            "class_name": "source_declarative_manifest.components.Counting",
+        },
+    }
+    return api.source(manifest, components=COUNTER.replace("{last}", last))
+
+
+def test_code_runs_only_where_the_source_asks_for_it(api: Api) -> None:
+    source = {**custom(api), "components": None}
+    with pytest.raises(ConfigurationError, match="components.Counting, which is Python code"):
+        load_stream(source, "customers")
+    source["manifest"]["streams"][0]["retriever"]["paginator"]["pagination_strategy"]["class_name"] = "os.system"
+    with pytest.raises(ConfigurationError, match="uses os.system, which is Python code"):
+        load_stream(source, "customers")
+
+
+def test_two_sources_have_their_own_components_and_no_module_is_left(api: Api) -> None:
+    one, other = load_stream(custom(api), "customers"), load_stream(custom(api, "3"), "customers")
+    assert [len(stream.read_page({}, None).records) for stream in (one, other)] == [3, 5]
+    assert not {"components", "source_declarative_manifest.components"} & sys.modules.keys()
+
+
+def test_paging_that_may_keep_state_is_read_by_slice_and_that_is_said(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = load_stream(custom(api, "2"), "customers")
+    assert (stream.paging.by_page, stream.addressable) == (False, False)
+    [stream_slice] = stream.stream_slices()
+    assert "customers: can't be resumed within a slice: a slice is read whole: Counting may keep state" in caplog.text
+    assert [len(page.records) for page in iter_pages(stream, stream_slice)] == [6]
+    with pytest.raises(ConfigurationError, match="start again with force_restart"):
+        stream.read_page(stream_slice, 2)
+
+
+def test_a_token_that_comes_twice_ends_a_slice_that_is_read_whole_and_a_parent(api: Api) -> None:
+    stream = load_stream(custom(api, "2"), "customers")
+    stream._interpreted._retriever._paginator.pagination_strategy.next_page_token = lambda **more: 2
+    with pytest.raises(RepeatedPageError, match="came twice"):
+        stream.read_page({}, None)
+    assert len(api.asked) == 2
+    api.asked.clear()
+    manifest = shop_with("orders")
+    parent = manifest["definitions"]["customers"]["retriever"]
+    parent["paginator"] = manifest["definitions"]["links"]["retriever"]["paginator"]
+    api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/customers?page=2"})
+    with pytest.raises(RepeatedPageError, match="came twice"):
+        list(load_stream(api.source(manifest), "orders").stream_slices())
+    assert len(api.asked) == 2
+
+
+def test_an_ignored_error_is_told_also_in_a_whole_slice_and_in_a_parent(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = custom(api, "2")
+    ignored = {"type": "HttpResponseFilter", "http_codes": [404], "action": "IGNORE"}
+    handler = {"type": "DefaultErrorHandler", "response_filters": [ignored]}
+    source["manifest"]["definitions"]["requester"]["error_handler"] = handler
+    usual = api.answer
+    api.answer = lambda path, query, url: usual(path, query, url) if "page" not in query else (404, {"error": "gone"})
+    page = load_stream(source, "customers").read_page({}, None)
+    assert len(page.records) == 3
+    assert page.skipped == "the manifest ignores HTTP 404, and reads no further"
+    manifest = shop_with("orders")
+    manifest["definitions"]["requester"]["error_handler"] = handler
+    api.answer = lambda path, query, url: (
+        (404, {"error": "gone"}) if query.get("page") == "2" else usual(path, query, url)
+    )
+    stream = load_stream(api.source(manifest), "orders")
+    assert [each["partition"]["customer"] for each in stream.stream_slices()] == [1, 2, 3]
+    assert "orders: partitions may be missing: the manifest ignores HTTP 404" in caplog.text
+
+
+def test_components_of_an_older_cdk_are_named_with_both_versions(api: Api) -> None:
+    source = custom(api)
+    source["manifest"]["version"] = "6.44.0"
+    source["components"] = "from airbyte_cdk import NoSuchClassAnyMore\n"
+    with pytest.raises(ConfigurationError, match=r"written for airbyte-cdk 6.44.0, installed is 7\.\d+"):
+        load_stream(source, "customers")
+    source["components"] = COUNTER.replace("self.pages += 1", "response.no_such_thing")
+    with pytest.raises(SourceError, match=r"no_such_thing.*written for airbyte-cdk 6.44.0"):
+        load_stream(source, "customers").read_page({}, None)
+
+
+def test_a_next_page_on_another_host_is_refused_and_nothing_is_sent_there(api: Api, other: Api) -> None:
+    api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{other.url}/v1/links?p=2"})
+    stream = load_stream(api.source(), "links")
+    page = stream.read_page({}, None)
+    with pytest.raises(SourceError, match=f"leads to {other.url}, which the manifest does not name.*allowed_hosts"):
+        stream.read_page({}, page.next.token)
+    assert not other.asked
+    allowed = load_stream(api.source(allowed_hosts=[other.url.removeprefix("http://")]), "links")
+    assert allowed.read_page({}, page.next.token).records
+    assert other.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+def test_a_parents_next_page_on_another_host_is_refused_too(api: Api, other: Api) -> None:
+    manifest = shop_with("orders")
+    parent = manifest["definitions"]["customers"]["retriever"]
+    parent["paginator"] = manifest["definitions"]["links"]["retriever"]["paginator"]
+    api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{other.url}/v1/customers?page=2"})
+    with pytest.raises(SourceError, match="which the manifest does not name"):
+        list(load_stream(api.source(manifest), "orders").stream_slices())
+    assert (len(api.asked), len(other.asked)) == (1, 0)
+
+
+def test_a_redirect_to_a_listed_host_carries_no_key_and_one_to_another_host_is_refused(api: Api, other: Api) -> None:
+    manifest = shop_with("customers")
+    manifest["definitions"]["requester"]["authenticator"] = {
+        "type": "ApiKeyAuthenticator",
+        "inject_into": {"type": "RequestOption", "inject_into": "header", "field_name": "X-Shop"},
+        "api_token": "{{ config['api_key'] }}",
+    }
+    api.answer = lambda path, query, url: (302, {}, {"Location": f"{other.url}/v1/customers?page=1"})
+    with pytest.raises(SourceError, match="which the manifest does not name"):
+        load_stream(api.source(manifest), "customers").read_page({}, None)
+    assert not other.asked
+    listed = load_stream(api.source(manifest, allowed_hosts=["127.0.0.1"]), "customers")
+    assert listed.read_page({}, None).records == rows(3)
+    assert api.headers[-1]["X-Shop"] == KEY
+    assert "X-Shop" not in other.headers[0]
+
+
+def test_neither_proxy_nor_netrc_of_the_environment_is_used(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login somebody password else")
+    monkeypatch.setenv("NETRC", str(netrc))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    manifest = shop_with("customers")
+    del manifest["definitions"]["requester"]["authenticator"]
+    assert load_stream(api.source(manifest), "customers").read_page({}, None).records == rows(3)
+    assert "Authorization" not in api.headers[0]
+
+
+def test_an_answer_has_a_largest_size(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_guard._LIMITS, "max_bytes", 50)
+    with pytest.raises(SourceError, match="larger than 50 bytes"):
+        load_stream(api.source(), "customers").read_page({}, None)
+    assert len(api.asked) == 1
+
+
+def test_an_answer_has_a_deadline(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_guard, "_SECONDS", 0.2)
+    waiting = threading.Event()
+    api.answer = lambda path, query, url: (200, {"data": [waiting.wait(30)]})
+    with pytest.raises(SourceError, match="no complete answer within 0.2 s"):
+        load_stream(api.source(), "links").read_page({}, None)
+    waiting.set()
+
+
+def test_each_request_asks_the_rate_budget_and_a_429_is_told_to_all_readers(api: Api) -> None:
+    stream = load_stream(api.source(), "orders")
+    budget = bound(stream)
+    slices = list(stream.stream_slices())
+    assert budget.acquired == len(api.asked) == 3
+    stream.read_page(slices[0], None)
+    assert budget.acquired == len(api.asked) == 4
+    links = load_stream(api.source(), "links")
+    budget = bound(links)
+    api.answer = lambda path, query, url: (429, {"error": "slow down"}, {"Retry-After": "7"})
+    with pytest.raises(RateLimitedError) as caught:
+        links.read_page({}, None)
+    assert budget.penalties
+    assert set(budget.penalties) == {7.0}
+    assert caught.value.retry_after == 7
+
+
+def test_a_reader_that_is_stopped_sends_no_further_request(api: Api) -> None:
+    stream, stop = load_stream(api.source(), "customers"), threading.Event()
+    bound(stream, stop)
+    stop.set()
+    with pytest.raises(ReadInterrupted):
+        stream.read_page({}, None)
+    assert not api.asked
+
+
+@pytest.mark.parametrize("strategy", ["ExponentialBackoffStrategy", "ConstantBackoffStrategy", "WaitTimeFromHeader"])
+def test_a_wait_before_another_try_ends_when_the_reader_is_stopped(
+    api: Api, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    stop = threading.Event()
+
+    def busy(path: str, query: Any, url: str) -> Any:
+        stop.set()
+        return 503, {"error": "later"}, {"Wait": "50"}
+
+    def slept(seconds: float) -> None:
+        raise AssertionError("a wait that nobody can end")
+
+    api.answer = busy
+    manifest = shop_with("customers")
+    handler = {"type": strategy, "factor": 10, "backoff_time_in_seconds": 50, "header": "Wait"}
+    manifest["definitions"]["requester"]["error_handler"] = {
+        "type": "DefaultErrorHandler",
+        "backoff_strategies": [handler],
+    }
+    stream = load_stream(api.source(manifest), "customers")
+    bound(stream, stop)
+    monkeypatch.setattr(time, "sleep", slept)
+    with pytest.raises(ReadInterrupted):
+        stream.read_page({}, None)
+    assert len(api.asked) == 1
+
+
+def test_pages_of_parents_are_not_kept(api: Api) -> None:
+    stream = load_stream(api.source(), "orders")
+    for _ in range(2):
+        list(stream.stream_slices())
+    assert len(api.asked) == 6
+
+
+def test_an_error_shows_no_secret_whatever_the_api_answers(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    manifest = shop_with("links")
+    manifest["definitions"]["requester"]["request_parameters"] = {"signature": "{{ config['api_key'] }}"}
+    api.answer = lambda path, query, url: (400, {"error": {"message": f"the key {KEY} of {url}{path} is wrong"}})
+    stream = load_stream(api.source(manifest), "links")
+    with pytest.raises(SourceError) as caught:
+        stream.read_page({}, None)
+    assert KEY in api.asked[0]
+    assert KEY not in everything_of(caught.value)
+    assert KEY not in caplog.text
+    assert (caught.value.status, caught.value.request) == (400, "GET /v1/links")
+    assert KEY not in repr(stream) + str(vars(stream))
+
+
+def test_a_key_that_the_api_repeats_in_the_next_pages_address_is_not_stored(api: Api) -> None:
+    manifest = shop_with("links")
+    manifest["definitions"]["requester"]["authenticator"] = {
+        "type": "ApiKeyAuthenticator",
+        "inject_into": {"type": "RequestOption", "inject_into": "request_parameter", "field_name": "key"},
+        "api_token": "{{ config['api_key'] }}",
+    }
+    api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/links?p=2&key={KEY}"})
+    stream = load_stream(api.source(manifest), "links")
+    token = stream.read_page({}, None).next.token
+    assert token == f"{api.url}/v1/links?p=2"
+    stream.read_page({}, token)
+    assert api.asked[-1] == f"/v1/links?p=2&key={KEY}"
+
+
+def test_other_users_of_the_cdk_in_the_process_keep_their_log(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    load_streams(api.source())
+    logging.getLogger("airbyte.theirs").warning("theirs")
+    assert [record.getMessage() for record in caplog.records if record.name == "airbyte.theirs"] == ["theirs"]
+    assert json.dumps(None)
