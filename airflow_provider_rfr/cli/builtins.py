@@ -13,7 +13,8 @@ from airflow_provider_rfr.cli.common import command, moment, print_data, print_v
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins import Applied, Plan
+    from airflow_provider_rfr.builtins.execution.deploy import Applied
+    from airflow_provider_rfr.builtins.planning.plan import Plan
     from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
@@ -24,7 +25,7 @@ def plan(args: Namespace) -> int:
 
     With ``--check``, print what of the past may be deleted from the declarations; exit code 1 if there is any.
     """
-    from airflow_provider_rfr.builtins import exit_code, save_plan
+    from airflow_provider_rfr.builtins.planning.plan import exit_code, save_plan
 
     found = _hook(args).plan(_policies(args))
     if args.check:
@@ -39,7 +40,7 @@ def plan(args: Namespace) -> int:
 @command
 def apply(args: Namespace) -> None:
     """Deploy: what is declared now, or a saved plan if nothing has changed since."""
-    from airflow_provider_rfr.builtins import load_plan
+    from airflow_provider_rfr.builtins.planning.plan import load_plan
 
     hook = _hook(args)
     found = hook.plan(_policies(args)) if args.plan is None else load_plan(args.plan)

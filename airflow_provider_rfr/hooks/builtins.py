@@ -19,18 +19,15 @@ from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.builtins import (
-        ActualState,
-        Applied,
-        CatalogSpec,
-        Collected,
-        Plan,
-        Policies,
-        Refreshed,
-        RegistryState,
-    )
+    from airflow_provider_rfr.builtins import Policies
+    from airflow_provider_rfr.builtins.execution.deploy import Applied
     from airflow_provider_rfr.builtins.execution.engine import SqlEngine
+    from airflow_provider_rfr.builtins.execution.maintenance import Collected
+    from airflow_provider_rfr.builtins.execution.refresh import Refreshed
+    from airflow_provider_rfr.builtins.planning.plan import Plan
     from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.spec import CatalogSpec
+    from airflow_provider_rfr.builtins.state import ActualState, RegistryState
     from airflow_provider_rfr.store.engine import ControlStore
 
 PROJECT = "rfr"
@@ -132,7 +129,7 @@ class BuiltinsHook(BaseHook):
 
     def plan(self, policies: Policies | None = None) -> Plan:
         """What a deploy would do now."""
-        from airflow_provider_rfr.builtins import plan
+        from airflow_provider_rfr.builtins.planning.planner import plan
 
         # Spark reads the first part of a name as the catalog, if there is one of that name.
         catalog = self.lake.name.casefold()
@@ -151,7 +148,7 @@ class BuiltinsHook(BaseHook):
         :raises BlockedPlanError: the plan is blocked
         :raises StalePlanError: the state has changed since it was made
         """
-        from airflow_provider_rfr.builtins import apply
+        from airflow_provider_rfr.builtins.execution.deploy import apply
 
         spec, catalog, store = self.spec, self.catalog, self.store
         return apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=actor, replan=replan)

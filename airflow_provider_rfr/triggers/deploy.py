@@ -95,7 +95,7 @@ class DeployTrigger(BaseEventTrigger):
         return found.hexdigest()
 
     def _look(self, digest: str) -> dict[str, Any] | None:
-        from airflow_provider_rfr.builtins import exit_code
+        from airflow_provider_rfr.builtins.planning.plan import exit_code
         from airflow_provider_rfr.exceptions import DeclarationError
 
         hook = BuiltinsHook(

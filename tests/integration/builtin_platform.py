@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.builtins import Applied, apply, load_objects, observe, plan
+from airflow_provider_rfr.builtins import load_objects
+from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
+from airflow_provider_rfr.builtins.execution.observe import observe
+from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_sql_deploy import Deploy

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.builtins import refresh
+from airflow_provider_rfr.builtins.execution.refresh import refresh
 from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 from airflow_provider_rfr.lake.inventory import list_views
 from airflow_provider_rfr.store.engine import open_store

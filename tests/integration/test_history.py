@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
+from airflow_provider_rfr.builtins import Kind, load_objects
+from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import observe
+from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.refresh._history import _COMMITS, _REFRESHES
 from airflow_provider_rfr.store.engine import open_store

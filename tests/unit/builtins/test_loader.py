@@ -16,16 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr import __version__, builtins
-from airflow_provider_rfr.builtins import (
-    BuiltinObject,
-    Column,
-    Kind,
-    Removed,
-    SinkSpec,
-    Was,
-    load_objects,
-    stable_id,
-)
+from airflow_provider_rfr.builtins import BuiltinObject, Column, Kind, Removed, SinkSpec, Was, load_objects, stable_id
 from airflow_provider_rfr.exceptions import DeclarationError
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, load, loaded, problems, write

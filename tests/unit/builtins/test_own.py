@@ -6,7 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from airflow_provider_rfr.builtins import BuiltinObject, CatalogSpec, Kind, load_objects
+from airflow_provider_rfr.builtins import BuiltinObject, Kind, load_objects
+from airflow_provider_rfr.builtins.spec import CatalogSpec
 from airflow_provider_rfr.builtins.sql.facts import declared_columns, object_reads
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import LedgerHeader

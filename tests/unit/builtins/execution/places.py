@@ -16,8 +16,9 @@ import sqlglot
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables
 
-from airflow_provider_rfr.builtins import Applied, apply, observe
+from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
 from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs
+from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Column, namespace_of

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from airflow_provider_rfr.builtins import Applied, gc
+from airflow_provider_rfr.builtins.execution.deploy import Applied
+from airflow_provider_rfr.builtins.execution.maintenance import gc
 from airflow_provider_rfr.builtins.planning.plan import summary
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Was, stable_id

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
+from airflow_provider_rfr.builtins import Kind, load_objects
 from airflow_provider_rfr.builtins.execution import maintenance
+from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import observe
+from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, stable_id
 from tests.unit.builtins.execution.places import Place
 

@@ -19,8 +19,11 @@ import duckdb
 import pytest
 import sqlglot
 
-from airflow_provider_rfr.builtins import CatalogSpec, Plan, gc, load_objects, refresh
-from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.builtins import load_objects
+from airflow_provider_rfr.builtins.execution.maintenance import gc
+from airflow_provider_rfr.builtins.execution.refresh import refresh
+from airflow_provider_rfr.builtins.planning.plan import Plan
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink
