@@ -155,7 +155,6 @@ def deployed(first: Plan) -> tuple[RegistryState, ActualState]:
             each.uuid,
             each.columns,
             query=each.sql,
-            stamp=each.contract,
         )
         for each in records
     }

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import chain, count
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid5
 
@@ -24,7 +25,6 @@ from airflow_provider_rfr.builtins.spec import (
     CatalogSpec,
     Dependency,
     Kind,
-    available_name,
     is_retired,
     namespace_of,
     present_names,
@@ -49,9 +49,9 @@ class CycleError(ValueError):
 
 
 def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) -> tuple[Node, ...]:
-    """Every node after everything that it reads; of those that could come next, the lowest rank first. Ranks differ.
+    """Every node after everything that it reads, if that has an entry of its own; of those that could come next, the
+    lowest rank first. Ranks differ.
 
-    :param reads: what each node reads; what has no entry of its own is left out
     :raises CycleError: there is no such order
     """
     nodes = sorted(reads, key=rank)
@@ -84,11 +84,8 @@ def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node
 
 @dataclass(frozen=True, slots=True)
 class DesiredObject:
-    """One object as it should be, with its final name and id, and with its recorded and its actual state.
-
-    :ivar sql: the query to execute
-    :ivar instance: id of the instance that it is generated for
-    """
+    """One object as it should be, with its final name and id, the query to execute, its recorded and its actual state,
+    and the id of the instance that it is generated for."""
 
     obj: BuiltinObject
     reads: tuple[Dependency, ...] = ()
@@ -123,10 +120,8 @@ class DesiredObject:
 
 @dataclass(frozen=True)
 class DesiredState:
-    """The desired state of all objects.
+    """The desired state of all objects, by id, what is read before its readers.
 
-    :ivar objects: by id, what is read before its readers
-    :ivar problems: by id
     :ivar kept: ids that are recorded and not declared, and not to be touched
     :ivar unlisted: templates whose instances are not listed
     """
@@ -172,7 +167,8 @@ def _declared(
             if name is None:
                 room = LONGEST_PART - _NUMBER - len(obj.name.rpartition(".")[2])
                 ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
-                name = available_name(f"{obj.name}_{ending}", taken)
+                free = (f"{obj.name}_{ending}{number}" for number in chain([""], map("_{}".format, count(1))))
+                name = next(each for each in free if each.casefold() not in taken)
                 taken.add(name.casefold())
             yield replace(obj, id=identity, name=name), instance.id
 
@@ -193,24 +189,21 @@ class Resolver:
 
     def resolve(self) -> DesiredState:
         """The desired state; a :class:`PlanError`, if objects read each other in a cycle."""
-        reads = {uuid: [read.uuid for read in each.reads if read.uuid] for uuid, each in self._resolved.items()}
+        reads = {each.key: [read.name for read in each.reads] for each in self._resolved.values()}
         try:
-            order = in_order(reads, lambda uuid: self._resolved[uuid].key)
+            order = in_order(reads, str)
         except CycleError as error:
-            names = CycleError(self._resolved[uuid].obj.name for uuid in error.cycle)
-            raise PlanError(f"objects read each other in a circle: {names}") from None
-        finished = {uuid: self._finished(uuid) for uuid in order}
+            raise PlanError(f"objects read each other in a circle: {error}") from None
+        finished = {(uuid := self._objects[key].id): self._finished(uuid) for key in order}
         # An unknown instance is not a removed one.
         templates = (each for each in self._spec.objects if each.per_instance is not None)
         unlisted = tuple(each for each in templates if each.per_instance not in self._spec.instances)
-        kept = (
+        kept = frozenset(
             each.uuid
             for each in self._recorded.objects
-            for template in unlisted
-            if each.instance is not None and instance_id(template.id, each.instance) == each.uuid
+            if each.instance and each.uuid in [instance_id(template.id, each.instance) for template in unlisted]
         )
-        problems = {uuid: tuple(found) for uuid, found in self._problems.items()}
-        return DesiredState(finished, problems, frozenset(kept), unlisted)
+        return DesiredState(finished, self._problems, kept, unlisted)
 
     def _problem(self, uuid: UUID, problem: str) -> None:
         self._problems[uuid].append(because(Why.TEXT, problem))
@@ -294,56 +287,46 @@ class Resolver:
 
     def _written_out(self, desired: DesiredObject) -> str:
         """The query without stars. They are written out when it is registered, not on each deploy, and again when a
-        column that a star stood for is dropped."""
+        column that a star stood for is dropped; so that it gives the declared columns: who declares others asks for the
+        stars of today, or for that part of them which was there when the declaration was written."""
         obj, known = desired.obj, desired.recorded
-        if known is None or known.raw_sql != obj.query:
-            sql = self._expanded(desired, {})
-        elif known.sql and known.kind is obj.kind and all(map(self._is_there, known.deps)):
-            sql = known.sql
+        same = known if known is not None and known.raw_sql == obj.query else None
+        if same is not None and same.sql and same.kind is obj.kind and all(map(self._is_there, same.deps)):
+            sql = same.sql
         else:
-            sql = self._expanded(desired, {each.name: each.columns for each in known.deps})
+            sql = self._expanded(desired, {each.name: each.columns for each in same.deps} if same is not None else {})
         # What was recorded gave the columns.
         is_recorded = known is not None and (known.sql, known.columns) == (sql, obj.columns)
-        return sql if not obj.columns or sql == obj.query or is_recorded else self._with_columns(desired, sql)
-
-    def _is_there(self, read: Dependency) -> bool:
-        """Whether it has all columns that are read of it, as far as that is known."""
-        now = _folded(self._columns(read.name))
-        return read.columns is None or now is None or {*read.columns}.issubset(now)
-
-    def _with_columns(self, desired: DesiredObject, sql: str) -> str:
-        """Written out so that it gives the declared columns: who declares others asks for the stars of today, or for
-        that part of them which was there when the declaration was written."""
-        names = [each.name for each in desired.obj.columns]
-        given, declared = self._outputs(desired, sql), _folded(names)
+        given = None if not obj.columns or sql == obj.query or is_recorded else self._outputs(desired, sql)
+        names = [each.name for each in obj.columns]
+        declared = _folded(names)
         if given is None or _folded(given) == declared:
             return sql
         for seen in ({}, {each.name: declared for each in desired.reads}):
-            text = self._expanded(desired, seen, declared or ())
+            text = self._expanded(desired, seen, declared)
             if _folded(self._outputs(desired, text)) == declared:
                 return text
         problem = f"its columns are {', '.join(names)}, and its query gives {', '.join(given)}"
         self._problem(desired.uuid, f"{problem}; write them alike, in the same order")
         return sql
 
+    def _is_there(self, read: Dependency) -> bool:
+        """Whether it has all columns that are read of it, as far as that is known."""
+        now = self._columns(read.name)
+        return read.columns is None or now is None or {*read.columns}.issubset(_folded(now))
+
     def _expanded(
         self, desired: DesiredObject, seen: Mapping[str, Sequence[str] | None], order: Sequence[str] = ()
     ) -> str:
-        """With its stars written out.
-
-        :param seen: columns that a star expands to, by table; of a table that is not there, all
-        :param order: of the query's columns: a view that it reads may keep the order of when it was registered
-        """
+        """With its stars written out: to the columns ``seen`` of each table, all of one that is not there; in this
+        order of the query's columns, for a view that it reads may keep the order of when it was registered."""
 
         def columns_of(name: str) -> tuple[str, ...] | None:
             """Columns that were there when the stars were written out, by the names that they have now."""
             now, before, obj = self._columns(name), seen.get(name), self._objects.get(name)
             if now is None or before is None:
                 return now
-            stay = {*before}
-            for column in obj.columns if obj is not None else ():
-                if any((was.name or "").casefold() in before for was in column.was):
-                    stay.add(column.name.casefold())
+            stay = {*before, *_folded(present_names(before, obj.columns if obj is not None else ()))}
             return tuple(each for each in now if each.casefold() in stay)
 
         query = desired.obj.query or ""
@@ -370,5 +353,5 @@ class Resolver:
             return None
 
 
-def _folded(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(name.casefold() for name in names)
+def _folded(names: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(name.casefold() for name in names or ())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import chain, count
-from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID, uuid5
 
@@ -18,7 +16,6 @@ from airflow_provider_rfr.sinks.spec import SinkSpec
 _NAMESPACE: Final = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 RETIRED: Final = "__g"
 """Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
-_RETIRED_NAME: Final = re.compile(rf"{RETIRED}[0-9a-f]{{8}}$", re.IGNORECASE)
 _MOST_COMPARED: Final = 500
 LONGEST_PART: Final = 100
 """Characters of one part of a name: catalogs take 128, and a suffix has to fit too."""
@@ -39,10 +36,6 @@ STORED = frozenset({Kind.TABLE, Kind.MATERIALIZED_VIEW, Kind.SOURCE, Kind.LOG})
 """Kinds with an Iceberg table behind them."""
 QUERIED = frozenset({Kind.VIEW, Kind.MATERIALIZED_VIEW})
 """Kinds whose contents are a query."""
-
-
-def no_entries() -> Mapping[str, Any]:
-    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +81,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An object that another one reads, by its name as it is compared.
+    """An object that another one reads, by its name as it is compared; without an id, it is not one of ours, or was not
+    looked up.
 
-    :ivar uuid: None for what is not one of ours, and as long as it was not looked up
     :ivar columns: those that are used, sorted, as they are compared; some too many where a query does not say whose a
         column is. None: all, or it can't be known
     """
@@ -144,7 +137,7 @@ class BuiltinObject(Named):
     keep: bool | str = True
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=no_entries)
+    properties: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
     owner: str | None = None
     query: str | None = None
@@ -167,17 +160,13 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class CatalogSpec:
-    """Everything that is declared.
-
-    :ivar version: of the code that declares it
-    :ivar objects: sorted by name, as is what is ``removed``
-    :ivar instances: by what ``per_instance`` names; a name that is not there is one of whose instances nothing is known
-    """
+    """Everything that this version of the code declares, sorted by name; and instances by what ``per_instance`` names.
+    Of a name that is not there, the instances are not known."""
 
     project: str
     version: str
     objects: tuple[BuiltinObject, ...]
-    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=no_entries)
+    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=dict)
     removed: tuple[Removed, ...] = ()
 
     def by_key(self) -> dict[str, BuiltinObject]:
@@ -201,7 +190,7 @@ def namespace_of(name: str) -> str:
 
 
 def is_retired(name: str) -> bool:
-    return _RETIRED_NAME.search(name) is not None
+    return re.search(rf"{RETIRED}[0-9a-f]{{8}}$", name, re.IGNORECASE) is not None
 
 
 def name_problem(name: str) -> str | None:
@@ -217,15 +206,6 @@ def name_problem(name: str) -> str | None:
     if is_retired(name):
         return f"{name!r} ends like the tables that a deploy puts aside"
     return None
-
-
-def available_name(base: str, taken: Container[str]) -> str:
-    """``base``, or the first of ``base_1``, ``base_2`` ... that is not taken; those are names as they are compared.
-
-    Record it before anything is created under it: after a rename of what it was made from, it would come out different.
-    """
-    numbered = (f"{base}_{number}" for number in count(1))
-    return next(name for name in chain([base], numbered) if name.casefold() not in taken)
 
 
 def nearest(name: str, names: Iterable[str], *, show: int = 20) -> str:

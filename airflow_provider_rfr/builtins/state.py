@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named, no_entries
+from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named
 from airflow_provider_rfr.sinks.spec import SinkState
 
 Value = TypeVar("Value")
@@ -36,11 +37,10 @@ def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
     from pydantic import ValidationError
 
     try:
-        decoded: Value = _adapter(cast(Any, kind)).validate_python(document)
+        return cast(Value, _adapter(cast(Any, kind)).validate_python(document))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return decoded
 
 
 @cache
@@ -68,6 +68,8 @@ STAMP: Final = "rfr.contract"
 """Property: digest of the columns' contract, written in the same commit as they are."""
 STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
+TOKEN: Final = "rfr.token"
+"""Property: token of the lease under which it was changed last."""
 DONE: Final = "rfr.done"
 """Property: what the object was brought to, see :func:`done_mark`: after a deploy that died, nothing is done twice."""
 BRIDGED: Final = "rfr.bridged"
@@ -81,6 +83,12 @@ and the registry's revision that it was planned from. As long as the registry is
 finish, and the record does not know what it did."""
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and as in :data:`WAS`."""
+
+
+def token_of(properties: Mapping[str, str]) -> int:
+    """Of the lease under which something was changed last; 0 if none is known."""
+    text = properties.get(TOKEN, "")
+    return int(text) if text.isdigit() else 0
 
 
 def broken_mark(query: str, why: str) -> str:
@@ -105,7 +113,7 @@ def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequen
 class RecordedObject(Named):
     """An object as the last deploy that changed it left it: what was declared, and what became of it.
 
-    :ivar contract: digest of the columns' contract, as is :attr:`LiveObject.stamp`
+    :ivar contract: digest of the columns' contract, as is the property :data:`STAMP`
     :ivar definition: what a source reads or a sink sends, without secrets
     :ivar canonicalizer: what read the query; another one may find other ``deps`` in the same text
     :ivar raw_sql: the query as its author wrote it; ``sql``: as it was executed, its stars written out
@@ -128,7 +136,7 @@ class RecordedObject(Named):
     sql: str | None = None
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=no_entries)
+    properties: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
     owner: str | None = None
     instance: str | None = None
@@ -186,10 +194,9 @@ class LiveObject(Named):
     marker: UUID | None = None
     columns: tuple[Column, ...] = ()
     constraints: Constraints | None = None
-    properties: Mapping[str, str] = field(default_factory=no_entries)
+    properties: Mapping[str, str] = field(default_factory=dict)
     rows: int | None = None
     bytes: int | None = None
-    stamp: str | None = None
     query: str | None = None
     names: Mapping[str, Sequence[str]] | None = None
 
@@ -221,21 +228,17 @@ class UserView(Named):
 
 @dataclass(frozen=True)
 class ActualState:
-    """The catalog.
-
-    :ivar objects: everything in it, also of users, and retired tables; by name as it is compared
-    :ivar unfinished: ids of objects that a deploy which did not finish began to change
-    """
+    """The catalog: everything in it, also of users, and retired tables, by name as it is compared; and ids of objects
+    that a deploy which did not finish began to change."""
 
     objects: Mapping[str, LiveObject] = field(default_factory=dict)
     user_views: tuple[UserView, ...] = ()
     unfinished: frozenset[UUID] = frozenset()
 
     @cached_property
-    def by_marker(self) -> dict[UUID, tuple[LiveObject, ...]]:
-        """What carries our markers, by them; several if one is retired."""
-        found: dict[UUID, list[LiveObject]] = {}
-        for each in self.objects.values():
-            if each.marker is not None:
-                found.setdefault(each.marker, []).append(each)
-        return {marker: tuple(sorted(each, key=lambda one: one.key)) for marker, each in found.items()}
+    def by_marker(self) -> Mapping[UUID | None, Sequence[LiveObject]]:
+        """What carries our markers, by them and by name; several if one is retired."""
+        found = defaultdict[UUID | None, list[LiveObject]](list)
+        for each in sorted(self.objects.values(), key=lambda one: one.key):
+            found[each.marker].append(each)
+        return found

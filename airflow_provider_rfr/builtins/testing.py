@@ -25,12 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
-from airflow_provider_rfr.builtins.execution.engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.observe import entry_of, observe
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
@@ -40,6 +39,9 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.target import append_rows
 from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 
 _T = TypeVar("_T")
 
@@ -52,7 +54,7 @@ class World:
     :ivar manipulated: how many manipulations there were
     """
 
-    def __init__(self, lake: LakeSettings, store_url: str, engine: SqlEngine | None = None) -> None:
+    def __init__(self, lake: LakeSettings, store_url: str, engine: SparkSqlEngine | None = None) -> None:
         self.catalog = open_catalog(lake)
         self.store = open_store(store_url)
         self.manipulated = 0
@@ -156,21 +158,18 @@ def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
         list(pool.map(run, [world.plan(spec) for _ in range(2)]))
 
 
-Deploys = tuple[tuple[Callable[[World, CatalogSpec, random.Random], None], int], ...]
-"""How a version is deployed, and how many versions before the newest it is."""
+_Deploys = tuple[tuple[Callable[[World, CatalogSpec, random.Random], None], int], ...]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Deploys before the first manipulation, and between the two.
-
-    :ivar begins: with the version so many before the newest
-    """
+    """It begins with the version so many before the newest. Deploys before the first manipulation, and between the two,
+    are ways to deploy, each with a version as well."""
 
     name: str
     begins: int = 0
-    between: Deploys = ()
-    before: Deploys = ()
+    between: _Deploys = ()
+    before: _Deploys = ()
 
 
 _NEWEST = (upgrade, 0)

@@ -6,7 +6,7 @@ import getpass
 import json
 from argparse import Namespace
 from contextlib import closing, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.cli.common import command, moment, print_data, print_value
@@ -47,7 +47,8 @@ def apply(args: Namespace) -> None:
     if args.output not in ("json", "yaml"):
         _show(found, args)
     done = _deploy(hook, found, args)
-    if not print_data({**asdict(done), "steps": [asdict(each) for each in done.steps]}, args):
+    steps = [{"seq": each.seq, "name": each.name, "how": each.how.value} for each in done.steps]
+    if not print_data({**asdict(replace(done, steps=())), "steps": steps}, args):
         print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.builtins import Policies
     from airflow_provider_rfr.builtins.execution.deploy import Applied
-    from airflow_provider_rfr.builtins.execution.engine import SqlEngine
     from airflow_provider_rfr.builtins.execution.maintenance import Collected
     from airflow_provider_rfr.builtins.execution.refresh import Refreshed
     from airflow_provider_rfr.builtins.planning.plan import Plan
@@ -141,7 +140,7 @@ class BuiltinsHook(BaseHook):
         recorded, live = self.observe()
         return plan(self.spec, recorded, live, policies=policies)
 
-    def apply(self, plan: Plan, *, sql: SqlEngine | None = None, actor: str = "", replan: bool = False) -> Applied:
+    def apply(self, plan: Plan, *, sql: SparkSqlEngine | None = None, actor: str = "", replan: bool = False) -> Applied:
         """Apply the plan in this process.
 
         :param replan: nobody has approved the plan: if another deploy came first, do what is left
@@ -179,11 +178,13 @@ class BuiltinsHook(BaseHook):
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
-        from airflow_provider_rfr.builtins.spark.engine import SparkSettings, SparkSqlEngine
+        from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 
-        return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)))
+        return SparkSqlEngine(self.lake.settings(), settings, jars)
 
-    def refresh_views(self, names: Sequence[str] = (), *, sql: SqlEngine, force: bool = False) -> tuple[Refreshed, ...]:
+    def refresh_views(
+        self, names: Sequence[str] = (), *, sql: SparkSqlEngine, force: bool = False
+    ) -> tuple[Refreshed, ...]:
         """Refresh materialized views in this process, as they are deployed; all of the project where none is named.
 
         :raises ConfigurationError: a name is not that of a deployed materialized view

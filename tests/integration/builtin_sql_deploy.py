@@ -9,21 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_rfr.builtins.spark.engine import SparkSettings, SparkSqlEngine, open_session
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine, open_session
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
 
-SPARK = SparkSettings(
-    {
-        "spark.master": "local[2]",
-        "spark.sql.shuffle.partitions": "2",
-        # As many clusters have it; a deploy must not lose a value by it.
-        "spark.sql.ansi.enabled": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-)
+SPARK = {
+    "spark.master": "local[2]",
+    "spark.sql.shuffle.partitions": "2",
+    # As many clusters have it; a deploy must not lose a value by it.
+    "spark.sql.ansi.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 MADE_BY_US = {"rfr.object-id": "1"}
 RUNS = [Column("id", "bigint"), Column("state", "string"), Column("rows", "string"), Column("region", "string")]
 AS_NUMBER = TableChange(

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from airflow_provider_rfr.builtins.spark.engine import SparkSettings, open_session
+from airflow_provider_rfr.builtins.spark.engine import open_session
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.lake.catalog import open_catalog
 from tests.integration.builtin_sql_deploy import SPARK, lake_in
@@ -22,7 +22,7 @@ def main(folder: Path, jars: list[str]) -> None:
     lake = lake_in(folder)
     open_catalog(lake).create_namespace("ops")
     try:
-        session = open_session(lake, SparkSettings(settings, tuple(jars)))
+        session = open_session(lake, settings, jars)
         print(json.dumps({"namespaces": [row[0] for row in session.sql("SHOW NAMESPACES IN rfr").collect()]}))
     except RfrError as error:
         print(json.dumps({"error": str(error)}))

@@ -5,22 +5,20 @@ probed again, and noted as done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.builtins.desired import in_order, readers_of, release
-from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
 from airflow_provider_rfr.builtins.execution.maintenance import record_deploys
-from airflow_provider_rfr.builtins.execution.mechanisms import ReplaceRows, mechanism_of, takes_sql
+from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, ReplaceRows, Work, mechanism_of, takes_sql
 from airflow_provider_rfr.builtins.execution.observe import entry_of, fence, observe
-from airflow_provider_rfr.builtins.execution.work import Mechanism, Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind
@@ -41,24 +39,11 @@ from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_rfr.builtins.spark.engine import Outputs, SparkSqlEngine
+
 _TRIES: Final = 20
 """How often a change is repeated because another writer of the table was faster."""
 _DAY: Final = 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedStep:
-    """A step that is done; ``found``: already, by a run before this one.
-
-    :ivar evidence: what was left, e.g. ``rows`` and ``snapshot_after``
-    """
-
-    seq: int
-    uuid: UUID | None
-    name: str
-    how: str
-    found: bool = False
-    evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +53,7 @@ class Applied:
     deploy_id: str
     plan_hash: str
     state: str
-    steps: tuple[AppliedStep, ...] = ()
+    steps: tuple[Step, ...] = ()
     revision: int = 0
 
 
@@ -78,7 +63,7 @@ def apply(
     catalog: Catalog,
     store: ControlStore,
     spec: CatalogSpec,
-    sql: SqlEngine | None = None,
+    sql: SparkSqlEngine | None = None,
     actor: str = "",
     patience: float = PATIENCE,
     lease_seconds: float = SECONDS,
@@ -100,16 +85,16 @@ def apply(
     :raises LeaseLostError: another deploy took over
     """
     if (plan.project, plan.version) != (spec.project, spec.version):
-        ours, declared = f"{plan.project} {plan.version}", f"{spec.project} {spec.version}"
-        raise StalePlanError(f"the plan is for {ours}, what is declared is {declared}; plan again")
-    _check_applicable(plan)
+        declared = f"{spec.project} {spec.version}"
+        raise StalePlanError(f"the plan is for {plan.project} {plan.version}, and not for {declared}; plan again")
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
         recorded, live = observe(catalog, store, project=plan.project)
         fresh = make_plan(spec, recorded, live, policies=plan.policies)
         applied = _done_already(store, plan, fresh) if fresh.plan_hash != plan.plan_hash else None
         if applied is None:
             plan = fresh if replan else ensure_current(plan, fresh)
-            _check_applicable(plan)
+            if found := plan.stopped_by():
+                raise BlockedPlanError(found)
             work = Work(uuid4().hex, plan, spec, recorded, catalog, lease, sql)
             applied = _apply(work, store, actor, replan=replan)
     if applied.state == DeployState.DONE.value:
@@ -117,24 +102,14 @@ def apply(
     return applied
 
 
-def _check_applicable(plan: Plan) -> None:
-    if found := plan.stopped_by():
-        raise BlockedPlanError(found)
-
-
 def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied | None:
     """The result of a deploy that did this very plan, if nothing is left to do: makes ``apply`` idempotent, for the
     slower of two deploys, and for a task that died before it could return."""
     with store.read() as connection:
         last = deploys.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
-        if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
-            return None
-        done = deploys.steps_of(connection, last.deploy_id)
-    evidence = {each.seq: orjson.loads(each.evidence or "{}") for each in done}
-    steps = (
-        AppliedStep(each.seq, each.uuid, each.name, each.how.value, True, evidence[each.seq]) for each in approved.steps
-    )
-    return Applied(last.deploy_id, last.plan_hash, last.state.value, tuple(steps), last.revision or 0)
+    if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
+        return None
+    return Applied(last.deploy_id, last.plan_hash, last.state.value, approved.steps, last.revision or 0)
 
 
 def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Applied:
@@ -148,34 +123,27 @@ def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Appl
     if not (plan.steps or plan.records or plan.forgotten or newer):
         lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
         return Applied(work.deploy_id, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
-    if needing := [each.name for each in plan.steps if takes_sql(each)]:
-        _analyse(work, needing, replan=replan)
+    needing = [each.name for each in plan.steps if takes_sql(each)]
+    if needing and work.sql is None:
+        if replan:
+            raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
+        raise ConfigurationError("sql", f"{', '.join(needing[:3])} take SQL on Spark", "give an engine")
+    if needing and work.sql is not None:
+        try:
+            work.bridged.update(_analyse(work, work.sql))
+        except LeaseLostError:
+            raise
+        except RfrError as error:
+            raise DeployError(f"{error}; nothing was done") from error
     fence(work.catalog, store, lease)
     lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=lease.token, now=now))
-    with _failure_noted(work, deploys.end_deploy, DeployState.FAILED):
-        done = tuple(_run(work, step) for step in plan.steps)
-        revision = lease.write(lambda connection, now: _close(connection, now, work))
-    return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, done, revision)
+    return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, plan.steps, _finish(work))
 
 
-def _analyse(work: Work, needing: list[str], *, replan: bool) -> None:
-    """Analyse all new texts over the tables as they are going to be, before anything is touched."""
-    if work.sql is None and replan:
-        raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
-    if work.sql is None:
-        raise ConfigurationError("sql", f"{', '.join(needing[:3])} take SQL on Spark", "give an engine")
-    try:
-        work.bridged.update(_analysed(work, work.sql))
-    except LeaseLostError:
-        raise
-    except RfrError as error:
-        raise DeployError(f"{error}; nothing was done") from error
-
-
-def _analysed(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
-    """Analyse every query that the plan changes, or whose inputs it changes; returns the outputs of the present text of
-    each view that is bridged, over what it is going to read."""
-    objects = {each.uuid: each for each in work.objects.values()}
+def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
+    """Analyse every query that the plan changes, or whose inputs it changes, over the tables as they are going to be;
+    returns the outputs of the present text of each view that is bridged."""
+    objects = work.objects
     reads = {uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()}
     order = in_order(reads, lambda uuid: (objects[uuid].key, uuid))
     changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), order, reads)
@@ -188,48 +156,43 @@ def _analysed(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
             needed.update(reads[uuid])
     here = [objects[uuid] for uuid in order if uuid in needed]
     tables = {each.name: each.columns for each in here if each.kind in STORED and each.columns}
-    queries = [
-        AnalysedQuery(each.name, each.sql, tuple(one.name for one in each.columns), is_view=each.kind is Kind.VIEW)
-        for each in here
-        if each.sql and (each.kind is Kind.VIEW or each.uuid in asked)
-    ]
-    texts = [AnalysedQuery(each.name, str(each.details["sql"]), optional=True) for each in bridges]
-    found = sql.analyse(tables, [*queries, *texts]) if queries or texts else []
-    for step in work.plan.steps:
-        if step.how is Action.REWRITE:
-            _analyse_rewrite(work, sql, step)
-    outputs = zip(bridges, found[len(queries) :], strict=True)
-    return {step.name.casefold(): each for step, each in outputs if each is not None}
+    queries = [each for each in here if each.sql and (each.kind is Kind.VIEW or each.uuid in asked)]
+    texts = {each.name: str(each.details["sql"]) for each in bridges}
+    outputs = sql.analyse(tables, queries, texts) if queries or texts else {}
+    for rewrite in (ReplaceRows(work, each) for each in work.plan.steps if each.how is Action.REWRITE):
+        # It may get its name only in an earlier step, so what is there now is looked for by its recorded name.
+        known = work.recorded.by_uuid.get(rewrite.record.uuid)
+        table = work.table(known.name if known is not None else rewrite.name) or work.table(rewrite.name)
+        if table is not None:
+            columns = [Column(each.name, each.type) for each in table.entry.columns]
+            sql.analyse({rewrite.name: columns}, [replace(rewrite.record, columns=(), sql=rewrite.query(table))], {})
+    return outputs
 
 
-def _analyse_rewrite(work: Work, sql: SqlEngine, step: Step) -> None:
-    # The table may get its name only in an earlier step, so what is there now is looked for by its recorded name.
-    known = work.recorded.by_uuid.get(step.uuid) if step.uuid is not None else None
-    table = work.table(known.name if known is not None else step.name) or work.table(step.name)
-    if table is not None:
-        columns = tuple(Column(each.name, each.type) for each in table.entry.columns)
-        sql.analyse({step.name: columns}, [AnalysedQuery(step.name, ReplaceRows(work, step).query(table))])
-
-
-@contextmanager
-def _failure_noted(work: Work, end: Callable[..., None], *of: Any) -> Iterator[None]:
-    """If it fails, note why in the journal."""
+def _finish(work: Work) -> int:
+    """Do all steps, and write the registry; if one fails, note why in the journal. Returns the registry's revision."""
+    failing: Step | None = None
     try:
-        yield
+        for failing in work.plan.steps:
+            _run(work, failing)
+        failing = None
+        return work.lease.write(lambda connection, now: _close(connection, now, work))
     except Exception as error:
-        message = _message(error)
+        said: dict[str, Any] = {"error": str(error) if isinstance(error, RfrError) else type(error).__name__}
+
+        def note(connection: Connection, now: int) -> None:
+            if failing is not None:
+                deploys.end_step(connection, work.deploy_id, failing.seq, StepState.FAILED, now=now, **said)
+            deploys.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, **said)
+
         # A second error must not hide the first one.
         with suppress(DeployError, DBAPIError):
-            work.lease.write(lambda connection, now: end(connection, work.deploy_id, *of, now=now, error=message))
+            work.lease.write(note)
         raise
 
 
-def _message(error: Exception) -> str:
-    return str(error) if isinstance(error, RfrError) else type(error).__name__
-
-
-def _run(work: Work, step: Step) -> AppliedStep:
-    """Do the step, and note what becomes of it."""
+def _run(work: Work, step: Step) -> None:
+    """Do the step, and note that it is begun, and done."""
     mechanism = mechanism_of(work, step)
 
     def start(connection: Connection, now: int) -> None:
@@ -246,21 +209,19 @@ def _run(work: Work, step: Step) -> AppliedStep:
         deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=shown)
 
     try:
-        with _failure_noted(work, deploys.end_step, step.seq, StepState.FAILED):
-            found = bool(mechanism.probe())
-            work.lease.write(start)
-            if not found:
-                _do(work, mechanism)
-            if mechanism.probe() is False:
-                raise mechanism.refused("the catalog does not show its change")
-            evidence = mechanism.evidence()
-            work.lease.write(end)
-            return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, evidence)
+        done = mechanism.probe()
+        work.lease.write(start)
+        if not done:
+            _do(work, mechanism)
+        if mechanism.probe() is False:
+            raise mechanism.refused("the catalog does not show its change")
+        evidence = mechanism.evidence()
+        work.lease.write(end)
     except DeployError:
         raise
     except Exception as error:
-        problem = _message(error)
-        problem += "" if isinstance(error, RfrError) else f": {str(error).partition(chr(10))[0][:300]}"
+        problem = str(error).partition("\n")[0][:300]
+        problem = str(error) if isinstance(error, RfrError) else f"{type(error).__name__}: {problem}"
         raise mechanism.refused(problem, "") from error
 
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from airflow_provider_rfr.builtins import state
-from airflow_provider_rfr.builtins.execution.engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
-from airflow_provider_rfr.builtins.execution.work import TOKEN
 from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import Kind, is_retired, nearest
+from airflow_provider_rfr.builtins.spec import Kind, nearest
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError
 from airflow_provider_rfr.lake.commits import append_once
@@ -29,6 +27,8 @@ from airflow_provider_rfr.store.leases import Lease, acquire
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+
 _log = logging.getLogger(__name__)
 _MIGRATIONS: Final = "rfr_system.migration_history"
 _OVER: Final = {"done": "done", "abandoned": "failed"}
@@ -36,11 +36,8 @@ _OF_DEPLOY: Final = ("deploy_id", "project", "from_version", "to_version", "base
 
 
 def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
-    """Add each step of the project's newest finished deploys to the package's history, once.
-
-    That includes a deploy whose process died before it could do so. A history that can't be written is only a warning:
-    the deploy itself is done.
-    """
+    """Add each step of the project's newest finished deploys to the package's history, once; also of one whose process
+    died before it could do so. A history that can't be written is only a warning: the deploy itself is done."""
     try:
         with store.read() as connection:
             over = [each for each in deploys.history(connection, project) if each.state in _OVER]
@@ -60,7 +57,7 @@ def plan_of(deploy: deploys.Deploy) -> Plan | None:
 
 def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> Iterator[dict[str, Any]]:
     same, plan = {name: getattr(deploy, name) for name in _OF_DEPLOY}, plan_of(deploy)
-    planned = {} if plan is None else {each.seq: each for each in plan.steps}
+    planned = {each.seq: each for each in plan.steps} if plan is not None else {}
     yield {**same, **_outcome(deploy), "seq": 0, "state": _OVER[deploy.state]}
     for each in steps:
         evidence = orjson.loads(each.evidence or "{}")
@@ -81,19 +78,13 @@ def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> It
 
 
 def _outcome(each: deploys.Deploy | deploys.JournalStep) -> dict[str, Any]:
-    times = {"started_at": each.started_at, "ended_at": each.ended_at}
-    moments = {name: None if time is None else instant(time) for name, time in times.items()}
-    return {**moments, "attempts": each.attempts, "error": each.error}
+    started, ended = (None if time is None else instant(time) for time in (each.started_at, each.ended_at))
+    return {"started_at": started, "ended_at": ended, "attempts": each.attempts, "error": each.error}
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection of garbage did.
-
-    :ivar deleted: names of deleted tables
-    :ivar kept: names of what has to wait, with why
-    :ivar failed: names of what could not be deleted, with why; they are tried again
-    """
+    """Names of tables that were deleted; that have to wait, and why; that could not be deleted, and are tried again."""
 
     deleted: tuple[str, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -110,20 +101,16 @@ def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
         with store.read() as connection:
             now = store.now(connection)
             queue = deploys.queued(connection, project)
-            current = {each.key for each in read_recorded(connection, project).objects}
             unfinished = deploys.unfinished_ids(connection, project)
             needed = needed_physicals(connection)
         for each in queue:
-            name = each.physical
             if each.not_before > now:
                 outcome, why = "kept", "its time has not come"
             elif each.deploy_id in unfinished:
-                outcome, why = "kept", "its deploy did not finish, and may continue with it"
-            elif name.casefold() in current or not is_retired(name):
-                outcome, why = "kept", "it is in use"
+                outcome, why = "kept", "its deploy did not finish, and the next one may need it"
             else:
                 outcome, why = _delete(catalog, lease, each, needed)
-            outcomes[outcome][name] = why
+            outcomes[outcome][each.physical] = why
     return Collected(tuple(outcomes["deleted"]), outcomes["kept"], outcomes["failed"])
 
 
@@ -149,19 +136,17 @@ def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collec
         return "failed", problem
 
 
-_OF_STEPS: Final = (state.PROJECT, state.DEPLOY, state.STAMP, state.STEP, state.DONE, state.WAS, state.EMPTIED)
-_MARKS: Final = (MARKER, TOKEN, *_OF_STEPS)
+_OF_STEPS: Final = (state.DEPLOY, state.STEP, state.TOKEN, state.DONE, state.WAS, state.EMPTIED)
+_MARKS: Final = (MARKER, state.PROJECT, state.STAMP, *_OF_STEPS)
 
 
 def forget_objects(
-    names: Collection[str], *, project: str, catalog: Catalog, store: ControlStore, sql: SqlEngine | None = None
+    names: Collection[str], *, project: str, catalog: Catalog, store: ControlStore, sql: SparkSqlEngine | None = None
 ) -> tuple[str, ...]:
-    """Forget the objects of these names; returns the names as they were recorded. Rows and texts stay.
+    """Forget the objects of these names; returns the names as they were recorded. Rows and texts stay. Views need
+    ``sql``, because PyIceberg does not write their properties.
 
-    A crash in the middle leaves objects recorded and without their marker; calling it again finishes the work.
-
-    :param sql: needed for views, whose properties PyIceberg does not write
-    """
+    A crash in the middle leaves objects recorded and without their marker; calling it again finishes the work."""
     with acquire(store, project) as lease:
         with store.read() as connection:
             recorded = read_recorded(connection, project)
@@ -185,7 +170,7 @@ def forget_objects(
     return tuple(each.name for each in leaving)
 
 
-def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None) -> None:
+def _unmark(catalog: Catalog, obj: RecordedObject, sql: SparkSqlEngine | None) -> None:
     if obj.kind is Kind.VIEW and sql is not None:
         sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
         return

@@ -1,4 +1,4 @@
-"""The mechanism of each action: how its step is probed, done, and shown to be done.
+"""The deploy itself, and the mechanism of each action: how its step is probed, done, and shown to be done.
 
 Columns, rows and marks of a table change in one Iceberg commit. If another writer commits while rows are computed, the
 commit fails and what that writer added is computed as well. So no row is lost, and no reader ever sees columns without
@@ -8,31 +8,171 @@ their rows. A view gets its marks in the same statement; a user's view gets none
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import pyarrow as pa
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.execution.refresh import files_family, inputs_summary
-from airflow_provider_rfr.builtins.execution.work import TOKEN, Mechanism, Work
-from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.spec import Kind
-from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, MARKER, STEP, broken_mark, encode
-from airflow_provider_rfr.exceptions import LeaseLostError
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
+from airflow_provider_rfr.builtins.spec import RETIRED, STORED, CatalogSpec, Kind
+from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, DEPLOY, MARKER, STEP, TOKEN, RecordedObject
+from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
-from airflow_provider_rfr.lake.inventory import COMMENT
+from airflow_provider_rfr.lake.inventory import COMMENT, ViewEntry, find_view
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
 from airflow_provider_rfr.lake.types import quoted
 from airflow_provider_rfr.sinks.registry import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store import deploys
+from airflow_provider_rfr.store.leases import Lease
 from airflow_provider_rfr.store.sinks import delete_sink
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.builtins.spark.engine import Outputs, SparkSqlEngine
+
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A deploy at work; ``bridged``: outputs that views under a change are going to have, by name."""
+
+    deploy_id: str
+    plan: Plan
+    spec: CatalogSpec
+    recorded: state.RegistryState
+    catalog: Catalog
+    lease: Lease
+    sql: SparkSqlEngine | None
+    bridged: dict[str, Outputs] = field(default_factory=dict)
+
+    @cached_property
+    def objects(self) -> dict[UUID | None, RecordedObject]:
+        """What the registry is going to hold, by id."""
+        kept = (each for each in self.recorded.objects if each.uuid not in self.plan.forgotten)
+        return {each.uuid: each for each in (*kept, *self.plan.records)}
+
+    def retired_name(self, name: str) -> str:
+        """The name that this deploy gives to a table which it retires."""
+        return f"{name}{RETIRED}{self.deploy_id[:8]}"
+
+    def table(self, name: str) -> MigratedTable | None:
+        """A table as it is now; refused if another deploy took over, and has marked it."""
+        found = MigratedTable.load(self.catalog, name)
+        if found is not None and state.token_of(found.properties) > self.lease.token:
+            self.lease.ensure()
+        return found
+
+    def view(self, name: str) -> ViewEntry | None:
+        return find_view(self.catalog, name)
+
+
+class Mechanism:
+    """How a step is done, and how the catalog shows that it is. The journal is never asked."""
+
+    def __init__(self, work: Work, step: Step) -> None:
+        self.work = work
+        self.step = step
+        self.name = step.name
+
+    def probe(self) -> bool | None:
+        """Whether it is done; None: the catalog can't show it, and it is done again."""
+        raise NotImplementedError
+
+    def do(self) -> None:
+        """Do it; may be called again after it was called, in part or whole."""
+        raise NotImplementedError
+
+    def evidence(self) -> dict[str, Any]:
+        """Figures of the finished step for the journal, as JSON."""
+        table = self.work.table(self.name) if self.step.kind in STORED else None
+        if table is None:
+            return {}
+        return {"rows": table.entry.rows, "snapshot_after": table.tagged_snapshot(MIGRATION_TAG, self.work_id)}
+
+    def settle(self, connection: Connection, now: int) -> None:
+        """Write to the store in the transaction in which the step is marked as done."""
+
+    @property
+    def record(self) -> RecordedObject:
+        """What the step's object is going to be."""
+        return self.work.objects[self.step.uuid]
+
+    @property
+    def engine(self) -> SparkSqlEngine:
+        assert self.work.sql is not None, "looked for before the first step"
+        return self.work.sql
+
+    @property
+    def work_id(self) -> str:
+        """The step's, in the properties and snapshots that it writes."""
+        return f"{self.work.deploy_id}/{self.step.seq}"
+
+    def refused(self, problem: str, remedy: str = "plan again") -> StepError:
+        return StepError(self.name, self.step.how.value, problem, remedy)
+
+    def is_done(self, properties: Mapping[str, str]) -> bool:
+        """Whether what has these properties carries the step's mark; refused if it is not the object."""
+        if not self.is_ours(properties) and (MARKER in properties or self.step.how is not Action.ADOPT):
+            raise self.refused("what has the name does not carry our marker: no deploy made it")
+        return self.is_marked(properties)
+
+    def is_ours(self, properties: Mapping[str, str]) -> bool:
+        return properties.get(MARKER) == str(self.step.uuid)
+
+    def is_marked(self, properties: Mapping[str, str]) -> bool:
+        return self.is_ours(properties) and properties.get(STEP) == self.work_id
+
+    def marks(self) -> dict[str, str]:
+        """The properties that name the deploy and the step which changed the object last."""
+        return {DEPLOY: self.work.deploy_id, STEP: self.work_id, TOKEN: str(self.work.lease.token)}
+
+    def properties(self) -> dict[str, str]:
+        """All properties that the object's table or view is to have."""
+        record, base = self.record, self.work.plan.base_revision
+        found = {
+            **_declared(record),
+            MARKER: str(record.uuid),
+            state.PROJECT: self.work.plan.project,
+            state.STAMP: record.contract,
+            **self.marks(),
+            state.DONE: state.done_mark(base, record, self._inputs()),
+        }
+        if self.step.kind in STORED:
+            found[state.WAS] = state.was_mark(base, record.columns)
+            if self.step.how in (Action.CREATE, Action.REPLACE_EMPTY):
+                found[state.EMPTIED] = f"{base}/{self.work.deploy_id}"
+        return found
+
+    def unset(self) -> list[str]:
+        """Properties that an earlier deploy wrote and that are no longer declared."""
+        before = self.work.recorded.by_uuid.get(self.record.uuid)
+        return [] if before is None else sorted(_declared(before).keys() - _declared(self.record).keys())
+
+    def _inputs(self) -> list[tuple[UUID, str]]:
+        """Ids of what the object reads, with the last step of each."""
+        found = []
+        for each in self.record.deps:
+            if (read := self.work.objects.get(each.uuid)) is not None:
+                held = self.work.view(read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
+                found.append((read.uuid, held.properties.get(STEP, "") if held is not None else ""))
+        return found
+
+
+def _declared(record: RecordedObject) -> dict[str, str]:
+    """Properties of a table or view that its declaration gives."""
+    said = {COMMENT: record.comment, "owner": record.owner, **record.properties}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 class TableStep(Mechanism):
@@ -44,13 +184,6 @@ class TableStep(Mechanism):
 
     def probe(self) -> bool:
         return self.is_done(self.table().properties)
-
-    def evidence(self) -> dict[str, Any]:
-        table = self.work.table(self.name)
-        if table is None:
-            return {}
-        found = {"rows": table.entry.rows, "snapshot_after": table.tagged_snapshot(MIGRATION_TAG, self.work_id)}
-        return {name: value for name, value in found.items() if value is not None}
 
     def change(self) -> TableChange:
         """What becomes of the table besides its rows; with the marks, which are a part of the same commit."""
@@ -207,7 +340,7 @@ def _listed_objects(work: Work) -> list[dict[str, Any]]:
     stepped = {each.uuid for each in work.plan.steps}
     return [
         {
-            **encode(obj),
+            **state.encode(obj),
             "id": str(obj.uuid),
             "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
             "project": work.plan.project,
@@ -230,8 +363,19 @@ class ViewStep(Mechanism):
 
 
 class DefineView(ViewStep):
+    """Define the view; a user's view keeps its properties and comment, and does not become ours."""
+
     def do(self) -> None:
-        self.engine.create_view(self.name, str(self.step.details["sql"]), self.properties(), self.record.columns)
+        text = str(self.step.details["sql"])
+        if not self.step.user:
+            self.engine.create_view(self.name, text, self.properties(), self.record.columns)
+            return
+        view = self.work.view(self.name)
+        said = {} if view is None else view.properties
+        if MARKER in said:
+            raise self.refused("it is not a user's view any more")
+        kept = {name: value for name, value in said.items() if name not in (BRIDGED, BROKEN)}
+        self.engine.create_view(self.name, text, kept)
 
 
 class DescribeView(DefineView):
@@ -250,7 +394,7 @@ class BridgeView(ViewStep):
     and can be read before and after the change. A user's own text is kept in a property."""
 
     def do(self) -> None:
-        view, outputs = self.work.view(self.name), self.work.bridged.get(self.name.casefold())
+        view, outputs = self.work.view(self.name), self.work.bridged.get(self.name)
         if view is not None and outputs is not None:
             text = str(self.step.details["sql"])
             casts = ", ".join(f"CAST({quoted(name)} AS {type}) AS {quoted(name)}" for name, type in outputs)
@@ -261,22 +405,10 @@ class BridgeView(ViewStep):
             self.engine.set_view_properties(self.name, self.marks())
 
 
-class RebindUsersView(ViewStep):
-    """Define a user's view again with its own text, properties and comment; it does not become ours."""
-
-    def do(self) -> None:
-        view = self.work.view(self.name)
-        said = {} if view is None else view.properties
-        if MARKER in said:
-            raise self.refused("it is not a user's view any more")
-        kept = {name: value for name, value in said.items() if name not in (BRIDGED, BROKEN)}
-        self.engine.create_view(self.name, str(self.step.details["sql"]), kept)
-
-
 class MarkBrokenView(ViewStep):
     def do(self) -> None:
         if (view := self.work.view(self.name)) is not None:
-            mark = broken_mark(view.query, self.step.details["broken"])
+            mark = state.broken_mark(view.query, self.step.details["broken"])
             self.engine.set_view_properties(self.name, {BROKEN: mark})
 
 
@@ -309,11 +441,10 @@ class SinkStep(Mechanism):
         return None
 
     def do(self) -> None:
-        recorded = self.work.recorded
-        sink = next((each for each in recorded.sinks if each.uuid == self.step.uuid), None)
-        source = recorded.by_uuid.get(sink.source) if sink is not None else None
-        if self.step.how is Action.REMOVE and sink is not None and source is not None:
-            hold_snapshots(self.work.catalog, source.name, sink.uuid)
+        for sink in self.work.recorded.sinks:
+            source = self.work.recorded.by_uuid.get(sink.source)
+            if self.step.how is Action.REMOVE and sink.uuid == self.step.uuid and source is not None:
+                hold_snapshots(self.work.catalog, source.name, sink.uuid)
 
     def settle(self, connection: Connection, now: int) -> None:
         identity, how, details = self.step.uuid, self.step.how, self.step.details
@@ -347,13 +478,9 @@ _VIEWS: Final[dict[Action, type[Mechanism]]] = {
     **dict.fromkeys((Action.CREATE, Action.REPLACE, Action.REBIND), DefineView),
     **dict.fromkeys((Action.ADOPT, Action.METADATA), DescribeView),
     Action.BRIDGE: BridgeView,
+    Action.MARK_BROKEN: MarkBrokenView,
     Action.RENAME: RenameView,
     **dict.fromkeys((Action.DROP, Action.REMOVE), DropView),
-}
-_USERS_VIEWS: Final[dict[Action, type[Mechanism]]] = {
-    Action.REBIND: RebindUsersView,
-    Action.BRIDGE: BridgeView,
-    Action.MARK_BROKEN: MarkBrokenView,
 }
 
 
@@ -361,12 +488,10 @@ def mechanism_of(work: Work, step: Step) -> Mechanism:
     """What does the step."""
     if step.kind is Kind.SINK:
         return SinkStep(work, step)
-    of = _USERS_VIEWS if step.user else _VIEWS if step.kind is Kind.VIEW else _TABLES
-    return of[step.how](work, step)
+    return (_VIEWS if step.kind is Kind.VIEW else _TABLES)[step.how](work, step)
 
 
 def takes_sql(step: Step) -> bool:
     """Whether the step runs SQL, which takes an engine."""
-    if step.kind is Kind.VIEW or step.how is Action.REWRITE:
-        return True
-    return step.how in (Action.CREATE, Action.RECOMPUTE) and "sql" in step.details
+    computes = step.how in (Action.CREATE, Action.RECOMPUTE) and "sql" in step.details
+    return computes or step.kind is Kind.VIEW or step.how is Action.REWRITE

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
-from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
@@ -62,20 +62,16 @@ def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
         # Of a source only declared columns count: the refresh adds others, and that is not drift.
         declared = {each.name.casefold() for each in known.columns}
         columns = tuple(each for each in columns if each.name.casefold() in declared)
-    stamp = properties.get(state.STAMP)
     if isinstance(entry, ViewEntry):
-        kind = state.LiveKind.VIEW
-        return LiveObject(entry.name, kind, marker, columns, None, properties, stamp=stamp, query=entry.query)
+        return LiveObject(entry.name, state.LiveKind.VIEW, marker, columns, None, properties, query=entry.query)
     constraints = state.Constraints(entry.partitioning, entry.keys)
-    of = (state.LiveKind.TABLE, marker, columns, constraints, properties, entry.rows, entry.bytes, stamp)
+    of = (state.LiveKind.TABLE, marker, columns, constraints, properties, entry.rows, entry.bytes)
     return LiveObject(entry.name, *of, names=state.names_since(recorded.revision, properties))
 
 
 def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:
-    """What a view reads, without the catalog's name. None: its text can't be parsed here, so it may read anything.
-
-    :param known: names of tables and views, as they are compared
-    """
+    """What a view reads, without the catalog's name, of tables and views with ``known`` names, as they are compared.
+    None: its text can't be parsed here, so it may read anything."""
     if not entry.query:
         return None
     prefix = f"{catalog.casefold()}."
@@ -101,10 +97,7 @@ def _pinned(
     entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]], only: Container[str] | None = None
 ) -> tuple[str | None, bool]:
     """A user's view with its stars written out, so that it shows the same columns when it is issued again; and whether
-    its star comes last.
-
-    :param only: what its stars are to show, of what they stand for; None: all
-    """
+    its star comes last. Of what they stand for, the stars show ``only`` these; None: all."""
     prefix, namespace = f"{catalog.casefold()}.", entry.namespace or namespace_of(entry.name)
 
     def columns_of(name: str) -> tuple[str, ...] | None:
@@ -127,10 +120,9 @@ def _pinned(
 
 def _marker_of(properties: Mapping[str, str]) -> UUID | None:
     """The object that something says it is."""
-    try:
-        return UUID(properties[MARKER]) if MARKER in properties else None
-    except ValueError:
-        return None
+    with suppress(KeyError, ValueError):
+        return UUID(properties[MARKER])
+    return None
 
 
 def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
@@ -149,7 +141,7 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
 
 def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:
     table = MigratedTable.load(catalog, step.name)
-    if table is None or table.properties.get(MARKER) != step.uuid or token_of(table.properties) > step.token:
+    if table is None or table.properties.get(MARKER) != step.uuid or state.token_of(table.properties) > step.token:
         return
     lease.ensure()
-    table.alter(TableChange(properties={TOKEN: str(lease.token)}))
+    table.alter(TableChange(properties={state.TOKEN: str(lease.token)}))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import in_order
-from airflow_provider_rfr.builtins.execution.engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.observe import read_recorded, view_reads
 from airflow_provider_rfr.builtins.spec import Dependency, Kind, nearest
 from airflow_provider_rfr.builtins.sql.facts import tables_below
@@ -34,6 +33,8 @@ from airflow_provider_rfr.store.engine import ControlStore
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+
 log = logging.getLogger(__name__)
 _INPUTS: Final = "rfr.inputs"
 """In a snapshot's summary: JSON, snapshot by name of each table that was read, null for one that never had a row."""
@@ -42,10 +43,7 @@ _TRIES: Final = 3
 
 def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], catalog: Catalog) -> dict[str, str]:
     """What the summary of a commit says of the tables that its rows come from; empty if one of them can't be told. To
-    be called before they are read: what is committed to them meanwhile then counts as not read.
-
-    :param objects: all of the registry, by name as it is compared
-    """
+    be called before they are read: what is committed to them meanwhile then counts as not read."""
     snapshots: dict[str, int | None] = {}
 
     def names(reads: Sequence[Dependency]) -> list[str]:
@@ -70,20 +68,15 @@ def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], c
 
 
 def files_family(identity: UUID, since: str) -> str:
-    """The prefix of the names of files with an object's rows: the same for each process that tries, until one commits.
-    So files of a dead one are collected, and files of a commit never are.
-
-    :param since: a value that changes with the commit
-    """
+    """The prefix of the names of files with an object's rows: the same for each process that tries, until one commits
+    and ``since`` changes. So files of a dead one are collected, and files of a commit never are."""
     return f"rfr-{hashlib.sha256(f'{identity}/{since}'.encode()).hexdigest()[:32]}-"
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What became of one materialized view; ``state``: ``refreshed``, or ``unchanged`` if nothing had come for it.
-
-    :ivar snapshot_id: its newest one, as text, because Airflow's pages round numbers of this size
-    """
+    """What became of one materialized view; ``state``: ``refreshed``, or ``unchanged`` if nothing had come for it. The
+    id of its newest snapshot is a text, because Airflow's pages round numbers of this size."""
 
     name: str
     state: str
@@ -97,7 +90,7 @@ def refresh(
     project: str,
     catalog: Catalog,
     store: ControlStore,
-    sql: SqlEngine,
+    sql: SparkSqlEngine,
     force: bool = False,
 ) -> tuple[Refreshed, ...]:
     """Refresh materialized views as they are deployed, what is read before its readers.
@@ -123,17 +116,13 @@ def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: Con
 
 
 class _Loaded(NamedTuple):
-    """A materialized view at one moment; ``summary`` is that of a commit whose rows are computed from now on."""
+    """A materialized view at one moment; ``summary`` is that of a commit whose rows are computed from now on. It is due
+    if something came since its rows were computed, or if that can't be told."""
 
     obj: RecordedObject
     table: MigratedTable
     summary: Mapping[str, str]
-
-    @property
-    def is_due(self) -> bool:
-        """Whether something came since its rows were computed, or whether that can't be told."""
-        noted = self.table.last_summary().get(_INPUTS)
-        return noted is None or noted != self.summary.get(_INPUTS)
+    is_due: bool
 
 
 class _Deployed(NamedTuple):
@@ -162,39 +151,37 @@ class _Deployed(NamedTuple):
         objects = self._objects()
         obj = objects.get(key)
         if obj is None or obj.kind is not Kind.MATERIALIZED_VIEW:
-            raise _refused(key, "a deploy has just removed it", "leave it out")
+            raise StepError(key, "refresh", "a deploy has just removed it", "leave it out")
         table = MigratedTable.load(self.catalog, obj.name)
         if table is None:
-            raise _refused(obj.name, "it is gone from the catalog", "deploy with the policy drift: repair")
+            raise StepError(obj.name, "refresh", "it is gone from the catalog", "deploy with the policy drift: repair")
         if table.properties.get(MARKER) != str(obj.uuid):
-            raise _refused(obj.name, "it does not carry our marker: no deploy made it", "plan a deploy")
+            raise StepError(obj.name, "refresh", "it does not carry our marker: no deploy made it", "plan a deploy")
         deploy = table.properties.get(DEPLOY)
         if deploy != obj.deploy_id:
             # Its rows may be those of another query already, which an older one must not take away again.
             remedy = "wait for the deploy; if it failed, deploy again"
-            raise _refused(obj.name, f"deploy {deploy} has changed it and is not finished", remedy)
-        return _Loaded(obj, table, inputs_summary(obj, objects, self.catalog))
+            raise StepError(obj.name, "refresh", f"deploy {deploy} has changed it and is not finished", remedy)
+        summary, noted = inputs_summary(obj, objects, self.catalog), table.last_summary().get(_INPUTS)
+        return _Loaded(obj, table, summary, noted is None or noted != summary.get(_INPUTS))
 
 
-def _refused(name: str, problem: str, remedy: str) -> StepError:
-    return StepError(name, "refresh", problem, remedy)
-
-
-def _refresh(deployed: _Deployed, name: str, sql: SqlEngine, force: bool) -> Refreshed:
+def _refresh(deployed: _Deployed, name: str, sql: SparkSqlEngine, force: bool) -> Refreshed:
     """Refresh one; start again when another refresh, or a deploy, committed first."""
     for _ in range(_TRIES):
         found = deployed.load(name)
         if not force and not found.is_due:
-            entry = found.table.entry
             log.info("%s: nothing came since its rows were computed", found.obj.name)
-            return Refreshed(found.obj.name, "unchanged", entry.rows, str(entry.snapshot_id))
+            return Refreshed(found.obj.name, "unchanged", found.table.entry.rows, str(found.table.snapshot_id))
         with suppress(CommitConflictError):
             return _compute(deployed.catalog, found, sql)
         log.info("%s: others committed while its rows were computed; starting again", found.obj.name)
-    raise _refused(name, f"others committed {_TRIES} times while its rows were computed", "run it again later")
+    raise StepError(
+        name, "refresh", f"others committed {_TRIES} times while its rows were computed", "run it again later"
+    )
 
 
-def _compute(catalog: Catalog, found: _Loaded, sql: SqlEngine) -> Refreshed:
+def _compute(catalog: Catalog, found: _Loaded, sql: SparkSqlEngine) -> Refreshed:
     """Compute the rows and commit them; then delete files of dead refreshes, and expire snapshots: each refresh leaves
     a copy of all rows. Nothing is changed where the table is no longer as it was loaded."""
     obj, table, change = found.obj, found.table, TableChange()

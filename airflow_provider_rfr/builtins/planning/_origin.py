@@ -14,8 +14,8 @@ from airflow_provider_rfr.builtins.desired import DesiredObject, relation
 from airflow_provider_rfr.builtins.planning._decision import FORMAT, States, same_names
 from airflow_provider_rfr.builtins.planning.columns import Change, diff_columns, folded, pending_renames
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Was, no_entries
-from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Was
+from airflow_provider_rfr.builtins.state import DEPLOY, STAMP, LiveKind, LiveObject, RecordedObject
 
 _BY_HAND = {
     Change.ADD: Why.COLUMN_ADDED,
@@ -53,7 +53,7 @@ class Origin:
     adopted: bool = False
     rewrite_text: bool = False
     told: bool = True
-    moved: Mapping[str, str] = field(default_factory=no_entries)
+    moved: Mapping[str, str] = field(default_factory=dict)
 
 
 def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> Origin:
@@ -137,7 +137,7 @@ def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, polic
 def is_unfinished(known: RecordedObject, live: LiveObject) -> bool:
     """Whether a deploy changed it and did not get as far as the registry."""
     by_another = known.deploy_id and live.properties.get(DEPLOY, known.deploy_id) != known.deploy_id
-    return bool(by_another) or live.stamp not in (None, known.contract)
+    return bool(by_another) or live.properties.get(STAMP) not in (None, known.contract)
 
 
 def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> Iterator[Reason]:

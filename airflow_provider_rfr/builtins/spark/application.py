@@ -8,14 +8,13 @@ import json
 import logging
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from airflow_provider_rfr.builtins.declaration.loader import load_objects
 from airflow_provider_rfr.builtins.execution.deploy import apply
@@ -23,8 +22,8 @@ from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.execution.refresh import refresh
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spark.engine import SparkSettings, SparkSqlEngine
-from airflow_provider_rfr.builtins.spec import CatalogSpec, nearest
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.spec import CatalogSpec
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
@@ -36,7 +35,6 @@ log = logging.getLogger("airflow_provider_rfr")
 # YAML's true is "true" for Spark and for PyIceberg.
 _Setting = Annotated[str, BeforeValidator(lambda said: str(said).lower() if isinstance(said, bool) else said)]
 _Plan = Annotated[Plan, BeforeValidator(lambda said: Plan.from_json(said) if isinstance(said, Mapping) else said)]
-_OF_DEPLOY = frozenset({"version", "objects", "spec", "policies", "plan", "actor"})
 
 
 class _Part(BaseModel):
@@ -70,7 +68,7 @@ class MigrationDocument(_Part):
     :ivar objects: YAML files and folders of declarations; what the package and entry points declare comes besides
     :ivar spec: what is declared, in the place of ``objects``, where the files are not on the driver's machine
     :ivar plan: what to do; None: what a plan of now says
-    :ivar refresh: refresh these materialized views, all if it names none, and deploy nothing; None: deploy
+    :ivar refresh: deploy nothing, and refresh these materialized views, or all of the project if it names none
     :ivar run: of the operator: the process without which the driver is to end
     """
 
@@ -88,20 +86,8 @@ class MigrationDocument(_Part):
     jars: tuple[str, ...] = ()
     run: _Run = _Run()
 
-    @model_validator(mode="after")
-    def _one_work(self) -> MigrationDocument:
-        given = self.model_fields_set
-        if {"spec", "objects"} <= given:
-            raise ConfigurationError("spec", "can't be combined with objects", "give one of the two")
-        if self.refresh is not None and (both := sorted(given & _OF_DEPLOY)):
-            raise ConfigurationError("refresh", f"can't be combined with {both[0]}", "a refresh runs what is deployed")
-        return self
-
     def catalog_spec(self) -> CatalogSpec:
-        """What is declared.
-
-        :raises DeclarationError: with every mistake
-        """
+        """What is declared; a :class:`DeclarationError` with every mistake."""
         return self.spec or load_objects(*self.objects, project=self.project, version=self.version)
 
 
@@ -115,19 +101,13 @@ def read_document(path: Path) -> MigrationDocument:
         document = MigrationDocument.model_validate(read_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
-        raise ConfigurationError.of(_problem(each["loc"], each["type"], each["msg"]) for each in found) from None
+        places = (".".join(map(str, each["loc"])) or "config" for each in found)
+        raise ConfigurationError.of(map(Problem, places, (each["msg"] for each in found))) from None
     except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
     return document.model_copy(update={"objects": tuple(path.parent / each for each in document.objects)})
-
-
-def _problem(place: tuple[int | str, ...], kind: str, message: str) -> Problem:
-    name = ".".join(map(str, place))
-    if kind == "extra_forbidden":
-        return Problem(name, "is not a field", nearest(name, MigrationDocument.model_fields))
-    return Problem(name or "config", message)
 
 
 def main(document: MigrationDocument, *, began: float) -> int:
@@ -154,17 +134,14 @@ def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
 def _work(document: MigrationDocument) -> dict[str, Any]:
     """Do what the document says; returns the figures."""
     lake = LakeSettings(document.lake.name, document.lake.properties)
-    engine = SparkSqlEngine(lake, SparkSettings(document.spark, document.jars))
+    engine = SparkSqlEngine(lake, document.spark, document.jars)
     with closing(open_store(document.store)) as store, closing(engine) as sql:
-        catalog = open_catalog(lake)
+        where: dict[str, Any] = {"catalog": open_catalog(lake), "store": store}
         if (asked := document.refresh) is not None:
-            views = refresh(
-                asked.names, project=document.project, catalog=catalog, store=store, sql=sql, force=asked.force
-            )
+            views = refresh(asked.names, project=document.project, sql=sql, force=asked.force, **where)
             return {"views": {each.name: asdict(each) for each in views}}
         spec, plan, replan = document.catalog_spec(), document.plan, document.plan is None
         if plan is None:
-            plan = make_plan(spec, *observe(catalog, store, project=spec.project), policies=document.policies)
-        applied = apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=document.actor, replan=replan)
-    done = Counter(each.how for each in applied.steps)
-    return {**asdict(replace(applied, steps=())), "steps": len(applied.steps), "done": dict(done)}
+            plan = make_plan(spec, *observe(**where, project=spec.project), policies=document.policies)
+        applied = apply(plan, spec=spec, sql=sql, actor=document.actor, replan=replan, **where)
+    return {**asdict(replace(applied, steps=())), "steps": len(applied.steps)}

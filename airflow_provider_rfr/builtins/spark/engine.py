@@ -1,47 +1,38 @@
-"""The SQL engine on Spark with Iceberg's runtime: its session on the catalog, views, the analysis of queries, and their
-rows as data files that no commit names yet."""
+"""SQL for deploys and refreshes, on Spark with Iceberg's runtime: its session on the catalog, views, the analysis of
+queries, and their rows as data files that no commit names yet."""
 
 from __future__ import annotations
 
 import os
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlglot import exp
 
-from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
-from airflow_provider_rfr.builtins.spec import Column, namespace_of
+from airflow_provider_rfr.builtins.spec import Column, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.parse import NamedTable, parse_query, replace_tables
-from airflow_provider_rfr.builtins.state import MARKER
+from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
+from airflow_provider_rfr.lake import spark
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog, spark_sql_settings
 from airflow_provider_rfr.lake.data_files import WRITTEN, FileTarget, StoredFile, WriteRows
 from airflow_provider_rfr.lake.increments import only_appended
 from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
 from airflow_provider_rfr.lake.schema_changes import ColumnLike
-from airflow_provider_rfr.lake.spark import (
-    LOCAL,
-    application_settings,
-    identifier,
-    property_list,
-    spark_errors,
-    string_literal,
-    table_name,
-)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
 
+Outputs = Sequence[tuple[str, str]]
+"""Names and types of a query's columns, the types in Spark's words."""
 _PACKAGES: Final = "spark.jars.packages"
-_JARS: Final = "spark.jars"
 _CATALOGS: Final = "spark.sql.catalog."
-_RUNTIME: Final = "org.apache.iceberg.spark.SparkCatalog"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _OF_SESSION: Final = {
     # The text of a view is the author's, and days are the same wherever a deploy runs.
@@ -50,19 +41,6 @@ _OF_SESSION: Final = {
     # A value that can't be cast stops the deploy. Without this it became NULL, and the old value was gone.
     "spark.sql.ansi.enabled": "true",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
-    """How Spark is started where this process starts it.
-
-    :ivar settings: Spark's own, e.g. ``spark.master``
-    :ivar jars: files or addresses of Iceberg's runtime and the database's driver, for places that do not reach Maven
-        Central; empty: they are fetched from there
-    """
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-    jars: tuple[str, ...] = ()
 
 
 class _Rewritten(NamedTuple):
@@ -77,12 +55,18 @@ class _Rewritten(NamedTuple):
     files: tuple[StoredFile, ...]
 
 
-class SparkSqlEngine(SqlEngine):
-    """The engine on Spark, which is started when the first statement needs it. Not for several threads at once."""
+class SparkSqlEngine:
+    """SQL on the lake's own catalog, by Spark, which is started when the first statement needs it. Not for several
+    threads at once.
 
-    def __init__(self, lake: LakeSettings, spark: SparkSettings | None = None) -> None:
+    Names are ``namespace.name`` without the catalog; in a text, a name without a namespace is looked for in that of the
+    view or table that the text is for. Every method may be called again after a crash with the same arguments, and
+    leaves the same. What can't be run raises a :class:`SparkJobError`.
+    """
+
+    def __init__(self, lake: LakeSettings, settings: Mapping[str, str] | None = None, jars: Sequence[str] = ()) -> None:
         self._lake = lake
-        self._spark = spark
+        self._start = settings, jars
         self._secrets = secrets_in(lake.properties)
         self._started = False
         self._last: _Rewritten | None = None
@@ -96,7 +80,7 @@ class SparkSqlEngine(SqlEngine):
         from pyspark import SparkContext
 
         self._started = SparkContext._active_spark_context is None
-        return open_session(self._lake, self._spark)
+        return open_session(self._lake, *self._start)
 
     def close(self) -> None:
         """Stop Spark, if it was started here."""
@@ -105,23 +89,28 @@ class SparkSqlEngine(SqlEngine):
             session.stop()
 
     def _name(self, name: str) -> str:
-        return table_name(name, self._lake.name)
+        return spark.table_name(name, self._lake.name)
 
     def _sql(self, what: str, statement: str, namespace: str | None = None) -> DataFrame:
         """Run a statement; names without a namespace are looked for in this one, ``catalog.namespace`` in backticks."""
-        with spark_errors(what, self._secrets):
+        with spark.spark_errors(what, self._secrets):
             if namespace is not None:
                 self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
                 self._session.sql(f"USE {namespace}")
             return self._session.sql(statement)
 
     def create_view(self, name: str, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = ()) -> None:
+        """Create or replace the view with its properties, the comment among them, in one statement.
+
+        :param columns: as declared, for their names and comments; empty where the query's own names are taken
+        :raises SchemaError: the query gives the declared columns in another order
+        """
         there = find_view(self._catalog, name)
         namespace = self._name(namespace_of(name))
         before: Sequence[LiveColumn] = ()
         if there is not None and (MARKER not in there.properties or there.query.split() == sql.split()):
             # The same view once more. It may be a user's, made where another namespace was the current one.
-            namespace = table_name(there.namespace or namespace_of(name), there.catalog or self._lake.name)
+            namespace = spark.table_name(there.namespace or namespace_of(name), there.catalog or self._lake.name)
             before = there.columns
         found = self._sql(f"view {name}", as_subquery(sql), namespace).columns
         declared = [each.name for each in columns]
@@ -142,51 +131,74 @@ class SparkSqlEngine(SqlEngine):
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None]) -> None:
         given = {key: value for key, value in properties.items() if value is not None}
-        gone = ", ".join(string_literal(key) for key in sorted(properties.keys() - given.keys()))
+        gone = ", ".join(spark.string_literal(key) for key in sorted(properties.keys() - given.keys()))
         if given:
-            self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} SET TBLPROPERTIES {property_list(given)}")
+            self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} SET TBLPROPERTIES {spark.property_list(given)}")
         if gone:
             self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} UNSET TBLPROPERTIES IF EXISTS ({gone})")
 
-    def analyse(self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]) -> list[Outputs | None]:
-        if not holds_views(self._catalog) and (views := [each.name for each in queries if each.is_view]):
+    def analyse(
+        self, tables: Mapping[str, Sequence[Column]], queries: Sequence[RecordedObject], texts: Mapping[str, str]
+    ) -> dict[str, Outputs]:
+        """Analyse the queries of objects over empty tables with these columns, and what else is in the catalog; nothing
+        is read or changed. Later queries read an earlier one, if it is a view.
+
+        :param texts: other texts of views, by name; returns the outputs of those that can be run
+        :raises ConfigurationError: there are views, and the catalog can't hold any
+        :raises SchemaError: a query does not give the columns that are declared
+        """
+        if not holds_views(self._catalog) and (views := [each.name for each in queries if each.kind is Kind.VIEW]):
             problem = f"{views[0]} is a view, and the catalog {self._lake.name} can't hold views"
             raise ConfigurationError("lake", problem, "declare it as a materialized_view, or use a catalog with views")
         known: dict[str, str] = {}
         try:
             for name, columns in tables.items():
-                nulls = ", ".join(f"CAST(NULL AS {each.type}) AS {identifier(each.name)}" for each in columns)
+                nulls = ", ".join(f"CAST(NULL AS {each.type}) AS {spark.identifier(each.name)}" for each in columns)
                 self._make_known(known, name, f"SELECT {nulls} WHERE false")
-            return [self._outputs(known, each) for each in queries]
+            for query in queries:
+                self._check(known, query)
+            found = dict[str, Outputs]()
+            for name, text in texts.items():
+                with suppress(QueryError, SparkJobError):
+                    found[name] = self._outputs(known, name, text)[1]
+            return found
         finally:
             for name in known.values():
                 self._session.catalog.dropTempView(name)
 
-    def _outputs(self, known: dict[str, str], query: AnalysedQuery) -> Outputs | None:
+    def _check(self, known: dict[str, str], query: RecordedObject) -> None:
         try:
-            text = resolved(query.sql, namespace_of(query.name), self._lake.name, known)
-            found = self._sql(query.name, as_subquery(text)).schema
+            text, outputs = self._outputs(known, query.name, str(query.sql))
         except QueryError:
             # sqlglot can't say which tables it reads; Spark meets it in its own step.
-            return None
-        except SparkJobError:
-            if query.optional:
-                return None
-            raise
-        _check_columns(query.name, [each.name for each in found], query.columns, ordered=query.is_view)
-        if query.is_view:
+            return
+        found, declared = [name for name, _ in outputs], [each.name for each in query.columns]
+        _check_columns(query.name, found, declared, ordered=query.kind is Kind.VIEW)
+        if query.kind is Kind.VIEW:
             self._make_known(known, query.name, text)
-        return tuple((each.name, each.dataType.simpleString()) for each in found)
+
+    def _outputs(self, known: Mapping[str, str], name: str, query: str) -> tuple[str, Outputs]:
+        """The query with whole names, and what it gives."""
+        text = resolved(query, namespace_of(name), self._lake.name, known)
+        found = self._sql(name, as_subquery(text)).schema
+        return text, [(each.name, each.dataType.simpleString()) for each in found]
 
     def _make_known(self, known: dict[str, str], name: str, text: str) -> None:
         """Register what is analysed for this session, under another name than that of anything real."""
         view = f"rfr_analysed.{name}"
-        self._sql(name, f"CREATE OR REPLACE TEMPORARY VIEW {identifier(view)} AS {text}")
+        self._sql(name, f"CREATE OR REPLACE TEMPORARY VIEW {spark.identifier(view)} AS {text}")
         known[name.casefold()] = view
 
     def compute(
         self, *, query: str, table: str, target: FileTarget, snapshot: int | None = None
     ) -> tuple[StoredFile, ...]:
+        """Run the query, and write its rows as data files of the target, by column name; commit nothing.
+
+        :param table: whose rows they become
+        :param snapshot: of a rewrite: the snapshot of ``table`` that is read, each row of which gives one row. After a
+            refused commit, what was computed may be returned again with the rows that were appended since
+        :raises SchemaError: the query's columns or values don't fit the table
+        """
         if snapshot is None:
             return self._compute(query, table, target)
         layout, source, clause = target.layout, self._catalog.load_table(table), None
@@ -212,7 +224,7 @@ class SparkSqlEngine(SqlEngine):
         names = {name.casefold(): name for name in target.layout.arrow.names}
         _check_columns(f"the query for {table}", rows.columns, [*names.values()], ordered=False)
         rows = rows.toDF(*(names[name.casefold()] for name in rows.columns))
-        with spark_errors(table, self._secrets):
+        with spark.spark_errors(table, self._secrets):
             results = rows.mapInArrow(WriteRows(target), WRITTEN).collect()
         if errors := [each["error"] for each in results if each["error"] is not None]:
             raise SchemaError(f"{table}: {errors[0]}")
@@ -226,19 +238,19 @@ def as_subquery(sql: str) -> str:
 
 def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnLike]) -> str:
     """What stands behind a view's name: all at once, since a crash must not leave a view without its marker."""
-    said, parts = {**properties}, []
-    if columns:
-        comments = ("" if each.comment is None else f" COMMENT {string_literal(each.comment)}" for each in columns)
-        named = (identifier(each.name) + comment for each, comment in zip(columns, comments, strict=True))
-        parts.append(f"({', '.join(named)})")
-    if (comment := said.pop(COMMENT, None)) is not None:
-        parts.append(f"COMMENT {string_literal(comment)}")
+    said = {**properties}
+
+    def comment(text: str | None) -> str:
+        return "" if text is None else f" COMMENT {spark.string_literal(text)}"
+
+    named = ", ".join(spark.identifier(each.name) + comment(each.comment) for each in columns)
+    head = (f"({named})" if named else "") + comment(said.pop(COMMENT, None))
     if any(mark in sql for mark in ("--", "/*", ";")):
         # Spark keeps the text from its first word to its last one.
         said[TEXT] = sql
     if said:
-        parts.append(f"TBLPROPERTIES {property_list(said)}")
-    return " ".join([*parts, f"AS {sql}"])
+        head += f" TBLPROPERTIES {spark.property_list(said)}"
+    return f"{head} AS {sql}".lstrip()
 
 
 def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> Sequence[LiveColumn]:
@@ -248,10 +260,8 @@ def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> Sequence
 
 
 def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, ordered: bool) -> None:
-    """Refuse a query that gives other columns than those that are declared.
-
-    :param ordered: a view's columns are named by position: the same names in another order would label others' values
-    """
+    """Refuse a query that gives other columns than those that are declared. A view's are ``ordered``, because they are
+    named by position: the same names in another order would label others' values."""
     given, wanted = [each.casefold() for each in found], [each.casefold() for each in declared]
     if declared and (given != wanted if ordered else sorted(given) != sorted(wanted)):
         advice = "; write them in one order" if sorted(given) == sorted(wanted) else ""
@@ -259,9 +269,9 @@ def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, 
 
 
 def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str]) -> str:
-    """The query with whole names, so that neither the session's catalog nor its namespace matters.
+    """The query with whole names, so that neither the session's catalog nor its namespace matters; with ``known``
+    temporary views in the place of tables and views, by the names of these as they are compared.
 
-    :param known: temporary views in the place of tables and views, by the names of these as they are compared
     :raises QueryError: it can't be parsed
     """
 
@@ -269,12 +279,12 @@ def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str])
         view = known.get(table.name.removeprefix(f"{catalog.casefold()}."))
         if view is not None:
             # A temporary view can't have a namespace, so its whole name is one quoted identifier.
-            name = identifier(view)
-            return name if table.aliased else f"{name} AS {identifier(table.parts[-1])}"
+            name = spark.identifier(view)
+            return name if table.aliased else f"{name} AS {spark.identifier(table.parts[-1])}"
         if len(table.parts) == 1:
-            return f"{table_name(namespace, catalog)}.{table.written}"
+            return f"{spark.table_name(namespace, catalog)}.{table.written}"
         named = len(table.parts) > 2 and table.parts[0] == catalog.casefold()
-        return table.written if named else f"{identifier(catalog)}.{table.written}"
+        return table.written if named else f"{spark.identifier(catalog)}.{table.written}"
 
     return replace_tables(query, namespace, whole)
 
@@ -293,62 +303,61 @@ def reading(query: str, table: str, clause: str) -> str | None:
         return None
 
 
-def open_session(lake: LakeSettings, spark: SparkSettings | None = None) -> SparkSession:
+def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jars: Sequence[str] = ()) -> SparkSession:
     """A new session of this process's Spark, which is started if it isn't yet, with the lake's catalog as the current
     one. Sessions share Spark, but neither catalogs nor temporary views, so one process can have several lakes.
 
     What the catalog needs to be opened, its password among it, is known to the session alone: it is in no setting of
     the application, which Spark's pages and event log show.
 
+    :param given: Spark's own settings, e.g. ``spark.master``
+    :param jars: files or addresses of Iceberg's runtime and the database's driver, for places that do not reach Maven
+        Central; empty: they are fetched from there
     :raises ConfigurationError: Spark can't open such a catalog, or Iceberg's runtime is not available
     :raises SparkJobError: Spark could not be started
     """
     from pyspark.sql import SparkSession
 
-    spark, settings = spark or SparkSettings(), spark_sql_settings(lake)
+    settings = spark_sql_settings(lake)
     builder: Any = SparkSession.builder
-    for name, value in _of_application(spark, settings).items():
+    for name, value in _of_application(given or {}, jars, settings).items():
         builder = builder.config(name, value)
-    with spark_errors("Spark could not start"):
+    with spark.spark_errors("Spark could not start"):
         try:
             session: SparkSession = builder.getOrCreate().newSession()
         except Exception as error:
             if "JAVA_GATEWAY_EXITED" in str(error):
-                raise _no_runtime(spark, settings) from None
+                raise _no_runtime(jars, settings) from None
             raise
     if not _has_runtime(session, settings[_EXTENSIONS]):
-        raise _no_runtime(spark, settings)
+        raise _no_runtime(jars, settings)
     session.sparkContext.setLogLevel("ERROR")
     found = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
     # PyIceberg commits to the tables that this session reads: a cache would show the tables from before.
     found[f"{_CATALOGS}{lake.name}.cache-enabled"] = "false"
     for name, value in {**found, **_OF_SESSION}.items():
         session.conf.set(name, value)
-    with spark_errors(f"Spark can't open the catalog {lake.name}", secrets_in(lake.properties)):
+    with spark.spark_errors(f"Spark can't open the catalog {lake.name}", secrets_in(lake.properties)):
         # The method for this asks whichever session was the active one before.
-        session.sql(f"USE {identifier(lake.name)}")
+        session.sql(f"USE {spark.identifier(lake.name)}")
     return session
 
 
-def _of_application(spark: SparkSettings, settings: Mapping[str, str]) -> dict[str, str]:
+def _of_application(given: Mapping[str, str], jars: Sequence[str], settings: Mapping[str, str]) -> dict[str, str]:
     """The settings of the application; packages, jars and extensions of the user stay beside ours."""
-    given = spark.settings
     # spark-submit says itself where it runs.
-    master = given.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL)
-    packages = "" if spark.jars else settings[_PACKAGES]
-    ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, _JARS: ",".join(spark.jars)}
+    master = given.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else spark.LOCAL)
+    packages = "" if jars else settings[_PACKAGES]
+    ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, "spark.jars": ",".join(jars)}
+    both = {name: f"{given.get(name, '')},{value}".split(",") for name, value in ours.items()}
     found = {
-        **application_settings("rfr built-in migration", master),
+        **spark.application_settings("rfr built-in migration", master),
         # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
         "spark.redaction.regex": f"(?i){SECRET_NAMES}",
         **given,
-        **{name: _joined(given.get(name, ""), value) for name, value in ours.items()},
+        **{name: ",".join(filter(None, dict.fromkeys(each))) for name, each in both.items()},
     }
     return {name: value for name, value in found.items() if value}
-
-
-def _joined(*values: str) -> str:
-    return ",".join(dict.fromkeys(each for value in values for each in value.split(",") if each))
 
 
 def _has_runtime(session: SparkSession, extensions: str) -> bool:
@@ -357,12 +366,12 @@ def _has_runtime(session: SparkSession, extensions: str) -> bool:
 
     if extensions not in session.sparkContext.getConf().get(_EXTENSIONS, "").split(","):
         return False
-    return isinstance(reduce(getattr, _RUNTIME.split("."), session._jvm), JavaClass)
+    return isinstance(session._jvm.org.apache.iceberg.spark.SparkCatalog, JavaClass)
 
 
-def _no_runtime(spark: SparkSettings, settings: Mapping[str, str]) -> ConfigurationError:
+def _no_runtime(jars: Sequence[str], settings: Mapping[str, str]) -> ConfigurationError:
     wanted = settings[_PACKAGES]
-    tried = f"are not in {', '.join(spark.jars)}" if spark.jars else "could not be had from Maven Central"
+    tried = f"are not in {', '.join(jars)}" if jars else "could not be had from Maven Central"
     return ConfigurationError(
         "jars",
         f"Spark has no Iceberg runtime: {wanted} {tried}, or Spark was started before without them;"

@@ -22,6 +22,7 @@ from airflow_provider_rfr.builtins.spec import (
 )
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
+    STAMP,
     WAS,
     ActualState,
     Constraints,
@@ -140,6 +141,10 @@ class Thing:
     born: str = ""
     rows: int = 10
 
+    def marks(self) -> dict[str, str]:
+        found = {DEPLOY: self.deploy, STAMP: (self.stamp or "") if self.kind is LiveKind.TABLE else ""}
+        return {name: value for name, value in found.items() if value}
+
 
 class Catalog:
     """A catalog and a registry. Whatever a step does has to be possible at that moment."""
@@ -162,9 +167,8 @@ class Catalog:
                 each.marker,
                 each.columns,
                 each.constraints if each.kind is LiveKind.TABLE else None,
-                {**each.properties, **({DEPLOY: each.deploy} if each.deploy else {})},
+                {**each.properties, **each.marks()},
                 rows=each.rows,
-                stamp=each.stamp if each.kind is LiveKind.TABLE else None,
                 query=each.query,
                 names=names_since(self.recorded.revision, each.properties) if each.kind is LiveKind.TABLE else None,
             )

@@ -1,4 +1,4 @@
-"""Names: which are allowed, how they are quoted, which is free."""
+"""Names: which are allowed, how they are quoted."""
 
 from __future__ import annotations
 
@@ -6,31 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import available_name, name_problem, namespace_of, nearest
+from airflow_provider_rfr.builtins.spec import name_problem, namespace_of, nearest
 from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier
 from airflow_provider_rfr.lake.types import quoted
 from tests.unit.builtins.declaring import PATIENT
-
-BASES = st.from_regex(r"[a-z]{1,3}(_[0-9]{1,2})?", fullmatch=True)
-
-
-def test_a_generated_name_takes_the_first_number_that_nobody_has() -> None:
-    taken = {"rfr.log_main", "rfr.log_main_1"}
-    assert available_name("rfr.log_main", taken) == "rfr.log_main_2"
-    assert available_name("rfr.log_other", taken) == "rfr.log_other"
-
-
-def test_a_name_that_differs_by_case_alone_is_taken() -> None:
-    assert available_name("ops.Runs", {"ops.runs"}) == "ops.Runs_1"
-
-
-@PATIENT
-@given(BASES, st.sets(BASES))
-def test_a_generated_name_is_always_new_and_as_short_as_can_be(base: str, taken: set[str]) -> None:
-    name = available_name(base, taken)
-    assert name not in taken
-    number = int(name.removeprefix(f"{base}_")) if name != base else 0
-    assert {base, *(f"{base}_{each}" for each in range(1, number))} <= taken or number == 0
 
 
 @pytest.mark.parametrize("name", ["ops.runs", "a.b.c", "_x._y", "OPS.Runs_2", "ops.s__sabc"])

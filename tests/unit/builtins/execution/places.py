@@ -17,11 +17,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables
 
 from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
-from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Column, namespace_of
+from airflow_provider_rfr.builtins.spark.engine import Outputs
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Column, Kind, namespace_of
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -99,14 +99,22 @@ class DuckEngine:
         """What the catalog says of the columns of a view with this text; nothing here."""
         return ()
 
-    def analyse(self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]) -> list[Outputs | None]:
+    def analyse(
+        self, tables: Mapping[str, Sequence[Column]], queries: Sequence[RecordedObject], texts: Mapping[str, str]
+    ) -> dict[str, Outputs]:
         with duckdb.connect() as connection:
             for name, columns in tables.items():
                 nulls = ", ".join(f'CAST(NULL AS {_duck_type(each.type)}) AS "{each.name}"' for each in columns)
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
                 connection.execute(f"CREATE TABLE {name} AS SELECT {nulls} LIMIT 0")
             self._show_others(connection, [*tables, *(each.name for each in queries)])
-            return [self._outputs(connection, each) for each in queries]
+            for query in queries:
+                self._check(connection, query)
+            found = {}
+            for name, text in texts.items():
+                with suppress(SparkJobError):
+                    found[name] = self._outputs(connection, name, text)[1]
+            return found
 
     def _show_others(self, connection: duckdb.DuckDBPyConnection, known: Iterable[str]) -> None:
         """The catalog's own tables and users' views, as far as they can be read."""
@@ -124,18 +132,19 @@ class DuckEngine:
         there = self._catalog.namespace_exists("ops")
         return {".".join(each) for each in self._catalog.list_tables("ops")} if there else set()
 
-    def _outputs(self, connection: duckdb.DuckDBPyConnection, query: AnalysedQuery) -> Outputs | None:
-        [text] = sqlglot.transpile(query.sql, read="spark", write="duckdb")
+    def _check(self, connection: duckdb.DuckDBPyConnection, query: RecordedObject) -> None:
+        text, _ = self._outputs(connection, query.name, str(query.sql))
+        if query.kind is Kind.VIEW:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {query.name.partition('.')[0]}")
+            connection.execute(f"CREATE VIEW {query.name} AS {text}")
+
+    def _outputs(self, connection: duckdb.DuckDBPyConnection, name: str, query: str) -> tuple[str, Outputs]:
+        [text] = sqlglot.transpile(query, read="spark", write="duckdb")
         try:
             rows = connection.execute(f"DESCRIBE {text}").fetchall()
         except duckdb.Error as error:
-            if query.optional:
-                return None
-            raise SparkJobError(f"{query.name}: {error}") from None
-        if query.is_view:
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {query.name.partition('.')[0]}")
-            connection.execute(f"CREATE VIEW {query.name} AS {text}")
-        return tuple((row[0], row[1].lower()) for row in rows)
+            raise SparkJobError(f"{name}: {error}") from None
+        return text, [(row[0], row[1].lower()) for row in rows]
 
     def drop_view(self, name: str) -> None:
         self.calls.append(f"drop_view {name}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from airflow_provider_rfr.builtins.spark.engine import SparkSettings, _of_application
+from airflow_provider_rfr.builtins.spark.engine import _of_application
 from airflow_provider_rfr.lake.catalog import _ICEBERG_PACKAGES, LakeSettings, spark_sql_settings
 
 LAKE = LakeSettings("lake", {"type": "sql", "uri": "postgresql://me:hidden@db/lake", "warehouse": "file:///w"})
 
 
-def settings(**options: object) -> dict[str, str]:
-    return _of_application(SparkSettings(**options), spark_sql_settings(LAKE))
+def settings(settings: Mapping[str, str] | None = None, jars: tuple[str, ...] = ()) -> dict[str, str]:
+    return _of_application(settings or {}, jars, spark_sql_settings(LAKE))
 
 
 @pytest.fixture(autouse=True)

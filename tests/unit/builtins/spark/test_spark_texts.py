@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
-from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery
 from airflow_provider_rfr.builtins.spark import engine
-from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.builtins.spec import Column, Kind
+from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake import spark
@@ -78,7 +80,7 @@ def test_a_view_is_refused_before_anything_is_done_where_the_catalog_holds_none(
     made.__dict__["_session"] = session
     made.__dict__["_catalog"] = catalog
     with pytest.raises(ConfigurationError, match="ops.v is a view, and the catalog rfr can't hold views"):
-        made.analyse({}, [AnalysedQuery("ops.v", "SELECT 1 AS n", is_view=True)])
+        made.analyse({}, [RecordedObject(UUID(int=1), "ops.v", Kind.VIEW, sql="SELECT 1 AS n")], {})
     assert session.said == []
 
 
