@@ -167,7 +167,8 @@ def _declared(
             if name is None:
                 room = LONGEST_PART - _NUMBER - len(obj.name.rpartition(".")[2])
                 ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
-                free = (f"{obj.name}_{ending}{number}" for number in chain([""], map("_{}".format, count(1))))
+                base = f"{obj.name}_{ending}"
+                free = chain([base], (f"{base}_{number}" for number in count(1)))
                 name = next(each for each in free if each.casefold() not in taken)
                 taken.add(name.casefold())
             yield replace(obj, id=identity, name=name), instance.id
@@ -326,7 +327,9 @@ class Resolver:
             now, before, obj = self._columns(name), seen.get(name), self._objects.get(name)
             if now is None or before is None:
                 return now
-            stay = {*before, *_folded(present_names(before, obj.columns if obj is not None else ()))}
+            columns = obj.columns if obj is not None else ()
+            came = [each.name for each in columns for was in each.was if was.name and was.name.casefold() in before]
+            stay = {*before, *_folded(came)}
             return tuple(each for each in now if each.casefold() in stay)
 
         query = desired.obj.query or ""

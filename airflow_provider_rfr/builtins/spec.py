@@ -81,8 +81,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An object that another one reads, by its name as it is compared; without an id, it is not one of ours, or was not
-    looked up.
+    """An object that another one reads, by its name as compared; without an id: not one of ours, or not looked up.
 
     :ivar columns: those that are used, sorted, as they are compared; some too many where a query does not say whose a
         column is. None: all, or it can't be known

@@ -158,18 +158,18 @@ def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
         list(pool.map(run, [world.plan(spec) for _ in range(2)]))
 
 
-_Deploys = tuple[tuple[Callable[[World, CatalogSpec, random.Random], None], int], ...]
+Deploys = tuple[tuple[Callable[[World, CatalogSpec, random.Random], None], int], ...]
+"""How a version is deployed, and how many versions before the newest it is."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """It begins with the version so many before the newest. Deploys before the first manipulation, and between the two,
-    are ways to deploy, each with a version as well."""
+    """It begins so many versions before the newest; deploys come before the first manipulation, and between the two."""
 
     name: str
     begins: int = 0
-    between: _Deploys = ()
-    before: _Deploys = ()
+    between: Deploys = ()
+    before: Deploys = ()
 
 
 _NEWEST = (upgrade, 0)

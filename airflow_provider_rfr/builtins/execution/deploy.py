@@ -85,8 +85,7 @@ def apply(
     :raises LeaseLostError: another deploy took over
     """
     if (plan.project, plan.version) != (spec.project, spec.version):
-        declared = f"{spec.project} {spec.version}"
-        raise StalePlanError(f"the plan is for {plan.project} {plan.version}, and not for {declared}; plan again")
+        raise StalePlanError(f"not a plan of {spec.project} {spec.version}: {plan.project} {plan.version}; plan again")
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
         recorded, live = observe(catalog, store, project=plan.project)
         fresh = make_plan(spec, recorded, live, policies=plan.policies)

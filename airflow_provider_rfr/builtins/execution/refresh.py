@@ -176,9 +176,8 @@ def _refresh(deployed: _Deployed, name: str, sql: SparkSqlEngine, force: bool) -
         with suppress(CommitConflictError):
             return _compute(deployed.catalog, found, sql)
         log.info("%s: others committed while its rows were computed; starting again", found.obj.name)
-    raise StepError(
-        name, "refresh", f"others committed {_TRIES} times while its rows were computed", "run it again later"
-    )
+    problem = f"others committed {_TRIES} times while its rows were computed"
+    raise StepError(name, "refresh", problem, "run it again later")
 
 
 def _compute(catalog: Catalog, found: _Loaded, sql: SparkSqlEngine) -> Refreshed:
