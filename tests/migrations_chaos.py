@@ -155,7 +155,7 @@ class Lake:
         self.number += 1
         config = self.folder / f"migration-{self.number}.json"
         lake = {"name": self.settings.name, "properties": dict(self.settings.properties)}
-        said = {"lake": lake, "store": self.url, "project": PROJECT, "spark": dict(SPARK.settings), **what}
+        said = {"lake": lake, "store": self.url, "project": PROJECT, "spark": SPARK, **what}
         config.write_text(json.dumps(said))
         return Attempt(config, self.folder / f"attempt-{self.number}.log", supervised=False, app=MIGRATION)
 

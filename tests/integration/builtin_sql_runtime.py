@@ -18,7 +18,7 @@ NO_REPOSITORIES = """<ivysettings><settings defaultResolver="none"/>
 def main(folder: Path, jars: list[str]) -> None:
     ivy = folder / "ivysettings.xml"
     ivy.write_text(NO_REPOSITORIES)
-    settings = {**SPARK.settings, "spark.jars.ivySettings": str(ivy), "spark.jars.ivy": str(folder / "ivy")}
+    settings = {**SPARK, "spark.jars.ivySettings": str(ivy), "spark.jars.ivy": str(folder / "ivy")}
     lake = lake_in(folder)
     open_catalog(lake).create_namespace("ops")
     try:
