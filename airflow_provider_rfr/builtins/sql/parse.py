@@ -37,15 +37,6 @@ Parts = tuple[str, ...]
 """The parts of a name, as they are compared."""
 
 
-class Flaw(NamedTuple):
-    """Something wrong in a text; lines and columns begin with 1, and a column of 0 is not known."""
-
-    line: int
-    problem: str
-    remedy: str = ""
-    column: int = 0
-
-
 class Name(str):
     """A name as Spark compares it; ``written`` is how its author wrote it."""
 
@@ -138,11 +129,9 @@ def parse_query(query: str) -> exp.Query:
         _check_words(query, words)
         found = _SPARK.parser().parse(words, without_comments(query))
     except ParseError as error:
-        first = error.errors[0] if error.errors else {}
-        where = f"line {first['line']}, column {first.get('col')}: " if first.get("line") else ""
-        said = str(first.get("description") or "")
-        problem = said if said and "<" not in said else "something is missing here"
-        raise UnreadableQueryError(f"{where}{problem}") from None
+        first = error.errors[0]
+        problem = "something is missing here" if "<" in first["description"] else first["description"]
+        raise UnreadableQueryError(f"line {first['line']}, column {first['col']}: {problem}") from None
     except SqlglotError:
         raise UnreadableQueryError("a string, a quoted name or a comment has no end") from None
     except RecursionError:
@@ -200,8 +189,7 @@ def table_parts(node: exp.Expr) -> Parts:
 
 
 class NamedTable(NamedTuple):
-    """A table where a query names it: its name and its parts as they are compared, and the name as its author wrote
-    it. It is aliased if it has a name of its own in the query."""
+    """A table where a query names it, as it is compared and as its author wrote it; aliased by a name of its own."""
 
     name: str
     written: str
@@ -210,18 +198,16 @@ class NamedTable(NamedTuple):
 
 
 def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
-    """The query with other names for some tables; nothing else is touched.
+    """The query with what ``replace`` gives for some tables, None for the others; nothing else is touched.
 
-    :param replace: what to write for a table; None: leave it
     :raises QueryError: it can't be parsed
     """
     edits = dict[tuple[int, int], str | None]()
     for table in (each for scope in scopes_of(query) for each in scope.sources.values()):
         if isinstance(table, exp.Table) and (parts := table_parts(table)):
-            start, end = table.parts[0].meta.get("start"), table.parts[-1].meta.get("end")
-            if start is not None and end is not None:
-                text, name = query[start : end + 1], full_name(parts, namespace)
-                edits[start, end + 1] = replace(NamedTable(name, text, parts, bool(table.alias)))
+            start, end = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
+            named = NamedTable(full_name(parts, namespace), query[start:end], parts, bool(table.alias))
+            edits[start, end] = replace(named)
     return spliced(query, ((*place, put) for place, put in edits.items() if put is not None))
 
 
