@@ -48,14 +48,13 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A sent column, known by its Iceberg field id from the first run on, so the source may rename it."""
+    """A sent column, by the name that is declared, or was registered, and as it is ``called`` in the source, as far as
+    is known; from the first run on by its Iceberg field ids, the newest first: a rewrite to another type makes another
+    one, and older rows have the older one."""
 
     name: str
-    """As it is declared, or was when the sink was registered."""
     called: str
-    """In the source, as far as is known."""
     ids: tuple[int, ...] = ()
-    """The newest first: a rewrite to another type makes another id, and older rows have the older one."""
 
     def find(self, columns: Columns) -> tuple[str, int] | None:
         """The column in a schema: by its ids, or else by its names."""

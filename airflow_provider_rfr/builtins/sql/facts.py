@@ -122,6 +122,8 @@ class _Scopes:
     def star(self, scope: Scope, star: exp.Star) -> list[_Item]:
         """The columns that a star, alone or behind a table's name, expands to, in Spark's order."""
         column, except_ = star.parent, star.args.get("except_") or ()
+        if any(star.args.get(each) for each in ("replace", "rename", "ilike")):
+            raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
         items = self._of_table(scope, column) if isinstance(column, exp.Column) else self.items(scope)
         names, left_out = [each.name for each in items], [each.name for each in except_]
         for each in except_:

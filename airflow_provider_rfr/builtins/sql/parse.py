@@ -129,9 +129,11 @@ def parse_query(query: str) -> exp.Query:
         _check_words(query, words)
         found = _SPARK.parser().parse(words, without_comments(query))
     except ParseError as error:
-        first = error.errors[0]
-        problem = "something is missing here" if "<" in first["description"] else first["description"]
-        raise UnreadableQueryError(f"line {first['line']}, column {first['col']}: {problem}") from None
+        first = error.errors[0] if error.errors else {}
+        where = f"line {first['line']}, column {first.get('col')}: " if first.get("line") else ""
+        said = str(first.get("description") or "")
+        problem = said if said and "<" not in said else "something is missing here"
+        raise UnreadableQueryError(f"{where}{problem}") from None
     except SqlglotError:
         raise UnreadableQueryError("a string, a quoted name or a comment has no end") from None
     except RecursionError:
@@ -205,9 +207,10 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
     edits = dict[tuple[int, int], str | None]()
     for table in (each for scope in scopes_of(query) for each in scope.sources.values()):
         if isinstance(table, exp.Table) and (parts := table_parts(table)):
-            start, end = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
-            named = NamedTable(full_name(parts, namespace), query[start:end], parts, bool(table.alias))
-            edits[start, end] = replace(named)
+            start, end = table.parts[0].meta.get("start"), table.parts[-1].meta.get("end")
+            if start is not None and end is not None:
+                text, name = query[start : end + 1], full_name(parts, namespace)
+                edits[start, end + 1] = replace(NamedTable(name, text, parts, bool(table.alias)))
     return spliced(query, ((*place, put) for place, put in edits.items() if put is not None))
 
 
