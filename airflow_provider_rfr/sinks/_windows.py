@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from itertools import takewhile
-from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid5
 
 import orjson
@@ -26,18 +26,31 @@ from airflow_provider_rfr.lake.increments import Brings, Increment, SourceTable
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store.sinks import SinkRow
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Columns = tuple[tuple[str, int], ...]
 """Name and field id of each column: in a table's schema, or in what is sent."""
 
 
+class _Stored:
+    """A value that a sink's row has as JSON."""
+
+    __slots__ = ()
+
+    @classmethod
+    def loads(cls, text: str) -> Self:
+        return TypeAdapter(cls).validate_json(text)
+
+    def dumps(self) -> str:
+        return orjson.dumps(self).decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A sent column, known by its Iceberg field id from the first run on, so the source may rename it.
-
-    :ivar name: as it is declared, or was when the sink was registered
-    :ivar called: in the source, as far as is known
-    :ivar ids: the newest first: a rewrite to another type makes another id, and older rows have the older one
-    """
+    """A sent column, by the name that is declared, or was registered, and as it is ``called`` in the source, as far as
+    is known; from the first run on by its Iceberg field ids, the newest first: a rewrite to another type makes another
+    one, and older rows have the older one."""
 
     name: str
     called: str
@@ -49,68 +62,48 @@ class Pin:
         keys = (*self.ids, self.called.casefold(), self.name.casefold())
         return next((known[key] for key in keys if key in known), None)
 
-    def seen(self, now: Columns) -> Pin:
-        """With id and spelling of the table's column; as it is, if there is none."""
-        called, *ids = self.find(now) or (self.called,)
-        return Pin(self.name, called, tuple(dict.fromkeys((*ids, *self.ids))))
-
 
 @dataclass(frozen=True, slots=True)
-class Pins:
-    """All sent columns, in their order.
+class Pins(_Stored):
+    """All sent columns, in their order; none before the first run of a sink that sends all.
 
     :ivar named: the payload has the pins' names; else those of the source
-    :ivar follow: whatever the source has is sent
     :ivar table: uuid of the table that the ids are of, None until one was seen; in another one only names count
     """
 
     columns: tuple[Pin, ...] = ()
     named: bool = False
-    follow: bool = False
     table: str | None = None
 
     @classmethod
     def of(
-        cls,
-        spec: SinkSpec,
-        columns: Sequence[str],
-        before: Pins | None = None,
-        renamed: Mapping[str, str] = MappingProxyType({}),
-    ) -> Pins:
-        """The pins of a declaration; columns keep the ids that they had ``before``, for the same source.
-
-        :param columns: the sent columns as the source calls them now, in order; empty if that is not known
-        :param renamed: new names of the source's columns since then, by old ones as they are compared
-        """
+        cls, spec: SinkSpec, given: Sequence[str], before: Self | None = None, renamed: Mapping[str, str] | None = None
+    ) -> Self:
+        """The pins of a declaration; ``given`` is what the source calls the sent columns now, empty if not known. They
+        keep the ids that they had ``before``, for the same source; ``renamed`` since then are new names by old ones."""
         if spec.follow_schema:
-            return cls(follow=True)
-        pins, table = (before.columns, before.table) if before is not None and not before.follow else ((), None)
+            return cls()
+        pins, table = (before.columns, before.table) if before is not None else ((), None)
         if pins and not spec.columns:
-            called = columns if len(columns) == len(pins) else [each.called for each in pins]
+            called = given if len(given) == len(pins) else [each.called for each in pins]
             return cls(tuple(replace(pin, called=now) for pin, now in zip(pins, called, strict=True)), table=table)
-        names = spec.columns or tuple(columns)
-        called = columns or names
-        was = {new.casefold(): old for old, new in renamed.items()}
+        names = spec.columns or tuple(given)
+        called = given or names
+        was = {new.casefold(): old for old, new in (renamed or {}).items()}
         keys = [each.casefold() for each in called]
         # Where an old name is another sent column's now, done again this would take the one for the other.
-        known = {} if renamed.keys() & set(keys) else {each.called.casefold(): each.ids for each in pins}
+        known = {} if set(was.values()) & set(keys) else {each.called.casefold(): each.ids for each in pins}
         ids = [known.get(was.get(key, key), known.get(key, ())) for key in keys]
         return cls(tuple(map(Pin, names, called, ids)), bool(spec.columns), table=table)
 
-    @classmethod
-    def loads(cls, text: str) -> Pins:
-        return TypeAdapter(cls).validate_json(text)
-
-    def dumps(self) -> str:
-        return orjson.dumps(self).decode()
-
     def seen(self, now: Columns, table: str) -> Pins:
-        """With ids and spelling of the columns of this table; all of them, where none are known or all are sent."""
-        if self.follow or not self.columns:
-            return replace(self, columns=tuple(Pin(name, name, (number,)) for name, number in now), table=table)
-        here = self.table in (None, table)
-        pins = (pin if here else replace(pin, ids=()) for pin in self.columns)
-        return replace(self, columns=tuple(pin.seen(now) for pin in pins), table=table)
+        """With ids and spelling of the columns of this table; all of them, where none are known."""
+        found = [] if self.columns else [Pin(name, name, (number,)) for name, number in now]
+        for pin in self.columns:
+            here = pin if self.table in (None, table) else replace(pin, ids=())
+            called, *ids = here.find(now) or (pin.called,)
+            found.append(Pin(pin.name, called, tuple(dict.fromkeys((*ids, *here.ids)))))
+        return replace(self, columns=tuple(found), table=table)
 
     def resolve(self, then: Columns, now: Columns, sink: str) -> Columns:
         """Payload name and field id of each column, in rows of the schema ``then``, of a table whose schema is ``now``;
@@ -126,25 +119,22 @@ class Pins:
 
     def payload_names(self) -> Mapping[str, str]:
         """Names in the payload, by all names by which a sent column is known, as they are compared."""
-        names = {self._payload_name(pin): pin for pin in self.columns}
-        known = {each.casefold(): name for name, pin in names.items() for each in (pin.name, pin.called)}
-        return known | {name.casefold(): name for name in names}
+        known = {each.casefold(): self._payload_name(pin) for pin in self.columns for each in (pin.name, pin.called)}
+        return known | {name.casefold(): name for name in map(self._payload_name, self.columns)}
 
     def _payload_name(self, pin: Pin) -> str:
         return pin.name if self.named else pin.called
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(_Stored):
     """The snapshots that a sink is sending, and all that their division into batches depends on.
 
     It is stored before the first batch is sent: so a run after a crash makes the same batches with the same ids.
 
     :ivar before: None: all rows that the table shows at ``after``; else what came later than this snapshot
-    :ivar columns: name in the payload and field id
-    :ivar earlier: likewise, in the rows at ``before``, to send what differs by the keys; None: to send what was added
+    :ivar earlier: the columns in the rows at ``before``, to send what differs by the keys; None: to send what was added
     :ivar keys: names in the payload, of changes; empty: rows are sent without their kind of change
-    :ivar size: rows in a batch
     :ivar part: number of the next batch, from 0
     """
 
@@ -161,19 +151,10 @@ class Window:
         """The oldest snapshot that is read."""
         return self.after if self.before is None else self.before
 
-    @classmethod
-    def loads(cls, text: str) -> Window:
-        return TypeAdapter(cls).validate_json(text)
-
-    def dumps(self) -> str:
-        return orjson.dumps(self).decode()
-
 
 def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int) -> str:
-    """The id of the window's next batch, before which ``ordinal`` ones of the sink were acknowledged.
-
-    It is the same for the same rows, unless they are sent ``again``; later batches sort behind earlier ones.
-    """
+    """The id of the window's next batch, the same for the same rows unless they are sent ``again``; those of later
+    batches, before which more (``ordinal``) were acknowledged, sort behind it."""
     said = f"{physical}/{window.before}/{window.after}/{window.part}/{again}"
     return f"{ordinal:010d}-{uuid5(sink, said).hex}"
 
@@ -184,31 +165,30 @@ Values = dict[str, Any]
 
 
 def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> Values | None:
-    """What to write next, for a sink without a window; None when everything is sent.
-
-    A ``window`` among the values is to be sent then; a ``held_reason`` stops the sink.
-    """
+    """What to write next, for a sink without a window: a window to send, a later cursor, or what stops it; None when
+    everything is sent."""
     if row.since is not None:
         return _from_now_on(row, table, row.since)
-    keys, size = _keys(spec, table), int(spec.settings.get("batch_size", _SIZES[spec.to]))
+    size, is_diff = int(spec.settings.get("batch_size", _SIZES[spec.to])), spec.settings.get("emit") == "diff"
+    window = partial(_window, row, table, spec, size)
     if row.cursor is None:
-        return None if table.head is None else _window(row, table, keys, size, None, table.head)
+        return None if table.head is None else window(None, table.head)
     line = table.increments(row.cursor, None, row.sequence)
     if not line:
         return None
-    skipped = {Brings.NOTHING} if keys else {Brings.NOTHING, Brings.LESS, Brings.MIGRATION}
+    skipped = {Brings.NOTHING} if is_diff else {Brings.NOTHING, Brings.LESS, Brings.MIGRATION}
     if passed := list(takewhile(lambda each: each.brings in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
-    first, last = line[0], line[-1].snapshot_id
+    first = line[0]
     if first.brings is Brings.ROWS:
-        return _window(row, table, keys, size, row.cursor, _last_added(line, skipped, size))
-    if keys:
-        return _window(row, table, keys, size, row.cursor, last, diff=True)
+        return window(row.cursor, _last_added(line, skipped, size))
+    if is_diff:
+        return window(row.cursor, line[-1].snapshot_id, compare=True)
     if spec.on_replace == "resume_from_new":
         return cursor_at(first.snapshot_id, table)
     if spec.on_replace == "resend":
-        last = [each for each in line if each.brings is Brings.OTHERS][-1].snapshot_id
-        return {**_window(row, table, keys, size, None, last), "round": row.round + 1}
+        last = [each for each in line if each.brings is Brings.OTHERS][-1]
+        return {**window(None, last.snapshot_id), "round": row.round + 1}
     reason = f"snapshot {first.snapshot_id} replaced the rows of its source, and on_replace is {spec.on_replace}"
     return held(reason, first.snapshot_id)
 
@@ -224,10 +204,8 @@ def held(reason: str, behind: int | None) -> Values:
 
 
 def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> Values:
-    """A cursor behind what was there when it was decided that this is not to be sent.
-
-    What was sent after that, by a run that came before the decision, is left where it is.
-    """
+    """A cursor behind what was there when it was decided that this is not to be sent; one that is further, by a run
+    that came before the decision, stays."""
     is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
     cursor = None if is_made_anew else table.last_of(row.deploy_id) or table.last_before(since)
     at = row.cursor if row.window is None else Window.loads(row.window).needs
@@ -237,10 +215,7 @@ def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> Values:
 
 
 def _last_added(line: Sequence[Increment], skipped: Collection[Brings], size: int) -> int:
-    """The last of the snapshots that make a batch, of a line whose first one brings rows; one schema wrote them all.
-
-    No window reaches over a migration: what is decided about the rows before it says nothing of those behind it.
-    """
+    """The last of the snapshots that make a batch, of a line whose first one brings rows; one schema wrote them all."""
     last, rows = line[0], 0
     for each in line:
         if each.brings is Brings.ROWS:
@@ -248,34 +223,28 @@ def _last_added(line: Sequence[Increment], skipped: Collection[Brings], size: in
                 break
             last, rows = each, rows + each.rows
         elif each.brings is Brings.MIGRATION or each.brings not in skipped:
+            # What is decided about the rows before a migration says nothing of those behind it.
             break
     return last.snapshot_id
 
 
-def _keys(spec: SinkSpec, table: SourceTable) -> tuple[str, ...]:
-    """Of an export of changes; else none."""
-    if spec.settings.get("emit") != "diff":
-        return ()
-    keys = tuple(spec.settings.get("keys", ())) or table.keys
-    if not keys:
-        remedy = "declare keys of the source, or settings.keys of the sink"
-        problem = f"{table.name} has no keys to determine changes by"
-        raise ConfigurationError("sink.settings.emit", problem, remedy)
-    return keys
-
-
 def _window(
-    row: SinkRow, table: SourceTable, keys: Sequence[str], size: int, before: int | None, after: int, diff: bool = False
+    row: SinkRow, table: SourceTable, spec: SinkSpec, size: int, before: int | None, after: int, compare: bool = False
 ) -> Values:
-    now, then, pins = table.columns(), table.columns(after), Pins.loads(row.pins)
-    pins = pins.seen(then if pins.follow else now, table.uuid)
-    columns, names = pins.resolve(then, now, row.name), pins.payload_names()
-    if missing := [key for key in keys if key.casefold() not in names]:
-        problem = f"the key {', '.join(missing)} is not among the sent columns"
-        raise ConfigurationError("sink.columns", problem, "send the keys, too: changes are determined by them")
-    earlier = pins.resolve(table.columns(before), now, row.name) if diff else None
+    now, then, follows = table.columns(), table.columns(after), spec.follow_schema
+    pins = Pins().seen(then, table.uuid) if follows else Pins.loads(row.pins).seen(now, table.uuid)
+    columns, keys, names = pins.resolve(then, now, row.name), tuple[str, ...](), pins.payload_names()
+    if spec.settings.get("emit") == "diff":
+        keys = tuple(spec.settings.get("keys", ())) or table.keys
+        remedy = "declare keys of the source, or settings.keys of the sink, and send them, too"
+        if not keys:
+            raise ConfigurationError("sink.settings.emit", f"{table.name} has no keys to determine changes by", remedy)
+        if missing := [key for key in keys if key.casefold() not in names]:
+            problem = f"the key {', '.join(missing)} is not among the sent columns"
+            raise ConfigurationError("sink.columns", problem, remedy)
+    earlier = pins.resolve(table.columns(before), now, row.name) if compare else None
     window = Window(before, after, columns, earlier, tuple(names[key.casefold()] for key in keys), size)
-    return {"window": window.dumps(), "physical": table.uuid, "pins": pins.dumps()}
+    return {"window": window.dumps(), "physical": table.uuid, "pins": row.pins if follows else pins.dumps()}
 
 
 _Batches = Iterable[pa.RecordBatch]
@@ -288,12 +257,7 @@ _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is sent at once.
-
-    :ivar window: its ``part`` is the batch's number
-    :ivar last: whether it ends its window
-    :ivar again: how often everything was sent again before: above 0, rows are declared duplicates
-    """
+    """What is sent at once, as part ``window.part``. With ``again`` above 0, its rows are declared duplicates."""
 
     id: str
     sink: str
@@ -335,10 +299,8 @@ def _rows(window: Window, table: SourceTable, row: SinkRow) -> tuple[_Batches, i
 def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches, after: _Batches) -> _Batches:
     """Upserts in the later state's order, then deletes in the earlier one's, of rows that are compared by their keys.
 
-    The earlier state's keys are held in memory with a digest of each row, about 400 bytes a row.
-
-    :param shape: columns of the later state; the earlier one's values are taken as these types where they can be, so
-        that a column of another type is not a difference by itself
+    The earlier state's keys are held in memory with a digest of each row, about 400 bytes a row. Its values are taken
+    as the later one's types where they can be, so that a column of another type is not a difference by itself.
     """
     problem = f"several rows have the same {', '.join(keys)}, so changes can't be determined"
     twice = SinkError(sink, problem, "name columns in settings.keys that tell rows apart")
@@ -368,11 +330,8 @@ def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches,
 def _digests(batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
     """Of each row's key, whose own text is kept in a buffer that is much larger than it is, and of the row."""
     for row in rows_of(batch):
-        yield _digest([row[name] for name in keys]), _digest(row)
-
-
-def _digest(value: Any) -> bytes:
-    return blake2b(dumps(value), digest_size=16).digest()
+        key, whole = (blake2b(dumps(each), digest_size=16).digest() for each in ([row[name] for name in keys], row))
+        yield key, whole
 
 
 def _with_op(batch: pa.RecordBatch, op: str) -> pa.RecordBatch:
@@ -388,19 +347,15 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _cut(batches: _Batches, skip: int, size: int) -> Iterator[tuple[pa.Table, bool]]:
     """Tables of so many rows, without the first ones; and whether it is the last."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
+    waiting, count = list[pa.RecordBatch](), 0
     for batch in batches:
-        skipped = min(skip, batch.num_rows)
-        skip -= skipped
-        waiting.append(batch.slice(skipped))
-        count += batch.num_rows - skipped
-        if count > size:
+        waiting.append(batch.slice(min(skip, batch.num_rows)))
+        skip -= batch.num_rows - waiting[-1].num_rows
+        count += waiting[-1].num_rows
+        while count > size:
             table = pa.Table.from_batches(waiting)
-            while table.num_rows > size:
-                yield table.slice(0, size), False
-                table = table.slice(size)
-            waiting, count = table.to_batches(), table.num_rows
+            yield table.slice(0, size), False
+            waiting, count = table.slice(size).to_batches(), count - size
     if count:
         yield pa.Table.from_batches(waiting), True
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _FREE: Final[Mapping[str, Any]] = {"held_at": None, "held_reason": None, "behind": None}
 _FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "window": None, "deploy_id": None}
-_RELEASES: Final = CHOICES[1:]
 
 
 def sink_states(connection: Connection) -> tuple[SinkState, ...]:
@@ -64,9 +63,8 @@ def register_sink(
 
 
 def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str, now_ms: int, *, about: str) -> None:
-    """Decide what becomes of a sink whose source was emptied or is another one; nothing for one that is gone.
-
-    Doing it again changes nothing, nor does it when a later deploy decides the same about the same once more.
+    """Decide what becomes of a sink whose source was emptied or is another one; nothing for one that is gone. Doing it
+    again changes nothing, also where a later deploy does.
 
     :param about: id of the deploy that emptied the source, as in the summary of its snapshots; or of the new source
     """
@@ -83,16 +81,13 @@ def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str
 
 
 def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
-    """Decide what becomes of a sink that waits for it, or of any other.
-
-    :param choice: ``resend``, or ``resume_from_new``: with the rows that came since its source was replaced, or since
-        now if it is not held
-    """
+    """Decide what becomes of a sink that waits for it, or of any other: ``resend``, or ``resume_from_new``, with the
+    rows that came since its source was replaced, or since now if it is not held."""
     row = store.load_sink(connection, identity)
     if row is None:
         raise ConfigurationError("sink", f"no sink with the id {identity} is registered", "deploy it first")
-    if choice not in _RELEASES:
-        raise ConfigurationError("choice", f"{choice!r} is unknown", f"one of {', '.join(_RELEASES)}")
+    if choice not in CHOICES[1:]:
+        raise ConfigurationError("choice", f"{choice!r} is unknown", f"one of {', '.join(CHOICES[1:])}")
     if choice != "resend" and row.behind is not None:
         store.change_sink(connection, row.uuid, **_FREE, window=None, cursor=row.behind, sequence=None)
     else:
@@ -113,9 +108,8 @@ def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | N
         return
     begin, end = hold_property("sink."), f".{identity.hex[:8]}"
     # Also under a name that it had.
-    holds: dict[str, str | None] = dict.fromkeys(
-        each for each in table.properties if each.startswith(begin) and each.endswith(end)
-    )
+    ours = (each for each in table.properties if each.startswith(begin) and each.endswith(end))
+    holds: dict[str, str | None] = dict.fromkeys(ours)
     if row is not None:
         needed = None
         if row.since is None and row.physical in (None, table.uuid):

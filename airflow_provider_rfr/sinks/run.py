@@ -12,14 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.exceptions import (
-    ConfigurationError,
-    CursorExpiredError,
-    SinkError,
-    SinkHeldError,
-    SinkLeaseLostError,
-    SnapshotsExpiredError,
-)
+from airflow_provider_rfr import exceptions as errors
 from airflow_provider_rfr.lake.increments import SourceTable
 from airflow_provider_rfr.sinks._windows import Window, batches_of, cursor_at, held, next_values
 from airflow_provider_rfr.sinks.registry import hold_snapshots
@@ -67,17 +60,17 @@ def run_sink(
     :raises SinkError: it is held, another run has it, its target refuses a batch, or its source is not as it was
     """
     if problems := tuple(findings(spec)):
-        raise ConfigurationError.of(problems)
+        raise errors.ConfigurationError.of(problems)
     if (spec.to == "http") != (target is not None):
-        raise ConfigurationError("target", f"is not one of a sink to {spec.to}", "resolve the connection of HTTP alone")
+        raise errors.ConfigurationError("target", f"is not one of a sink to {spec.to}", "HTTP alone has a connection")
     sender = FileSender(spec.settings) if target is None else HttpSender(spec.settings, target)
     with closing(sender):
         of = (identity, default_holder(), _LEASE_MILLISECONDS)
         grant = store.run(lambda each: rows.take_sink_lease(each, store.now(each), *of))
         if grant is None:
             remedy = "deploy first, e.g. airflow rfr builtins apply"
-            raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
-        with Lease(store, grant, lambda ours, present: SinkLeaseLostError(name)) as lease:
+            raise errors.ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
+        with Lease(store, grant, lambda ours, present: errors.SinkLeaseLostError(name)) as lease:
             return Run(store, lease, identity, name, catalog, source_table or spec.source, spec, sender, stop).go()
 
 
@@ -117,7 +110,7 @@ class Run:
         while True:
             row = self._row()
             if row.held_at is not None:
-                raise SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
+                raise errors.SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
             table = self._table(row)
             try:
                 window = None if row.window is None or row.since is not None else Window.loads(row.window)
@@ -128,26 +121,26 @@ class Run:
                     self.move(**values)
                 else:
                     self._send(row, window, table)
-            except SnapshotsExpiredError as error:
+            except errors.SnapshotsExpiredError as error:
                 problem = f"rows that it has not sent can't be known any more: {error}"
                 self.move(**held(problem, None))
-                raise CursorExpiredError(row.name, problem, _DECIDE) from None
+                raise errors.CursorExpiredError(row.name, problem, _DECIDE) from None
 
     def _row(self) -> rows.SinkRow:
         with self.store.read() as connection:
             found = rows.load_sink(connection, self.identity)
         if found is None:
-            raise SinkLeaseLostError(self.name)
+            raise errors.SinkLeaseLostError(self.name)
         return found
 
     def _table(self, row: rows.SinkRow) -> SourceTable:
         table = SourceTable.load(self.catalog, self.source)
         if table is None:
-            raise SinkError(row.name, f"its source {self.source} has no table", "deploy it, or name another source")
+            raise errors.SinkError(row.name, f"its source {self.source} has no table", "deploy it or name another one")
         if row.since is None and row.physical not in (None, table.uuid):
             # A deploy that makes the table anew may not have come to say so yet.
             problem = "its source is another table now, and nothing says where its cursor continues"
-            raise SinkError(row.name, problem, f"run it again after the deploy; if none is running, {_DECIDE}")
+            raise errors.SinkError(row.name, problem, f"run it again after the deploy; if none is running, {_DECIDE}")
         return table
 
     def _send(self, row: rows.SinkRow, window: Window, table: SourceTable) -> None:

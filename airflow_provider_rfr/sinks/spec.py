@@ -19,11 +19,7 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str, str]]] = {
     "batch_size": (lambda value: type(value) is int and value > 0, "is not a number of rows", "e.g. 500"),
     "emit": (("rows", "diff").__contains__, "is unknown", "allowed: rows, diff"),
     "format": (("jsonl", "parquet").__contains__, "is not a format", "allowed: jsonl, parquet"),
-    "keys": (
-        lambda value: isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value),
-        "is not a list of columns",
-        "",
-    ),
+    "keys": (lambda keys: type(keys) in (list, tuple) and {*map(type, keys)} <= {str}, "is not a list of columns", ""),
 }
 
 

@@ -114,7 +114,6 @@ class FileSender:
     """Writes below one folder of one file system."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._collected = False
         self._format = str(settings.get("format", "jsonl"))
         try:
             self._files, root = fsspec.core.url_to_fs(str(settings["path"]))
@@ -123,14 +122,13 @@ class FileSender:
             raise ConfigurationError("sink.settings.path", problem, "install fsspec's package for it") from None
         self._folder = root.rstrip("/")
         protocol = self._files.protocol
-        self._protocols = frozenset([protocol] if isinstance(protocol, str) else protocol)
+        self._protocols = {protocol} if isinstance(protocol, str) else {*protocol}
 
     def send(self, batch: Batch) -> None:
         """Write the file unless it is there: what is there is whole."""
-        name = f"{batch.id}.{self._format}"
         try:
-            if not self._files.exists(f"{self._folder}/{name}"):
-                self._write(name, self._encoded(batch))
+            if not self._files.exists(f"{self._folder}/{batch.id}.{self._format}"):
+                self._write(f"{batch.id}.{self._format}", self._encoded(batch))
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own; some print credentials
             why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             raise SinkDeliveryError(batch.sink, f"the file {batch.id} can't be written: {why}") from None
@@ -152,12 +150,6 @@ class FileSender:
             self._files.pipe_file(path, data)
             return
         self._files.makedirs(self._folder, exist_ok=True)
-        if not self._collected:
-            # What killed runs left is of their last batch, which is the first one of this run.
-            for each in map(str, self._files.ls(self._folder, detail=False)):
-                if each.rpartition("/")[2].startswith(f".{name}."):
-                    self._files.rm_file(each)
-            self._collected = True
         # A hidden name, so that readers of the folder skip it; a new one, so that two runs never share it.
         hidden = f"{self._folder}/.{name}.{uuid4().hex}.part"
         self._files.pipe_file(hidden, data)

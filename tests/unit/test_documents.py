@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.declaration._document import Node, documents
+from airflow_provider_rfr.builtins.declaration._document import documents
 from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config
@@ -51,15 +51,9 @@ VALUE = {
 
 
 def of_builtins(text: str) -> Any:
-    ((node, flaws),) = documents(text)
-    assert not flaws
-    return plain(node)
-
-
-def plain(node: Node) -> Any:
-    if isinstance(node.value, dict):
-        return {key: plain(each) for key, each in node.value.items()}
-    return [plain(each) for each in node.value] if isinstance(node.value, list) else node.value
+    (found,) = documents(text)
+    assert not found.flaws
+    return found.value
 
 
 @pytest.mark.parametrize("read", [read_yaml, _parse_document, sealing._read_yaml, of_builtins])

@@ -9,32 +9,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from airflow_provider_rfr.builtins import spec
 from airflow_provider_rfr.builtins.declaration._document import Declared, Instances
 from airflow_provider_rfr.builtins.desired import CycleError, in_order
-from airflow_provider_rfr.builtins.spec import (
-    QUERIED,
-    STORED,
-    BuiltinObject,
-    Column,
-    Dependency,
-    Kind,
-    Removed,
-    Was,
-    name_problem,
-    namespace_of,
-    nearest,
-    present_names,
-)
+from airflow_provider_rfr.builtins.spec import QUERIED, STORED, BuiltinObject, Column, Dependency, Kind, Removed, Was
 from airflow_provider_rfr.builtins.sql import facts
 from airflow_provider_rfr.builtins.sql.parse import columns_read
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain, parse_transform, parse_type
-from airflow_provider_rfr.sinks.spec import SinkSpec
-from airflow_provider_rfr.sinks.spec import findings as sink_findings
+from airflow_provider_rfr.sinks.spec import SinkSpec, findings
 
 _MAY: Final[Mapping[str, Set[Kind]]] = {
     **dict.fromkeys(("columns", "properties"), STORED | QUERIED),
     **dict.fromkeys(("partitioning", "keys", "exportable"), STORED),
+    **dict.fromkeys(("keep", "columns.was"), STORED - QUERIED),
     **dict.fromkeys(("query", "depends_on"), QUERIED),
     "source": {Kind.SOURCE},
     "refresh": {Kind.SOURCE, Kind.MATERIALIZED_VIEW},
@@ -42,8 +30,7 @@ _MAY: Final[Mapping[str, Set[Kind]]] = {
 }
 """The kinds that may have a field."""
 _MUST: Final = {"columns": STORED - {Kind.SOURCE}, "query": QUERIED, "source": {Kind.SOURCE}, "sink": {Kind.SINK}}
-_LONGEST_NAME: Final = 255
-_GOOD_NAME: Final = f"1 to {_LONGEST_NAME} characters without outer spaces, dots, backticks, backslashes, control signs"
+_GOOD_NAME: Final = "1 to 255 characters without outer spaces, dots, backticks, backslashes, control signs"
 T = TypeVar("T")
 
 
@@ -51,16 +38,16 @@ def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
     """The object in its canonical form, with nothing in it that can be changed; and what is wrong with it. What names
     no type or no transform is left as it is."""
     obj = declared.obj
-    found = [*_field_problems(obj), *_keep_problems(obj)]
+    found = [*_field_problems(obj)]
     columns, partitioning = tuple(_columns(obj.columns, found)), tuple(obj.partitioning)
     if columns and obj.kind in STORED:
-        found += name_findings(obj.keys, (each.name for each in columns), "keys")
+        found += _name_findings(obj.keys, (each.name for each in columns), "keys")
         transform = partial(canonical_transform, columns=columns)
         numbered = enumerate(partitioning)
         partitioning = tuple(_canonical(each, transform, found, f"partitioning.{number}") for number, each in numbered)
-        found += _listed_twice(partitioning, "partitioning")
+        found += _name_findings(partitioning, partitioning, "partitioning")
     if obj.sink is not None and obj.kind is Kind.SINK:
-        found += sink_findings(obj.sink)
+        found += findings(obj.sink)
     given = ("keys", "depends_on", "properties", "source", "refresh", "sink")
     frozen = {name: _frozen(getattr(obj, name)) for name in given}
     # What a query says can always be computed again.
@@ -79,13 +66,18 @@ def _frozen(value: Any) -> Any:
 
 def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
     kind = obj.kind.value
-    if problem := name_problem(obj.name):
+    if problem := spec.name_problem(obj.name):
         yield Problem("name", problem, "write namespace.name")
+    # Any object may write what is true of it anyhow.
+    given = {"keep": isinstance(obj.keep, str), "columns.was": any(each.was for each in obj.columns)}
     for name, kinds in _MAY.items():
-        if getattr(obj, name) and obj.kind not in kinds:
-            yield Problem(name, f"a {kind} has no {name}")
-        elif not getattr(obj, name) and obj.kind in _MUST.get(name, ()):
+        is_given = given[name] if name in given else bool(getattr(obj, name))
+        if is_given and obj.kind not in kinds:
+            yield Problem(name, f"a {kind} has no {name}", "leave it out")
+        elif not is_given and obj.kind in _MUST.get(name, ()):
             yield Problem(name, f"a {kind} has {name}", "none is given")
+    if isinstance(obj.keep, str) and not obj.keep.strip():
+        yield Problem("keep", "keep says why no rows may be lost, and nothing is said", "give a reason, or true")
     for name in obj.properties:
         if name.casefold().startswith("rfr."):
             yield Problem(f"properties.{name}", f"{name} is one of the marks that a deploy writes", "take another name")
@@ -93,42 +85,28 @@ def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
         yield Problem("per_instance", f"{obj.per_instance!r} is not a name")
 
 
-def _keep_problems(obj: BuiltinObject) -> Iterator[Problem]:
-    if isinstance(obj.keep, str) and not obj.keep.strip():
-        yield Problem("keep", "keep says why no rows may be lost, and nothing is said", "give a reason, or true")
-    if obj.kind not in STORED - QUERIED:
-        kind = obj.kind.value
-        if isinstance(obj.keep, str):
-            yield Problem("keep", f"a {kind} has no rows of its own to keep", "leave it out, or write false")
-        for column in (each for each in obj.columns if each.was):
-            yield Problem("columns", f"{column.name}: a {kind} has no was", "its query says what it is")
-
-
 def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column]:
     """The columns with canonical types."""
     before = dict[str, int]()
     for number, column in enumerate(columns):
         path, name = f"columns.{number}", column.name
-        fine = name.strip() == name and name.isprintable() and not set(name) & set(".`\\")
-        if not (fine and 0 < len(name) <= _LONGEST_NAME):
+        if name.strip() != name or not name.isprintable() or set(name) & set(".`\\") or not 0 < len(name) <= 255:
             found.append(Problem(f"{path}.name", f"{name[:40]!r} can't be a column's name", _GOOD_NAME))
+        was = []
         for at, each in enumerate(column.was):
+            inside, what = f"{path}.was.{at}", f"{name}: was: "
+            if each == Was():
+                found.append(Problem(inside, f"{what}it says nothing", "give name, type or using"))
             if each.name is not None and before.setdefault(each.name.casefold(), number) != number:
-                found.append(Problem(f"{path}.was.{at}", f"two columns were called {each.name}"))
+                found.append(Problem(inside, f"two columns were called {each.name}"))
+            if each.using is not None:
+                _canonical(each.using, columns_read, found, inside, what)
+            kind = None if each.type is None else _canonical(each.type, parse_type, found, inside, what)
+            was.append(replace(each, type=kind))
         kind = _canonical(column.type, parse_type, found, f"{path}.type", f"{name}: ")
-        was = (_was(each, found, f"{path}.was.{at}", name) for at, each in enumerate(column.was))
         yield replace(column, type=kind, was=tuple(was))
-    for (number, column), _ in _repeated(enumerate(columns), lambda each: each[1].name.casefold()):
-        problem = f"two columns are called {column.name}"
-        found.append(Problem(f"columns.{number}.name", problem, "names are compared without case"))
-
-
-def _was(was: Was, found: list[Problem], path: str, name: str) -> Was:
-    if was == Was():
-        found.append(Problem(path, f"{name}: was says nothing", "give name, type or using"))
-    if was.using is not None:
-        _canonical(was.using, columns_read, found, path, f"{name}: using: ")
-    return was if was.type is None else replace(was, type=_canonical(was.type, parse_type, found, path, f"{name}: "))
+    names = [each.name for each in columns]
+    found += _name_findings(names, names, "columns")
 
 
 def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], path: str, what: str = "") -> str:
@@ -148,8 +126,8 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
     transform = parse_transform(text)
     column = next((each for each in columns if each.name.casefold() == transform.column.casefold()), None)
     if column is None:
-        problem = f"{text!r}: there is no column {transform.column}"
-        raise ConfigurationError("partitioning", problem, nearest(transform.column, (each.name for each in columns)))
+        problem, close = f"{text!r}: there is no column {transform.column}", (each.name for each in columns)
+        raise ConfigurationError("partitioning", problem, spec.nearest(transform.column, close))
     kind = parse_type(column.type)
     if not transform.takes(kind):
         raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
@@ -164,26 +142,18 @@ def _repeated(values: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[tup
             yield each, first
 
 
-def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
+def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
     """Unknown or duplicate names of columns."""
     known = {name.casefold(): name for name in valid}
     for number, name in enumerate(names):
         if name.casefold() not in known:
-            yield Problem(f"{path}.{number}", f"there is no column {name}", nearest(name, known.values()))
-    yield from _listed_twice(names, path)
-
-
-def _listed_twice(texts: Iterable[str], path: str) -> Iterator[Problem]:
-    for (number, text), _ in _repeated(enumerate(texts), lambda each: each[1].casefold()):
-        yield Problem(f"{path}.{number}", f"{text} is listed twice")
+            yield Problem(f"{path}.{number}", f"there is no column {name}", spec.nearest(name, known.values()))
+    for (number, name), _ in _repeated(enumerate(names), lambda each: each[1].casefold()):
+        yield Problem(f"{path}.{number}", f"{name} is listed twice")
 
 
 def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is_whole: bool) -> Iterator[Problem]:
-    """What is wrong among the objects.
-
-    :param checks: each object, and what is wrong with it by itself
-    :param is_whole: whether every document became an object; otherwise what is missing may be in one that did not
-    """
+    """What is wrong among the objects, which come with what is wrong with each by itself."""
     declared = [each for each, _ in checks]
     for each, first in _repeated(declared, lambda each: each.obj.key):
         yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
@@ -191,18 +161,18 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
         problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
         yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
     known, reads = {each.obj.key: each for each in declared}, dict[str, Sequence[Dependency]]()
+    # Otherwise, what is missing may be in a document that became no object.
     names = defaultdict[str, list[str]](list)
-    for key in known:
-        names[namespace_of(key)].append(key.rpartition(".")[2])
+    for key in known if is_whole else ():
+        names[spec.namespace_of(key)].append(key.rpartition(".")[2])
     for key, each in known.items():
         try:
             reads[key] = facts.object_reads(each.obj, known=known)
-            yield from _read_problems(each, reads[key], known, names if is_whole else None)
-        except UnreadableQueryError as error:
-            remedy = "correct it; if Spark understands it, list what it reads in depends_on"
-            yield each.problem("query", error.problem, remedy)
+            yield from _read_problems(each, reads[key], known, names)
         except QueryError as error:
-            yield each.problem("query", error.problem, error.remedy)
+            ask_spark = "correct it; if Spark understands it, list what it reads in depends_on"
+            is_unreadable = isinstance(error, UnreadableQueryError)
+            yield each.problem("query", error.problem, ask_spark if is_unreadable else error.remedy)
     order, circles = _order({key: [read.name for read in found] for key, found in reads.items()})
     for circle in circles:
         path = " -> ".join(known[key].obj.name for key in (*circle, circle[0]))
@@ -227,17 +197,13 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tupl
             reads = {key: found for key, found in reads.items() if key not in error.cycle}
 
 
-_Names = Mapping[str, Sequence[str]] | None
-"""Declared names by their namespaces; None: they are not all known."""
-
-
 def _read_problems(
-    reader: Declared, reads: Sequence[Dependency], known: Mapping[str, Declared], names: _Names
+    reader: Declared, reads: Sequence[Dependency], known: Mapping[str, Declared], names: Mapping[str, Sequence[str]]
 ) -> Iterator[Problem]:
-    """What is wrong with the names that an object reads."""
+    """What is wrong with the names that an object reads; ``names`` are those of each namespace, none if unsure."""
     obj, path = reader.obj, "query" if reader.obj.sink is None else "sink.source"
     for name in facts.unqualified(obj.query) if obj.query and reads else ():
-        remedy = f"write {namespace_of(obj.name)}.{name}"
+        remedy = f"write {spec.namespace_of(obj.name)}.{name}"
         yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
     for each in reads:
         found = known.get(each.name)
@@ -246,25 +212,24 @@ def _read_problems(
             yield reader.problem(path, *problem)
         # A source's columns may come with its refreshes.
         if obj.sink is not None and found is not None and (columns := found.obj.columns):
-            sent = present_names(obj.sink.columns, columns)
-            for finding in name_findings(sent, (column.name for column in columns), "sink.columns"):
+            sent = spec.present_names(obj.sink.columns, columns)
+            for finding in _name_findings(sent, (column.name for column in columns), "sink.columns"):
                 yield reader.problem(finding.field, finding.problem, finding.remedy)
 
 
-def _missing(reader: BuiltinObject, name: str, known: Mapping[str, Declared], names: _Names) -> tuple[str, str] | None:
+def _missing(
+    reader: BuiltinObject, name: str, known: Mapping[str, Declared], names: Mapping[str, Sequence[str]]
+) -> tuple[str, str] | None:
     """The problem with a name that is not declared; None, if somebody else may own it."""
     namespace, _, last = name.rpartition(".")
     if name in map(str.casefold, reader.depends_on):
         return None
     if (inside := name.partition(".")[2]) in known:
-        problem = f"it reads {name} with a catalog's name before it"
-        return problem, f"write {inside}: each lake has a catalog of its own"
-    if names is None or (namespace not in names and reader.sink is None):
+        return f"it reads {name} with a catalog's name before it", f"write {inside}: each lake has a catalog of its own"
+    if not names or (namespace not in names and reader.sink is None):
         return None
-    remedy = "declare it, or name it in depends_on if it is not a built-in object"
-    if reader.sink is not None:
-        remedy = "declare it, e.g. as a source"
-    close = nearest(last, names.get(namespace, ()), show=0)
+    close = spec.nearest(last, names.get(namespace, ()), show=0)
+    remedy = "declare it, e.g. as a source; a view may have it in depends_on instead"
     return f"it reads {name}, which is not declared", f"{close} {remedy}".strip()
 
 
@@ -274,21 +239,20 @@ def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | N
         return f"it reads {found.name}, which is a sink", "read what that one reads"
     if found.per_instance is not None:
         return f"it reads {found.name}, which is one object for each {found.per_instance}", "read a single object"
-    if reader.kind is not Kind.SINK:
-        return None
-    if found.kind not in STORED:
+    if reader.kind is Kind.SINK and found.kind not in STORED:
         return f"{found.name} is a {found.kind.value}, which has no history to send", "make it a materialized_view"
-    if namespace_of(reader.key) != namespace_of(found.key) and not found.exportable:
-        remedy = "send a materialized_view over it, or have it declare exportable: true"
-        return f"{found.name} is not exportable", remedy
-    return None
+    near = spec.namespace_of(reader.key) == spec.namespace_of(found.key)
+    if reader.kind is not Kind.SINK or near or found.exportable:
+        return None
+    return f"{found.name} is not exportable", "send a materialized_view over it, or have it declare exportable: true"
 
 
 def _query_problems(each: Declared, columns_of: facts.ColumnsOf) -> Iterator[Problem]:
     """What is wrong with the query of an object; the names that it reads were checked before."""
-    query, namespace = each.obj.query or "", namespace_of(each.obj.name)
+    query, namespace = each.obj.query or "", spec.namespace_of(each.obj.name)
     try:
-        yield from (each.flaw("query", flaw) for flaw in facts.query_flaws(query, columns_of, namespace))
+        for problem, remedy in facts.column_problems(query, columns_of, namespace):
+            yield each.problem("query", problem, remedy)
         starred = facts.expand_stars(query, columns_of, namespace) != query
         names = facts.output_columns(query, columns_of, namespace)
     except UnreadableQueryError:
@@ -311,16 +275,14 @@ def _query_problems(each: Declared, columns_of: facts.ColumnsOf) -> Iterator[Pro
 def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> Iterator[Problem]:
     """What is wrong with the documents which say that something goes, and with lists of instances."""
     for each in removed:
-        if problem := name_problem(each.name):
+        if problem := spec.name_problem(each.name):
             yield Problem(each.name, problem, "write namespace.name, or namespace.table.column", str(each.place))
-    for each, first in _repeated(removed, lambda each: each.key):
-        yield Problem(each.name, f"it is removed already: {first.place}", "keep one of the two", str(each.place))
     for one in listed:
         if not is_plain(one.name):
             problem = f"{one.name!r} is not a name"
             yield Problem(one.name, problem, "write what per_instance says, e.g. lake", str(one.place))
         if not all(text.strip() for pair in one.instances.items() for text in pair):
             yield Problem(one.name, "an instance has an empty id or name", "write ID: NAME", str(one.place))
-    for one, other in _repeated(listed, lambda one: one.name):
-        problem = f"there is a list of each {one.name} already: {other.place}"
-        yield Problem(one.name, problem, "keep one of the two", str(one.place))
+    both: list[Removed | Instances] = [*removed, *listed]
+    for other, first in _repeated(both, lambda each: (type(each), each.name.casefold())):
+        yield Problem(other.name, f"a document says so already: {first.place}", "keep one of the two", str(other.place))

@@ -12,7 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.builtins.declaration._document import Declared, Instances, Node, documents, read
+from airflow_provider_rfr.builtins.declaration._document import Declared, Instances, documents, read
 from airflow_provider_rfr.builtins.declaration._rules import catalog_problems, checked, other_problems
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, Removed
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
@@ -24,7 +24,6 @@ _SUFFIXES: Final = (".yaml", ".yml")
 _OWN_PROJECT: Final = "rfr"
 Source = Path | str | BuiltinObject | Removed | Iterable["Source"]
 _Found = Declared | Removed | Instances | Problem
-"""What a document is read as; a problem is one, or a part of one, that became no declaration."""
 
 
 class _Loader:
@@ -38,7 +37,7 @@ class _Loader:
         elif isinstance(source, ModuleType):
             yield from self.read(map(Path, getattr(source, "__path__", ())))
         elif isinstance(source, BuiltinObject):
-            yield Declared(source, Node(source.place.line or 1, None))
+            yield Declared(source, {(): source.place.line or 1})
         elif isinstance(source, Removed):
             yield source
         elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
@@ -75,27 +74,23 @@ class _Loader:
                 if (real := each.resolve()) not in self._files:
                     self._files.add(real)
                     yield from self._text(each.read_text("utf-8-sig"), str(each))
-            except OSError as error:
-                yield Problem("", f"it can't be read: {error.strerror}", place=str(each))
-            except UnicodeDecodeError:
-                yield Problem("", "it is not text in UTF-8", place=str(each))
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+                yield Problem("", f"it can't be read: {why}", place=str(each))
 
     def _text(self, text: str, file: str) -> Iterator[_Found]:
-        for node, flaws in documents(text):
-            found = None if flaws else read(node, Place(file, node.line), self._project, flaws)
-            name = node.value.get("name") if isinstance(node.value, dict) else None
-            whose = name.value if name is not None and isinstance(name.value, str) else ""
-            for each in flaws:
-                yield Problem(whose, each.problem, each.remedy, str(Place(file, each.line)))
+        for document in documents(text):
+            place = Place(file, document.lines[()])
+            found = None if document.flaws else read(document, place, self._project)
+            name = document.value.get("name") if isinstance(document.value, dict) else ""
+            for line, problem, remedy in document.flaws:
+                yield Problem(name if isinstance(name, str) else "", problem, remedy, str(Place(file, line)))
             if found is not None:
-                yield Declared(found, node) if isinstance(found, BuiltinObject) else found
+                yield Declared(found, document.lines) if isinstance(found, BuiltinObject) else found
 
 
 def load_objects(
-    *sources: Source,
-    project: str = _OWN_PROJECT,
-    version: str | None = None,
-    entry_points: bool | None = None,
+    *sources: Source, project: str = _OWN_PROJECT, version: str | None = None, entry_points: bool | None = None
 ) -> CatalogSpec:
     """Read declarations; nothing has to be registered besides.
 

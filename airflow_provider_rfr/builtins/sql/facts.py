@@ -16,17 +16,8 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
 from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql.parse import (
-    Flaw,
-    Name,
-    Parts,
-    full_name,
-    identifier,
-    scopes_of,
-    spliced,
-    table_parts,
-    without_comments,
-)
+from airflow_provider_rfr.builtins.sql import parse
+from airflow_provider_rfr.builtins.sql.parse import Name, Parts, full_name, identifier, scopes_of, table_parts
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 ColumnsOf = Callable[[str], tuple[str, ...] | None]
@@ -36,10 +27,7 @@ _NAME_THEM: Final = "write them out, or name them in its alias: AS t(a, b)"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A table, query or function that a SELECT reads; a table alone has ``parts``.
-
-    :ivar unknown: why its columns are not known
-    """
+    """What a SELECT reads. A table alone has ``parts``; ``unknown`` is why the columns are not known."""
 
     alias: str
     node: exp.Expr
@@ -239,14 +227,12 @@ _MANY: Final = (exp.Explode, exp.Inline, exp.Stack, exp.Anonymous)
 
 
 class _Reader:
-    """Finds out whose the columns are that a query names.
-
-    :ivar used: by a table's id: the parts of its name, and the columns of it that are used; ``*`` for all
-    :ivar missing: by its place in the text: a column that nothing has, as written, and where it was looked for
-    """
+    """Finds out whose the columns are that a query names."""
 
     def __init__(self, scopes: _Scopes) -> None:
+        # By a table's id: the parts of its name, and the columns of it that are used; * for all.
         self.used: dict[int, tuple[Parts, set[str]]] = {}
+        # By its place in the text: a column that nothing has, as written, and where it was looked for.
         self.missing: dict[int, tuple[str, Sequence[_Source]]] = {}
         self._sources = scopes.sources
         for each in (each for scope in scopes.all for each in scopes.sources(scope) if each.parts):
@@ -323,18 +309,15 @@ def _argument(node: exp.Expr) -> Parts:
 
 class _Facts(NamedTuple):
     """What can be said of a query without knowing the columns of tables. It is cached: parsing takes milliseconds, and
-    a tree is too large to be kept for thousands of queries.
-
-    :ivar tables: the parts of each table's name, and its columns that are used there; ``*`` for all
-    :ivar plain: it reads tables alone, no subquery and no function
-    :ivar starred: its columns depend on those of its tables, by a star or a NATURAL JOIN
-    :ivar outputs: its columns as written; None: they depend on those of its tables, or one has no name
-    """
+    a tree is too large to be kept for thousands of queries."""
 
     tables: tuple[tuple[Parts, Set[str]], ...]
-    plain: bool
-    starred: bool
+    """The parts of each table's name, and its columns that are used there; ``*`` for all."""
+    reads_tables_alone: bool
+    has_stars: bool
+    """Or a NATURAL JOIN: its columns depend on those of its tables."""
     outputs: tuple[str, ...] | None
+    """Its columns as written; None: they depend on those of its tables, or one has no name."""
 
 
 @lru_cache(maxsize=65_536)
@@ -350,32 +333,31 @@ def _facts_of(query: str) -> _Facts:
         parts = table_parts(node) or _argument(node)
         if parts and not isinstance(node.parent, exp.JoinHint) and (len(parts) > 1 or parts[0] not in own):
             reader.used.setdefault(id(node), (parts, {"*"}))
-    plain = all(each.parts for scope in scopes.all for each in scopes.sources(scope))
-    starred = any(map(_stands_for_columns, tree.find_all(exp.Star, exp.Join)))
-    return _Facts(tuple(reader.used.values()), plain, starred, outputs)
+    tables_alone = all(each.parts for scope in scopes.all for each in scopes.sources(scope))
+    has_stars = any(map(_stands_for_columns, tree.find_all(exp.Star, exp.Join)))
+    return _Facts(tuple(reader.used.values()), tables_alone, has_stars, outputs)
 
 
-def query_flaws(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[Flaw]:
-    """Columns that a query asks for, and that nothing it reads has. Where that is not sure, nothing is said: Spark
-    looks at each query again before a deploy changes anything."""
+def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[tuple[str, str]]:
+    """Columns that a query asks for, and that nothing it reads has, with what else may be meant. Where that is not
+    sure, nothing is said: Spark looks at each query again before a deploy changes anything."""
     facts = _facts_of(query)
     tables = ((columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables)
     has_all = [known is None or used <= {*map(str.casefold, known)} for known, used in tables]
     # What comes out of a pipe is not known to the parser. Parsing a query again is what costs.
-    if (facts.plain and all(has_all)) or "|>" in query:
+    if (facts.reads_tables_alone and all(has_all)) or "|>" in query:
         return
     for start, (word, sources) in sorted(_Reader(_Scopes(query, columns_of, namespace)).missing.items()):
         names = [full_name(each.parts, namespace) for each in sources if each.parts]
         whose = f"{names[0]} has" if len(names) == len(sources) == 1 else "there is"
         known = {name.written for each in sources for name in each.columns}
         line, column = query.count("\n", 0, start) + 1, start - query.rfind("\n", 0, start)
-        yield Flaw(line, f"{whose} no column {word}", nearest(word, known), column)
+        yield f"line {line}, column {column}: {whose} no column {word}", nearest(word, known)
 
 
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
-    """What a query reads, sorted by name.
+    """What a query reads, sorted by name: of ``ops.runs.history``, ``ops.runs`` if that is a ``known`` name.
 
-    :param known: names of tables, as they are compared; of ``ops.runs.history``, ``ops.runs`` is read if it is known
     :raises QueryError: as :func:`parse_query`
     """
     found = defaultdict[str, set[str]](set)
@@ -384,8 +366,9 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
         if len(parts) > 2 and name not in known and table in known:
             name, used = table, {"*"}
         found[name] |= used
-    columns = {name: None if "*" in used else tuple(sorted(used)) for name, used in found.items()}
-    return tuple(Dependency(name, None, columns[name]) for name in sorted(columns))
+    return tuple(
+        Dependency(name, None, None if "*" in used else tuple(sorted(used))) for name, used in sorted(found.items())
+    )
 
 
 def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
@@ -415,13 +398,12 @@ def unqualified(query: str) -> tuple[str, ...]:
 
 
 def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, order: Sequence[str] = ()) -> str:
-    """The query with every star replaced by column names, except that of ``count(*)``. ``NATURAL JOIN`` is refused,
-    since it depends on columns that are not named.
+    """The query with every star replaced by column names, in this ``order`` of names as they are compared, except that
+    of ``count(*)``. ``NATURAL JOIN`` is refused, since it depends on columns that are not named.
 
-    :param order: names, as they are compared, of the query's columns; a star that gives some gives them in this order
     :raises QueryError: a star can't be written out; what to write instead is its remedy
     """
-    if not _facts_of(query).starred:
+    if not _facts_of(query).has_stars:
         return query
     scopes, edits = _Scopes(query, columns_of, namespace), []
     places = {name: place for place, name in enumerate(order)}
@@ -437,7 +419,7 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, orde
                 if is_outermost and selected.parent is scope.expression:
                     items.sort(key=lambda each: places.get(each.name, len(places)))
                 edits.append(_edit(query, node, items))
-    return spliced(query, edits)
+    return parse.spliced(query, edits)
 
 
 def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int, str]:
@@ -446,7 +428,7 @@ def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int,
     if not isinstance(start, int) or query[start : start + 1] != "*":
         raise QueryError("a query without a SELECT of its own hides a star", "write SELECT and the columns")
     last = next(excepted[-1].find_all(exp.Identifier)).meta["end"] if excepted else None
-    end = without_comments(query).index(")", last) + 1 if last else start + 1
+    end = parse.without_comments(query).index(")", last) + 1 if last else start + 1
     if isinstance(holder, exp.Column):
         between = f", {query[holder.parts[0].meta['start'] : holder.parts[-2].meta['end'] + 1]}."
     return start, end, between.join(map(str, items))
@@ -491,10 +473,8 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
 
 
 def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | None]) -> tuple[str, ...]:
-    """The names that no view has, sorted; all names are as they are compared.
-
-    :param of_view: what the view of a name reads; None: the name is no view's. Called once for each name
-    """
+    """The names, as they are compared, that no view has, sorted; ``of_view`` says, once for each name, what the view
+    of that name reads."""
     waiting, found = list(reads), dict[str, Iterable[str] | None]()
     # The list grows while it is read.
     for name in waiting:
@@ -510,8 +490,6 @@ def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -
     def reads(each: BuiltinObject) -> list[str]:
         return [read.name for read in object_reads(each, known=declared)]
 
-    def of_view(name: str) -> list[str] | None:
-        found = declared.get(name)
-        return reads(found) if found is not None and found.kind is Kind.VIEW else None
-
-    return tuple(declared[name].name if name in declared else name for name in tables_below(reads(obj), of_view))
+    views = {key: each for key, each in declared.items() if each.kind is Kind.VIEW}
+    names = tables_below(reads(obj), lambda name: reads(views[name]) if name in views else None)
+    return tuple(declared[name].name if name in declared else name for name in names)

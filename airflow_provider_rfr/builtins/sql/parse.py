@@ -37,15 +37,6 @@ Parts = tuple[str, ...]
 """The parts of a name, as they are compared."""
 
 
-class Flaw(NamedTuple):
-    """Something wrong in a text; lines and columns begin with 1, and a column of 0 is not known."""
-
-    line: int
-    problem: str
-    remedy: str = ""
-    column: int = 0
-
-
 class Name(str):
     """A name as Spark compares it; ``written`` is how its author wrote it."""
 
@@ -200,8 +191,7 @@ def table_parts(node: exp.Expr) -> Parts:
 
 
 class NamedTable(NamedTuple):
-    """A table where a query names it: its name and its parts as they are compared, and the name as its author wrote
-    it. It is aliased if it has a name of its own in the query."""
+    """A table where a query names it, as it is compared and as its author wrote it; aliased by a name of its own."""
 
     name: str
     written: str
@@ -210,9 +200,8 @@ class NamedTable(NamedTuple):
 
 
 def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
-    """The query with other names for some tables; nothing else is touched.
+    """The query with what ``replace`` gives for some tables, None for the others; nothing else is touched.
 
-    :param replace: what to write for a table; None: leave it
     :raises QueryError: it can't be parsed
     """
     edits = dict[tuple[int, int], str | None]()

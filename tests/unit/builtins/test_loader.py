@@ -207,7 +207,7 @@ def test_what_is_not_there_is_told_with_all_the_rest(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError) as refused:
         load(tmp_path / "none", tmp_path / "empty", tmp_path / "bytes.yaml")
     assert sorted(str(each).removeprefix(f"{tmp_path}/") for each in refused.value.problems) == [
-        "bytes.yaml: it is not text in UTF-8",
+        "bytes.yaml: it can't be read: it is not text in UTF-8",
         "empty: the folder has no YAML files",
         "none: it can't be read: No such file or directory",
     ]
@@ -276,7 +276,7 @@ def test_an_entry_point_that_fails_is_one_of_the_problems(installed, tmp_path: P
         load(broken, entry_points=True)
     told = str(refused.value)
     assert f"entry point mine ({point}): it can't be loaded: " in told
-    assert "'tabel' is unknown" in told
+    assert "kind: Input should be 'table'" in told
 
 
 def test_the_version_is_that_of_this_package_where_none_is_given() -> None:

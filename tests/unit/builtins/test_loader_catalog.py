@@ -55,15 +55,15 @@ def test_an_id_is_unique_and_an_old_name_given_away_asks_for_another_one(tmp_pat
         ("SELECT a FROM t", "ops.v: t has no namespace, and Spark's own may be any; write ops.t"),
         (
             "SELECT a FROM ops.tt",
-            "ops.v: it reads ops.tt, which is not declared; did you mean t? declare it, or "
-            "name it in depends_on if it is not a built-in object",
+            "ops.v: it reads ops.tt, which is not declared; did you mean t? declare it, "
+            "e.g. as a source; a view may have it in depends_on instead",
         ),
         (
             "SELECT a FROM lake.ops.t",
             "ops.v: it reads lake.ops.t with a catalog's name before it; write ops.t: each "
             "lake has a catalog of its own",
         ),
-        ("SELECT x.a, x.c FROM ops.t x", "ops.v: ops.t has no column c; allowed: B, a"),
+        ("SELECT x.a, x.c FROM ops.t x", "ops.v: line 1, column 15: ops.t has no column c; allowed: B, a"),
         (
             "SELECT a, count(*) FROM ops.t GROUP BY a",
             "ops.v: column 2 of a SELECT has no name; give it one: ... AS name",
@@ -96,37 +96,24 @@ def test_a_query_that_can_t_be_kept_up_to_date_is_refused(tmp_path: Path, query:
 @pytest.mark.parametrize(
     ("query", "place"),
     [
-        ("|\n  SELECT a,\n    zz\n  FROM ops.t", ":9:5"),
-        ("|-   # why\n\n    SELECT a\n      , x.zz\n    FROM ops.t x", ":10:11"),
-        ("|2\n    SELECT a, zz\n  FROM ops.t", ":8:15"),
-        (">-\n  SELECT a,\n\n  zz\n  FROM ops.t", ":10:3"),
-        ("SELECT a, zz FROM ops.t", ":7:18"),
-        ("SELECT a,\n  b,\n  zz FROM ops.t", ":9:3"),
-        ('"SELECT a, zz\n  FROM ops.t"', ":7:19"),
-        ("'SELECT a, zz FROM ops.t'", ":7:19"),
-        ("SELECT 'ü€\U0001f600' AS u, zz FROM ops.t", ":7:27"),
-        ("|\n  SELECT 'ü€\U0001f600' AS u, -- zz\n    zz FROM ops.t", ":9:5"),
+        ("|\n  SELECT a,\n    zz\n  FROM ops.t", "line 2, column 3"),
+        (">-\n  SELECT a,\n\n  zz\n  FROM ops.t", "line 2, column 1"),
+        ("SELECT a, zz FROM ops.t", "line 1, column 11"),
+        ("|\n  SELECT 'ü€\U0001f600' AS u, -- zz\n    zz FROM ops.t", "line 2, column 3"),
+        ("'SELECT ''x'' AS x, zz FROM ops.t'", "line 1, column 18"),
     ],
 )
-def test_a_column_that_is_not_there_is_told_with_its_line_and_column(tmp_path: Path, query: str, place: str) -> None:
+def test_a_column_that_is_not_there_is_told_with_its_place_in_the_query(tmp_path: Path, query: str, place: str) -> None:
     text = catalog(T, f"kind: view\nname: ops.v\nquery: {query}")
-    assert problems(tmp_path, text) == [f"{place}: ops.v: ops.t has no column zz; allowed: B, a"]
-
-
-@pytest.mark.parametrize("query", ["'SELECT ''x'' AS x, zz FROM ops.t'", '"SELECT \\x27x\\x27 AS x, zz FROM ops.t"'])
-def test_where_the_text_is_escaped_the_place_is_that_in_the_query(tmp_path: Path, query: str) -> None:
-    text = catalog(T, f"kind: view\nname: ops.v\nquery: {query}")
-    assert problems(tmp_path, text) == [
-        ":7: ops.v: line 1, column 18: ops.t has no column zz; allowed: B, a",
-    ]
+    assert problems(tmp_path, text) == [f":7: ops.v: {place}: ops.t has no column zz; allowed: B, a"]
 
 
 def test_a_column_that_a_view_does_not_give_is_told_and_problems_are_sorted_by_place(tmp_path: Path) -> None:
     text = catalog(T, view("SELECT a, q FROM ops.t"), view("SELECT v.a,\n v.x, v.b\nFROM ops.v", name="ops.w"))
     assert [each.rpartition("; ")[0] for each in problems(tmp_path, text)] == [
-        ":8:13: ops.v: ops.t has no column q",
-        ":14:6: ops.w: ops.v has no column x",
-        ":14:11: ops.w: ops.v has no column b",
+        ":7: ops.v: line 1, column 11: ops.t has no column q",
+        ":12: ops.w: line 2, column 4: ops.v has no column x",
+        ":12: ops.w: line 2, column 9: ops.v has no column b",
     ]
 
 
@@ -166,14 +153,14 @@ def test_a_query_that_spark_alone_understands_needs_depends_on(tmp_path: Path) -
 
 def test_a_missing_object_may_be_in_a_document_that_could_not_be_read(tmp_path: Path) -> None:
     found = problems(tmp_path, catalog(T.replace("kind: table", "kind: tabel"), view("SELECT * FROM ops.t")))
-    assert [each for each in found if "tabel" in each]
+    assert [each for each in found if "kind: Input should be" in each]
     assert not [each for each in found if "not declared" in each]
 
 
 def test_what_a_broken_object_promises_is_not_held_against_its_readers(tmp_path: Path) -> None:
     broken = T.replace("{name: B, type: int}", "{name: B}")
     found = problems(tmp_path, catalog(broken, view("SELECT x.b FROM ops.t x")))
-    assert without_lines(found) == ["ops.t: columns.1.type is missing"]
+    assert without_lines(found) == ["ops.t: columns.1.type: Field required"]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +206,8 @@ GONE = "kind: removed\nname: ops.t"
 def test_a_view_may_not_read_what_is_removed(tmp_path: Path) -> None:
     """A document that says that something goes declares nothing."""
     assert without_lines(problems(tmp_path, catalog(GONE, view("SELECT a FROM ops.t")))) == [
-        "ops.v: it reads ops.t, which is not declared; declare it, or name it in depends_on if it is not a built-in "
-        "object"
+        "ops.v: it reads ops.t, which is not declared; declare it, e.g. as a source; a view may have it in "
+        "depends_on instead"
     ]
 
 
@@ -253,7 +240,8 @@ def test_a_users_sink_asks_for_an_exportable_table(tmp_path: Path) -> None:
         ("ops.v", "ops.k: ops.v is a view, which has no history to send; make it a materialized_view"),
         (
             "ops.nothing",
-            "ops.k: it reads ops.nothing, which is not declared; declare it, e.g. as a source",
+            "ops.k: it reads ops.nothing, which is not declared; declare it, e.g. as a source; a view may have it in "
+            "depends_on instead",
         ),
         ("ops.k", "ops.k: it reads ops.k, which is a sink; read what that one reads"),
     ],

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.declaration._document import _DEEPEST, Node, documents
+from airflow_provider_rfr.builtins.declaration._document import _DEEPEST, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
 
@@ -56,9 +56,9 @@ TABLE = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}]\n"
         (TABLE + "comment: 'no end\n", ":5: found unexpected end of stream"),
         (TABLE + "comment: a: b\n", ":4: mapping values are not allowed in this context"),
         (TABLE + "comment: \x07\n", ":4: the character '\\x07' is not allowed"),
-        ("- a\n- b\n", ":1: the document is a list, not a mapping"),
-        ("just words\n", ":1: the document is just words, not a mapping"),
-        ("42\n", ":1: the document is 42, not a mapping"),
+        ("- a\n- b\n", ":1: the document: Input should be an object"),
+        ("just words\n", ":1: the document: Input should be an object"),
+        ("42\n", ":1: the document: Input should be an object"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
@@ -66,21 +66,11 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, told: str) -
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
-    [
-        ("name: 123", ":1: 123: name is 123, not a text; put it in quotes"),
-        ("name: true", "name is true, not a text"),
-        ("name: 1.5", "name is 1.5, not a text"),
-        ("name: [ops, t]", "name is a list, not a text"),
-        ("name: {ops: t}", "name is a mapping, not a text"),
-        ("name: ~", "name is missing"),
-    ],
+    "field", ["name: 123", "name: true", "name: 1.5", "name: [ops, t]", "name: {ops: t}", "name: ~"]
 )
-def test_a_name_is_a_text(tmp_path: Path, field: str, told: str) -> None:
+def test_a_name_is_a_text(tmp_path: Path, field: str) -> None:
     found = problems(tmp_path, f"{field}\nkind: table\ncolumns: [{{name: a, type: int}}]\n")
-    assert len(found) == 1
-    assert told.rpartition(": ")[2] in found[0]
-    assert found[0].startswith(":1: ")
+    assert found == [":1: name: Input should be a valid string"]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +91,7 @@ def test_many_mistakes_in_one_file_are_told_together_and_good_documents_are_read
     )
     assert problems(tmp_path, text) == [
         ":3: ops.a: duplicate key 'name'; it is in line 2 too",
-        ":5: ops.c: kind 'tabel' is unknown; did you mean table? "
-        "allowed: log, materialized_view, sink, source, table, view",
+        ":5: ops.c: kind: Input should be 'table', 'view', 'materialized_view', 'source', 'sink' or 'log'",
         ":15: ops.v: qerry is not a field; did you mean query?",
         ":18: did not find expected node content",
     ]
@@ -137,18 +126,12 @@ def test_a_list_that_holds_itself_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "&a [*a]\n") == [":1: *a is an alias; write it out; " + ITSELF]
 
 
-def plain(node: Node) -> object:
-    if isinstance(node.value, dict):
-        return {key: plain(each) for key, each in node.value.items()}
-    return [plain(each) for each in node.value] if isinstance(node.value, list) else node.value
-
-
 @PATIENT
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
     lines = []
-    for node, flaws in documents(text):
-        lines += [node.line, *(each.line for each in flaws)]
+    for each in documents(text):
+        lines += [*each.lines.values(), *(flaw.line for flaw in each.flaws)]
     assert all(1 <= line <= len(text) + 2 for line in lines)
 
 
@@ -165,5 +148,5 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_what_a_yaml_writer_writes_is_read_back(value: object) -> None:
     found = list(documents(yaml.safe_dump(value)))
-    assert [plain(node) for node, _ in found] == ([] if value is None else [value])
-    assert not [flaw for _, flaws in found for flaw in flaws]
+    assert [each.value for each in found] == ([] if value is None else [value])
+    assert not [flaw for each in found for flaw in each.flaws]

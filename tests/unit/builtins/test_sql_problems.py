@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.facts import declared_columns, query_flaws
-from airflow_provider_rfr.builtins.sql.parse import Flaw
+from airflow_provider_rfr.builtins.sql.facts import column_problems, declared_columns
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.builtins.spark_queries import COLUMNS, QUERIES
 
 
-def told(query: str) -> list[Flaw]:
-    return list(query_flaws(query, COLUMNS.get, "ops"))
+def told(query: str) -> list[tuple[str, str]]:
+    return list(column_problems(query, COLUMNS.get, "ops"))
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -66,15 +65,15 @@ MISSING = [
 
 @pytest.mark.parametrize(("query", "problem"), MISSING)
 def test_a_column_that_nothing_has_is_told(query: str, problem: str) -> None:
-    (found,) = told(query)
-    assert found.problem == problem
-    start = found.column - 1
-    assert found.line == 1
+    [(found, _)] = told(query)
+    place, _, what = found.partition(": ")
+    assert what == problem
+    start = int(place.removeprefix("line 1, column ")) - 1
     assert query[start:].strip("`").startswith(problem.rpartition(" ")[2])
 
 
 def test_the_nearest_column_is_offered() -> None:
-    assert [each.remedy.partition("?")[0] for each in told("SELECT nam, t_idd FROM ops.t, ops.u")] == [
+    assert [remedy.partition("?")[0] for _, remedy in told("SELECT nam, t_idd FROM ops.t, ops.u")] == [
         "did you mean name",
         "did you mean t_id",
     ]
@@ -82,15 +81,15 @@ def test_the_nearest_column_is_offered() -> None:
 
 def test_the_place_is_that_of_the_word_in_the_text_with_its_comments() -> None:
     query = "SELECT /* zz */ id, -- zz\n  t.name,\n\tt . `zz`\nFROM ops.t\nWHERE\r\n  yy = 1 -- zz\n"
-    assert [(each.line, each.column) for each in told(query)] == [(3, 6), (6, 3)]
+    assert [problem.partition(": ")[0] for problem, _ in told(query)] == ["line 3, column 6", "line 6, column 3"]
 
 
 def test_a_column_is_told_wherever_it_stands_and_every_one_is() -> None:
     query = "SELECT zz, yy FROM ops.t WHERE zz > 1"
-    assert [(each.column, each.problem.rpartition(" ")[2]) for each in told(query)] == [
-        (8, "zz"),
-        (12, "yy"),
-        (32, "zz"),
+    assert [problem for problem, _ in told(query)] == [
+        "line 1, column 8: ops.t has no column zz",
+        "line 1, column 12: ops.t has no column yy",
+        "line 1, column 32: ops.t has no column zz",
     ]
 
 
@@ -104,13 +103,13 @@ def test_views_over_views_have_the_columns_that_their_queries_give() -> None:
         [table, view("ops.v", "SELECT *, 1 AS c FROM ops.t"), view("ops.w", "SELECT a AS x FROM ops.v")]
     )
     query = "SELECT v.a, v.c, w.x, v.d, w.b FROM ops.v JOIN ops.w ON v.a = w.x"
-    found = list(query_flaws(query, columns_of, "ops"))
-    assert [each.problem for each in found] == ["ops.v has no column d", "ops.w has no column b"]
-    assert found[1].remedy == "allowed: x"
+    found = list(column_problems(query, columns_of, "ops"))
+    assert [problem.partition(": ")[2] for problem, _ in found] == ["ops.v has no column d", "ops.w has no column b"]
+    assert found[1][1] == "allowed: x"
 
 
 def test_nothing_is_told_of_what_is_not_known() -> None:
-    assert list(query_flaws("SELECT zz, t.yy FROM ops.t", lambda name: None, "ops")) == []
+    assert list(column_problems("SELECT zz, t.yy FROM ops.t", lambda name: None, "ops")) == []
     assert told("SELECT zz FROM ops.t, raw.unknown") == []
 
 

@@ -209,7 +209,7 @@ def test_pins_know_a_column_by_its_id_then_by_its_name() -> None:
     other = (("id", 2), ("v", 1), ("w", 3))
     assert seen.seen(other, "t2") == Pins((Pin("id", "id", (2,)), Pin("v", "w", (3,))), table="t2")
     assert Pins().seen(NOW, "t").columns == (Pin("Id", "Id", (1,)), Pin("w", "w", (2,)), Pin("v", "v", (9,)))
-    assert Pins(follow=True).seen((("Id", 1),), "t").resolve((("Id", 1),), NOW, "k") == (("Id", 1),)
+    assert Pins().seen((("Id", 1),), "t").resolve((("Id", 1),), NOW, "k") == (("Id", 1),)
     again = Pins((Pin("v", "v", (8, 7)),)).seen(NOW, "t")
     assert again.columns == (Pin("v", "v", (9, 8, 7)),)
     assert again.resolve((("x", 7),), NOW, "k") == (("v", 7),)
@@ -234,4 +234,4 @@ def test_a_declaration_keeps_the_ids_of_known_columns() -> None:
     assert Pins.of(SPEC, ("C", "x"), declared) == Pins(again.columns, table="t")
     assert Pins.of(SPEC, (), declared).columns == declared.columns
     assert Pins.of(SPEC, ("a", "b")) == Pins((Pin("a", "a"), Pin("b", "b")))
-    assert Pins.of(SinkSpec("ops.t", "files", follow_schema=True), ("a",), declared) == Pins(follow=True)
+    assert Pins.of(SinkSpec("ops.t", "files", follow_schema=True), ("a",), declared) == Pins()
