@@ -100,7 +100,7 @@ def test_what_is_lost_and_which_views_break_is_said_name_by_name(
     assert "column note would be lost" in capsys.readouterr().err
     assert rfr(objects, "plan", "--accept-data-loss", "ops.runs.note", "--break-views", "bob.v", "-o", "json") == 2
     plan = told(capsys)
-    assert (plan["summary"]["data_loss"], plan["steps"][0]["loses"]) == (1, ["ops.runs.note"])
+    assert (plan["summary"]["data_loss"], list(plan["steps"][0]["losses"])) == (1, ["ops.runs.note"])
     assert plan["policies"]["break_views"] == ["bob.v"]
     assert rfr(objects, "apply", "--accept-data-loss", "ops.runs.note") == 0
 
