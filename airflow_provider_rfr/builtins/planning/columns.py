@@ -294,8 +294,7 @@ class ColumnDiff:
         :returns: ``updates`` of one transaction, in order, each a list of operations; ``tighten``: ``require``
             operations, which can be asked only of finished rows, to be refused if there is a NULL
         """
-        replaced = self.changed(Change.RETYPE)
-        kept = {name: was for name, was in self.sources.items() if name not in replaced}
+        kept = {name: was for name, was in self.sources.items() if name not in self.changed(Change.RETYPE)}
         now = {was.name.casefold(): name for name, was in kept.items()}
         first = [{"op": "drop", "column": each.name} for name, each in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -316,13 +315,13 @@ class ColumnDiff:
         current = [now[name] for name in self.before if name in now]
         current += sorted((name for name in self.wanted if name not in kept), key=lambda name: name in self.before)
         places = zip(self.new, [None, *(each.name for each in self.new)], strict=False)
-        third = [{"op": "move", "column": each.name, "after": behind} for each, behind in places]
-        third = [] if current == [*self.wanted] else third
+        moves = [{"op": "move", "column": each.name, "after": behind} for each, behind in places]
+        third = moves if current != [*self.wanted] else []
         for name, column in self.wanted.items():
             was = kept.get(name)
             if (was.comment if was is not None else None) != column.comment:
                 third.append({"op": "comment", "column": column.name, "comment": column.comment})
             if column.required and (was is None or not was.required):
                 tighten.append({"op": "require", "column": column.name})
-        updates = [batch for batch in (first, second, third) if batch]
-        return {name: batches for name, batches in (("updates", updates), ("tighten", tighten)) if batches}
+        found = {"updates": [batch for batch in (first, second, third) if batch], "tighten": tighten}
+        return {name: batches for name, batches in found.items() if batches}
