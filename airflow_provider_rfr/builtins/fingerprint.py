@@ -14,17 +14,13 @@ from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.lake.types import parse_type, quoted
 
 
-def contract_text(columns: Sequence[Column]) -> str:
-    """Number, name and type of the columns; empty for a view that declares none."""
-    return "\n".join(
+def contract_of(columns: Sequence[Column]) -> str:
+    """The digest of number, name and type of the columns; its prefix names the format."""
+    text = "\n".join(
         f"{number} {quoted(each.name.casefold())} {parse_type(each.type).folded()}"
         for number, each in enumerate(columns, 1)
     )
-
-
-def contract_of(columns: Sequence[Column]) -> str:
-    """The digest of the columns' contract; its prefix names the format of the text."""
-    return f"c1:{hashlib.sha256(contract_text(columns).encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"c1:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def same_query(one: str | None, other: str | None) -> bool:

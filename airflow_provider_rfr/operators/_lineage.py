@@ -100,7 +100,7 @@ def add_source_events(context: Context, lake_conn_id: str, deploys: Mapping[str,
         return
     for deploy_id, plan in deploys.items():
         for name, why in plan.sources_to_load().items():
-            events[SOURCES].add(source_asset(lake_conn_id, name), extra={"deploy_id": deploy_id, "why": why.value})
+            events[SOURCES].add(source_asset(lake_conn_id, name), extra={"deploy_id": deploy_id, "why": why})
 
 
 def _table_asset(lake_conn_id: str, table: str) -> Asset:

@@ -73,7 +73,7 @@ def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> It
             "snapshot_after": evidence.get("snapshot_after"),
         }
         if (step := planned.get(each.seq)) is not None:
-            row |= {"kind": step.kind.value, "reason": step.reason, "changes": step.changes, "loses": step.loses}
+            row |= {"kind": step.kind.value, "reason": step.reason, "changes": step.changes, "loses": list(step.losses)}
         yield row
 
 

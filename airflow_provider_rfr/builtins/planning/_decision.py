@@ -10,19 +10,7 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, release
 from airflow_provider_rfr.builtins.fingerprint import contract_of, definition_of, same_query
-from airflow_provider_rfr.builtins.planning.columns import (
-    ALL,
-    EVERYTHING,
-    NO_EFFECTS,
-    NULLABILITY,
-    Change,
-    ColumnChange,
-    Effects,
-    diff_columns,
-    folded,
-    met,
-    pending_renames,
-)
+from airflow_provider_rfr.builtins.planning.columns import ALL, EVERYTHING, Change, ColumnDiff, Effects, folded, met
 from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, CatalogSpec, Kind, namespace_of
@@ -37,14 +25,10 @@ _SAID: Final = ("name", "kind", "columns", "keep", "partitioning", "keys", "comm
 """What a record has from the declaration as it is."""
 
 
-def same_names(old: Sequence[str], new: Sequence[str]) -> bool:
-    """Whether two lists of names, or of expressions over them, say the same."""
-    return [each.casefold() for each in old] == [each.casefold() for each in new]
-
-
-def _same_constraints(obj: BuiltinObject, known: RecordedObject) -> bool:
-    same_format = obj.properties.get(FORMAT) == known.properties.get(FORMAT)
-    return same_format and same_names(obj.keys, known.keys) and same_names(obj.partitioning, known.partitioning)
+def different(what: str, old: Sequence[str], new: Sequence[str]) -> list[Reason]:
+    """The reason, if two lists of names, or of expressions over them, don't say the same."""
+    same = [each.casefold() for each in old] == [each.casefold() for each in new]
+    return [] if same else [because(Why.DIFFERS, what, ", ".join(old) or "nothing", ", ".join(new) or "nothing")]
 
 
 def _metadata(obj: BuiltinObject | RecordedObject) -> dict[str, str | None]:
@@ -56,33 +40,32 @@ def _metadata(obj: BuiltinObject | RecordedObject) -> dict[str, str | None]:
 class Decision:
     """One object's part of a plan, while it is made.
 
-    :ivar how: None: nothing is done to it
     :ivar differences: from its record, with their sentences; those are among ``reasons``, too
-    :ivar column_changes: from its record
     :ivar words: changes field by field, for display
     :ivar losses: names that have to be accepted, and what they stand for
     :ivar leaves: its table or view is dropped before it is created as another kind
     :ivar was_used: columns of which a ``was`` met what is live
-    :ivar input_reasons: reasons that come from what it reads, by the id of that
+    :ivar shape: by the ids of its inputs, where a column has another type or name; ``contents``: where rows may differ
     :ivar done: a deploy that did not finish has done it
     """
 
     desired: DesiredObject
     how: Action | None = None
     differences: Mapping[Why, Reason] = field(default_factory=dict)
-    column_changes: tuple[ColumnChange, ...] = ()
+    diff: ColumnDiff = field(default_factory=ColumnDiff)
     reasons: list[Reason] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     losses: dict[str, str] = field(default_factory=dict)
     problems: list[Reason] = field(default_factory=list)
     paste: list[str] = field(default_factory=list)
-    effects: Effects = NO_EFFECTS
+    effects: Effects = field(default_factory=Effects)
     leaves: bool = False
     renamed: bool = False
     was_used: Set[str] = frozenset()
     drift: tuple[Reason, ...] = ()
-    input_reasons: dict[UUID, Reason] = field(default_factory=dict)
+    shape: dict[UUID, Reason] = field(default_factory=dict)
+    contents: dict[UUID, Reason] = field(default_factory=dict)
     done: bool = False
 
     @property
@@ -94,13 +77,39 @@ class Decision:
         """The name that readers of before know."""
         return (self.desired.recorded or self.desired.obj).name
 
+    @property
+    def noticed(self) -> dict[UUID, Reason]:
+        """Reasons that come from what it reads; to a view, rows are no reason."""
+        return self.shape if self.desired.kind is Kind.VIEW else {**self.contents, **self.shape}
+
+    def note_inputs(self, decisions: Decisions) -> None:
+        """Note what it notices of the changes of what it reads, which are decided already, and what it won't find."""
+        desired = self.desired
+        before = {each.name: each.uuid for each in desired.recorded.deps} if desired.recorded is not None else {}
+        for each in desired.reads:
+            read = decisions.get(each.uuid) if each.uuid is not None else None
+            if read is None or each.uuid is None:
+                continue
+            name, effects = read.desired.obj.name, read.effects
+            if before.get(each.name) not in (None, each.uuid):
+                self.shape[each.uuid] = self.contents[each.uuid] = because(Why.READS_ANOTHER, name)
+                continue
+            if columns := met(effects.shape, each.columns):
+                self.shape[each.uuid] = reads(name, columns)
+            if columns := met(effects.contents, each.columns):
+                self.contents[each.uuid] = reads(name, columns)
+            gone = [(old, now) for old, now in effects.gone.items() if old in (each.columns or ())]
+            # A sink knows columns by their ids: a new name stops nothing.
+            kept = desired.kind is Kind.SINK
+            self.problems += [lost_column(name, old, now) for old, now in gone if not (now and kept)]
+
     def note_differences(self) -> None:
         """Compare the object with its record, field by field."""
         obj, known, sql = self.desired.obj, self.desired.recorded, self.desired.sql
         if known is None:
             return
-        self.column_changes = diff_columns(known.columns, obj.columns, pending_renames(known.columns, obj.columns))
-        changes = {each.what for each in self.column_changes}
+        self.diff = ColumnDiff(known.columns, obj.columns)
+        changes = {each.what for each in self.diff.changes}
         # A sink has another source if that has another id; a new name does not make it another one.
         source, before = (tuple(each.uuid for each in some) for some in (self.desired.reads, known.deps))
         fed = obj.kind is not Kind.SINK or source == before
@@ -108,8 +117,13 @@ class Decision:
         found = {
             Why.KIND_CHANGED: obj.kind is not known.kind,
             Why.RENAMED: obj.key != known.key,
-            Why.COLUMNS_CHANGED: bool(changes - NULLABILITY - {Change.COMMENT}),
-            Why.CONSTRAINTS_CHANGED: bool(changes & NULLABILITY) or not _same_constraints(obj, known),
+            Why.COLUMNS_CHANGED: bool(changes - {Change.RELAX, Change.REQUIRE, Change.COMMENT}),
+            Why.CONSTRAINTS_CHANGED: bool(
+                changes & {Change.RELAX, Change.REQUIRE}
+                or different("keys", known.keys, obj.keys)
+                or different("partitioned by", known.partitioning, obj.partitioning)
+                or obj.properties.get(FORMAT) != known.properties.get(FORMAT)
+            ),
             Why.QUERY_CHANGED: not same_query(obj.query, known.raw_sql),
             Why.DEFINITION_CHANGED: definition_of(obj) != known.definition or not fed,
             Why.STAR_CHANGED: obj.query == known.raw_sql and None not in (sql, known.sql) and sql != known.sql,
@@ -149,8 +163,8 @@ class Decision:
             return Effects(EVERYTHING, contents)
         if not known.columns or not obj.columns:
             before, now = self.outputs() if known.sql != self.desired.sql else ((), ())
-            return Effects(EVERYTHING, contents, tuple((each, "") for each in before if now and each not in now))
-        return Effects.of(known.columns, obj.columns, self.column_changes, contents)
+            return Effects(EVERYTHING, contents, {each: "" for each in before if now and each not in now})
+        return self.diff.effects(contents)
 
     def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of its columns now and afterwards, as they are compared; none where they are not known."""
@@ -167,7 +181,7 @@ class Decision:
 
     def nothing_left(self) -> None:
         """Everything that was decided has been done already; its effects on readers stay."""
-        self.how, self.details, self.words, self.losses, self.input_reasons = None, {}, [], {}, {}
+        self.how, self.details, self.words, self.losses = None, {}, [], {}
         self.done = True
 
     def step(self, how: Action) -> Step:
@@ -175,19 +189,8 @@ class Decision:
         obj, live = self.desired.obj, self.desired.live
         # What leaves before it comes is lost by the step that drops it.
         losses = {} if self.leaves else self.losses
-        return Step(
-            obj.id,
-            obj.name,
-            obj.kind,
-            how,
-            tuple(dict.fromkeys(self.reasons)),
-            tuple(self.words),
-            self.details,
-            tuple(losses),
-            tuple(losses.values()),
-            live.rows if live is not None else None,
-            live.bytes if live is not None else None,
-        )
+        reasons, size = tuple(dict.fromkeys(self.reasons)), (live.rows, live.bytes) if live is not None else ()
+        return Step(obj.id, obj.name, obj.kind, how, reasons, tuple(self.words), self.details, losses, *size)
 
     def finding(self) -> Finding:
         """What stops the deploy."""
@@ -251,48 +254,10 @@ def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
     )
 
 
-@dataclass(slots=True)
-class Inputs:
-    """What an object notices of the changes of what it reads, by the ids of its inputs.
-
-    :ivar shape: a column has another type or name
-    :ivar contents: rows may be others
-    :ivar gone: what it won't find
-    """
-
-    shape: dict[UUID, Reason] = field(default_factory=dict)
-    contents: dict[UUID, Reason] = field(default_factory=dict)
-    gone: list[Reason] = field(default_factory=list)
-
-
-def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
-    """What the object notices; everything that it reads is decided already."""
-    found = Inputs()
-    before = {each.name: each.uuid for each in desired.recorded.deps} if desired.recorded is not None else {}
-    for each in desired.reads:
-        read = decisions.get(each.uuid) if each.uuid is not None else None
-        if read is None or each.uuid is None:
-            continue
-        name, effects = read.desired.obj.name, read.effects
-        if before.get(each.name) not in (None, each.uuid):
-            found.shape[each.uuid] = found.contents[each.uuid] = because(Why.READS_ANOTHER, name)
-            continue
-        if columns := met(effects.shape, each.columns):
-            found.shape[each.uuid] = reads(name, columns)
-        if columns := met(effects.contents, each.columns):
-            found.contents[each.uuid] = reads(name, columns)
-        # A sink knows columns by their ids: a new name stops nothing.
-        is_sink = desired.kind is Kind.SINK
-        gone = ((old, now) for old, now in effects.gone if old in (each.columns or ()) and not (now and is_sink))
-        found.gone += [lost_column(name, old, now) for old, now in gone]
-    return found
-
-
 def reads(name: str, columns: list[str]) -> Reason:
     return because(Why.READS, name if columns == [ALL] else ", ".join(f"{name}.{each}" for each in columns))
 
 
 def lost_column(name: str, column: str, now: str) -> Reason:
     """A column is read that is not there any more; ``now`` is what it is called, empty for a dropped one."""
-    facts = (f"{name}.{column}", now) if now else (f"{name}.{column}",)
-    return because(Why.READS_RENAMED if now else Why.READS_REMOVED, *facts)
+    return because(Why.READS_RENAMED if now else Why.READS_REMOVED, f"{name}.{column}", *([now] if now else []))

@@ -8,34 +8,19 @@ from dataclasses import replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
-from airflow_provider_rfr.builtins.planning.columns import pending_renames
 from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RegistryState
 from airflow_provider_rfr.sinks.spec import SinkState
 
-_CONTINUES = {
-    Action.ADOPT: Why.CURSOR_KEPT,
-    Action.METADATA: Why.CURSOR_KEPT,
-    Action.EVOLVE: Why.CURSOR_KEPT,
-    Action.REWRITE: Why.MIGRATION_SKIPPED,
-    Action.RECOMPUTE: Why.MIGRATION_SKIPPED,
-    Action.RENAME: Why.CURSOR_KEPT,
-}
-"""Why nothing is sent twice and nothing is left out."""
-_CHOICES = {
-    Action.HOLD: Why.SINK_STOPS,
-    Action.RESUME_FROM_NEW: Why.SINK_FROM_NEW,
-    Action.RESEND: Why.SINK_RESENDS,
-}
+_KEEP_ROWS = {Action.ADOPT, Action.METADATA, Action.EVOLVE, Action.REWRITE, Action.RECOMPUTE, Action.RENAME}
+"""After these, nothing is sent twice and nothing is left out."""
 
 
 def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool) -> None:
-    """Decide about a declared sink by itself; what its source's change means for it follows in :class:`Exports`.
-
-    :param unfinished: a deploy that did not finish began to change it, so its row may not be as recorded
-    """
+    """Decide about a declared sink by itself; what its source's change means for it: :func:`decide_exports`. After an
+    unfinished deploy, its row may not be as recorded."""
     renamed = _follow_columns(decision, source) if source is not None else {}
     desired, known = decision.desired, decision.desired.recorded
     assert desired.obj.sink is not None
@@ -54,7 +39,7 @@ def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool
         decision.reasons += [because(Why.COLUMN_RENAMED, f"{name}.{old}", new) for old, new in renamed.items()]
     elif unfinished:
         decision.how = Action.METADATA
-        decision.reasons.append(because(Why.UNFINISHED_SINK))
+        decision.reasons.append(because(Why.UNFINISHED))
 
 
 def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
@@ -63,8 +48,8 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     sink, read = desired.obj.sink, desired.reads[0]
     if sink is None or read.columns is None:
         return {}
-    gone, before = dict(source.effects.gone), theirs.recorded.columns if theirs.recorded is not None else ()
-    called = gone | {old: new for new, old in pending_renames(before, theirs.obj.columns).items()}
+    gone = source.effects.gone
+    called = {**gone, **source.diff.called}
     deps = desired.recorded.deps if desired.recorded is not None else ()
     known = next((each.columns for each in deps if each.uuid == read.uuid), None) or ()
     # Declared names, and those of a new sink, are those of now already.
@@ -81,52 +66,38 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     return {old: spelled[new.casefold()] for old in known if (new := called.get(old)) and new.casefold() in now}
 
 
-class Exports:
-    """What the changes mean for every sink, declared or made by users.
-
-    :ivar dependents: every sink whose source changes, with what becomes of it
-    :ivar steps: of sinks whose rows are gone
-    :ivar blocked: sinks that nobody decided about
-    """
-
-    def __init__(self, states: States, decisions: Decisions, removed: Container[UUID | None]) -> None:
-        self.dependents: list[Dependent] = []
-        self.steps: list[Step] = []
-        self.blocked: list[Finding] = []
-        self._policies = states.policies
-        found = _sinks(decisions, states.recorded, removed)
-        for state, moved in sorted(found, key=lambda each: (each[0].name.casefold(), str(each[0].uuid))):
-            source = decisions.get(state.source)
-            if source is None:
-                continue
-            how = source.how or (Action.RENAME if source.renamed else None)
-            why, since = _replaced(source, how, states.recorded.revision)
-            if why is None and moved:
-                # A cursor is of no use in another source.
-                why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)
-            if why is not None:
-                said, reason = self._choose(state, why, since)
-            elif how is not None:
-                kept = "cursor" if state.cursor is None else f"cursor {state.cursor}"
-                said, reason = "continue", because(_CONTINUES[how], kept)
-            else:
-                continue
-            user = state.uuid not in decisions
-            self.dependents.append(Dependent(state.source, state.name, Kind.SINK, said, reason, state.uuid, user))
-
-    def _choose(self, state: SinkState, why: Reason, since: str | None) -> tuple[str, Reason]:
-        """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy.
-
-        :param since: what it is decided about, so that a decision which was written down already is not taken once more
-        """
-        choice = self._policies.sinks.get(state.name.casefold()) or state.on_replace
-        if choice not in SINKS:
-            problem = because(Why.SINK_UNDECIDED, why, state.name)
-            self.blocked.append(Finding(state.name, Kind.SINK, (problem,), state.uuid))
-            return "undecided", why
-        action, details = Action(choice), {} if since is None else {"since": since}
-        self.steps.append(Step(state.uuid, state.name, Kind.SINK, action, (why,), details=details))
-        return choice, because(_CHOICES[action], why)
+def decide_exports(
+    states: States, decisions: Decisions, removed: Container[UUID | None]
+) -> tuple[list[Dependent], list[Step], list[Finding]]:
+    """What becomes of each sink, declared or made by users, whose source changes; the steps of those whose rows are
+    gone, by their policies; and those that nobody decided about."""
+    dependents, steps, blocked = list[Dependent](), list[Step](), list[Finding]()
+    found = _sinks(decisions, states.recorded, removed)
+    for state, moved in sorted(found, key=lambda each: (each[0].name.casefold(), str(each[0].uuid))):
+        source = decisions.get(state.source)
+        if source is None:
+            continue
+        how = source.how or (Action.RENAME if source.renamed else None)
+        why, since = _replaced(source, how, states.recorded.revision)
+        if why is None and moved:
+            # A cursor is of no use in another source.
+            why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)
+        choice = states.policies.sinks.get(state.name.casefold()) or state.on_replace
+        if why is None and how is None:
+            continue
+        if why is None:
+            choice = "continue"
+            why = because(Why.CURSOR_KEPT, "cursor" if state.cursor is None else f"cursor {state.cursor}")
+        elif choice in SINKS:
+            # Written down with it, so that a decision about the same is not taken once more.
+            details = {} if since is None else {"since": since}
+            steps.append(Step(state.uuid, state.name, Kind.SINK, Action(choice), (why,), details=details))
+        else:
+            choice, problem = "undecided", because(Why.SINK_UNDECIDED, why, state.name)
+            blocked.append(Finding(state.name, Kind.SINK, (problem,), state.uuid))
+        user = state.uuid not in decisions
+        dependents.append(Dependent(state.source, state.name, Kind.SINK, choice, why, state.uuid, user))
+    return dependents, steps, blocked
 
 
 def _sinks(
@@ -152,6 +123,4 @@ def _replaced(source: Decision, how: Action | None, revision: int) -> tuple[Reas
     emptied = live.emptied_by(revision) if live is not None else None
     if emptied is not None and how not in (Action.REPLACE_EMPTY, Action.CREATE):
         return because(Why.EMPTIED_UNFINISHED, name, emptied), emptied
-    if how is None or how in _CONTINUES:
-        return None, None
-    return because(Why.EMPTIED if how is Action.REPLACE_EMPTY else Why.MADE_AGAIN, name), None
+    return (None if how is None or how in _KEEP_ROWS else because(Why.EMPTIED, name)), None

@@ -9,15 +9,14 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import CycleError, DesiredObject, in_order, readers_of, relation
+from airflow_provider_rfr.builtins.desired import DesiredObject, in_order, readers_of, relation
 from airflow_provider_rfr.builtins.fingerprint import definition_of, same_query
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
 from airflow_provider_rfr.builtins.planning._origin import whose
 from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Kind, is_retired
-from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
-from airflow_provider_rfr.exceptions import PlanError
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject
 
 
 class Removals:
@@ -43,7 +42,7 @@ class Removals:
             if known.uuid not in declared and known.uuid not in states.wanted.kept:
                 self._decide(known, _there(known, live, known_ids))
         if not self.blocked:
-            why = (because(Why.LEFTOVER),)
+            why = (because(Why.UNFINISHED),)
             begun = (each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours)
             self.sinks += [Step(each.uuid, each.name, Kind.SINK, Action.REMOVE, why) for each in begun]
             for identity, each in self._left():
@@ -63,9 +62,8 @@ class Removals:
             self.blocked.append(Finding(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
             return
         self.forgotten[known.uuid] = known
-        gone = Why.NOT_DECLARED if known.keep is False else Why.REMOVED
-        why = (because(gone if known.instance is None else Why.INSTANCE_GONE),)
-        step = Step(known.uuid, known.name if there is None else there.name, known.kind, Action.REMOVE, why)
+        name, why = known.name if there is None else there.name, (because(Why.REMOVED),)
+        step = Step(known.uuid, name, known.kind, Action.REMOVE, why)
         if known.kind is Kind.SINK:
             self.sinks.append(step)
         elif there is not None:
@@ -86,23 +84,19 @@ class Removals:
     def _gone(self, step: Step, live: LiveObject, losses: Mapping[str, str]) -> Step:
         """The step that retires a table, to be collected later, or drops a view."""
         details = {"keep_days": self._states.policies.keep_days} if step.kind in STORED else {}
-        loses, words = tuple(losses), tuple(losses.values())
-        return replace(step, details=details, loses=loses, losses=words, rows=live.rows, bytes=live.bytes)
+        return replace(step, details=details, losses=losses, rows=live.rows, bytes=live.bytes)
 
     def leaving(self, going: Decisions) -> tuple[list[Step], list[Step]]:
-        """Steps of what leaves before anything comes, and of what leaves after everything came.
-
-        :raises PlanError: the registry says that objects read each other in a cycle
-        """
+        """Steps of what leaves before anything comes, and of what leaves after everything came."""
         needed = {each.desired.key for each in going.values() if each.how is Action.CREATE or each.renamed}
         drops = {identity: self._drop(each) for identity, each in going.items() if each.leaves}
         steps = drops | self.steps
         early = {identity for identity, step in steps.items() if identity in drops or step.name.casefold() in needed}
-        order: list[UUID] = []
-        if steps:
-            order, reads = _readers_first(self._states.recorded)
-            # A removed reader of something that leaves early leaves before it.
-            early |= steps.keys() & readers_of(early, reversed(order), reads)
+        recorded = self._states.recorded
+        reads = {each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects}
+        order = in_order(reads, lambda identity: (recorded.by_uuid[identity].key, identity))[::-1]
+        # A removed reader of something that leaves early leaves before it.
+        early |= steps.keys() & readers_of(early, reversed(order), reads)
         first = [each for each in self.leftovers if each.name.casefold() in needed]
         last = [each for each in self.leftovers if each not in first]
         first += [steps[each] for each in order if each in early]
@@ -115,19 +109,8 @@ class Removals:
         assert there is not None
         # An unfinished deploy may have made something else of it than what is recorded.
         kind = known.kind if relation(known.kind) is there.kind else Kind(there.kind.value)
-        reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.CREATED_AGAIN),)
+        reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.UNFINISHED),)
         return self._gone(Step(known.uuid, there.name, kind, Action.DROP, reasons), there, decision.losses)
-
-
-def _readers_first(recorded: RegistryState) -> tuple[list[UUID], dict[UUID, list[UUID]]]:
-    """All recorded ids in order, and what each of them reads."""
-    reads = {each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects}
-    keys = {each.uuid: each.key for each in recorded.objects}
-    try:
-        return list(reversed(in_order(reads, lambda identity: (keys[identity], identity)))), reads
-    except CycleError as error:
-        names = CycleError(keys[each] for each in error.cycle)
-        raise PlanError(f"the registry is damaged, objects read each other in a circle: {names}") from None
 
 
 def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
@@ -168,23 +151,15 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
 def renames(going: Iterable[Decision]) -> Iterator[Step]:
     """Renames in an order in which each new name is free; those in a cycle use an intermediate name."""
     waiting = {
-        each.desired.live.key: each.desired
+        each.desired.live.key: (each.desired, each.desired.live.name)
         for each in sorted(going, key=lambda each: each.desired.key)
         if each.renamed and each.desired.live is not None
     }
-    last: list[Step] = []
     while waiting:
-        key = next((key for key, each in waiting.items() if each.key not in waiting), None)
-        desired = waiting.pop(min(waiting) if key is None else key)
-        assert desired.live is not None
-        name, to = desired.live.name, desired.obj.name
+        key = next((key for key, (desired, _) in waiting.items() if desired.key not in waiting), None)
+        desired, name = waiting.pop(min(waiting) if key is None else key)
+        to = desired.obj.name
         if key is None:
-            between = f"{name}__r{desired.uuid.hex[:8]}"
-            last.append(_rename(desired, between, to))
-            to = between
-        yield _rename(desired, name, to)
-    yield from last
-
-
-def _rename(desired: DesiredObject, name: str, to: str) -> Step:
-    return Step(desired.uuid, name, desired.kind, Action.RENAME, (because(Why.DECLARED_NAME),), details={"to": to})
+            to = f"{name}__r{desired.uuid.hex[:8]}"
+            waiting[to.casefold()] = desired, to
+        yield Step(desired.uuid, name, desired.kind, Action.RENAME, (because(Why.DECLARED_NAME),), details={"to": to})

@@ -1,7 +1,7 @@
 """Drift, and the origin of a change: what is in the catalog, or what is recorded.
 
-Objects that an unfinished deploy left are not as recorded either, and say so in their properties, written in the same
-commit as the change. That is no drift, and the next deploy starts from what they are."""
+Objects that an unfinished deploy left are not as recorded either; its journal names them, written before the change.
+That is no drift, and the next deploy starts from what they are."""
 
 from __future__ import annotations
 
@@ -11,22 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, relation
-from airflow_provider_rfr.builtins.planning._decision import FORMAT, States, same_names
-from airflow_provider_rfr.builtins.planning.columns import Change, diff_columns, folded, pending_renames
+from airflow_provider_rfr.builtins.planning._decision import FORMAT, States, different
+from airflow_provider_rfr.builtins.planning.columns import Change, ColumnDiff, folded
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Was
-from airflow_provider_rfr.builtins.state import DEPLOY, STAMP, LiveKind, LiveObject, RecordedObject
-
-_BY_HAND = {
-    Change.ADD: Why.COLUMN_ADDED,
-    Change.ADD_REQUIRED: Why.COLUMN_ADDED,
-    Change.DROP: Why.COLUMN_DROPPED,
-    Change.WIDEN: Why.COLUMN_TYPE,
-    Change.RETYPE: Why.COLUMN_TYPE,
-    Change.RELAX: Why.COLUMN_OPTIONAL,
-    Change.REQUIRE: Why.COLUMN_REQUIRED,
-    Change.REORDER: Why.COLUMN_ORDER,
-}
+from airflow_provider_rfr.builtins.state import LiveKind, LiveObject, RecordedObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +46,7 @@ class Origin:
 
 
 def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> Origin:
-    """How the object is found.
-
-    :param leaving: ids of objects that give up their names in the same deploy
-    """
+    """How the object is found; ``leaving`` are the ids of objects that give up their names in the same deploy."""
     policies, unfinished = states.policies, desired.uuid in states.live.unfinished
     known, live, kind = desired.recorded, desired.live, relation(desired.kind)
     if known is not None and relation(known.kind) is None:
@@ -84,8 +70,8 @@ def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]
         return _from_record(known, drift=(whose(live, desired.uuid),), conflicts=(whose(live, desired.uuid),))
     if problems:
         return Origin(conflicts=(because(Why.NOT_ADOPTABLE, live.name, "; ".join(map(str, problems))),))
-    why = Why.NAME_TAKEN if live.marker is not None else Why.NAME_TAKEN_ADOPT
-    return Origin(conflicts=(because(why, desired.kind.value, desired.obj.name, whose(live, desired.uuid)),))
+    taken = because(Why.NAME_TAKEN, desired.kind.value, desired.obj.name, whose(live, desired.uuid))
+    return Origin(conflicts=(taken,))
 
 
 def whose(live: LiveObject, expected: UUID) -> Reason:
@@ -99,7 +85,7 @@ def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reaso
     if live.kind is not relation(desired.kind):
         yield because(Why.IS_OTHER_KIND, live.kind.value, desired.kind.value)
     elif live.name != desired.obj.name:
-        yield because(Why.WRITTEN_SO, live.name)
+        yield because(Why.DECLARE_NAME, live.name)
     elif desired.obj.columns:
         yield from _columns(desired.obj, live)
 
@@ -107,19 +93,15 @@ def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reaso
 def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, policy: str, unfinished: bool) -> Origin:
     """A recorded object that carries our marker."""
     drift = tuple(_drift(desired, known, live))
-    # An object under neither name may be a user's copy with its properties; of those only the journal is proof.
-    at_home = live.key in (known.key, desired.key)
     # Columns may have exchanged their names, which nothing but the deploy's own word shows.
-    changed = drift or live.names is not None
-    if changed and (unfinished or (at_home and is_unfinished(known, live))):
+    if unfinished and (drift or live.names is not None):
         if live.kind is not relation(known.kind) and live.kind is not relation(desired.kind):
             return Origin()
-        note = because(Why.UNFINISHED, live.properties.get(DEPLOY, "an earlier one"))
         text = live.kind is relation(known.kind) is LiveKind.VIEW and not _is_text(live, desired.sql)
-        return _from_live(desired, live, note, rewrite_text=text)
+        return _from_live(desired, live, because(Why.UNFINISHED), rewrite_text=text)
     if not drift or policy == "fail":
         return _from_record(known, drift=drift)
-    if not at_home and policy == "adopt":
+    if live.key not in (known.key, desired.key) and policy == "adopt":
         return _from_record(known, drift=drift, conflicts=(because(Why.DECLARE_NAME, live.name),))
     note = because(Why.CHANGED_BY_HAND)
     if relation(known.kind) is LiveKind.VIEW:
@@ -127,17 +109,13 @@ def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, polic
     if policy == "repair":
         return _from_live(desired, live, note, drift=drift)
     # Added columns are left, all else has to be declared.
-    known_names = folded((*known.columns, *desired.obj.columns))
-    left = tuple(each for each in live.columns if each.name.casefold() not in known_names)
-    declared_otherwise = {_about(each) for each in _differences(desired.obj, live) if each.why is not Why.COLUMN_ADDED}
-    conflicts = tuple(because(Why.DECLARE_IT, each) for each in drift if _about(each) in declared_otherwise)
+    recorded, declared = folded(known.columns), folded(desired.obj.columns)
+    left = tuple(each for each in live.columns if each.name.casefold() not in {*recorded, *declared})
+    both = recorded.keys() & declared.keys()
+    free = {f"column {each.name}" for each in live.columns if each.name.casefold() not in both}
+    otherwise = {each.facts[0] for each in _differences(desired.obj, live)} - free
+    conflicts = tuple(because(Why.DECLARE_IT, each) for each in drift if otherwise.intersection(each.facts[:1]))
     return _from_live(desired, live, note, drift=drift, left=left, conflicts=conflicts)
-
-
-def is_unfinished(known: RecordedObject, live: LiveObject) -> bool:
-    """Whether a deploy changed it and did not get as far as the registry."""
-    by_another = known.deploy_id and live.properties.get(DEPLOY, known.deploy_id) != known.deploy_id
-    return bool(by_another) or live.properties.get(STAMP) not in (None, known.contract)
 
 
 def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> Iterator[Reason]:
@@ -164,29 +142,17 @@ def _differences(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iter
         yield from _columns(said, live)
     if live.constraints is not None:
         there = live.constraints
-        for why, now, wanted in (
-            (Why.PARTITIONED, there.partitioning, said.partitioning),
-            (Why.KEYED, there.keys, said.keys),
-        ):
-            if not same_names(now, wanted):
-                yield because(why, ", ".join(now) or "nothing", ", ".join(wanted) or "nothing")
+        yield from different("partitioned by", said.partitioning, there.partitioning)
+        yield from different("keys", said.keys, there.keys)
     for name, value in said.properties.items() if live.properties else ():
         if name != FORMAT and live.properties.get(name) != value:
-            yield because(Why.PROPERTY, name, repr(live.properties.get(name)), repr(value))
+            yield because(Why.DIFFERS, f"property {name}", repr(value), repr(live.properties.get(name)))
 
 
 def _columns(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
-    for each in diff_columns(said.columns, live.columns):
-        why = _BY_HAND.get(each.what)
-        if why is Why.COLUMN_TYPE:
-            yield because(why, each.column, each.after, each.before)
-        elif why is not None:
-            yield because(why, each.after if why is Why.COLUMN_ORDER else each.column)
-
-
-def _about(reason: Reason) -> tuple[Why, tuple[str, ...]]:
-    """What differs, whatever it should be: only the first fact says what it is about."""
-    return reason.why, reason.facts[:1]
+    for each in ColumnDiff(said.columns, live.columns).changes:
+        if each.what is not Change.COMMENT:
+            yield because(Why.DIFFERS, f"column {each.column}", each.before or "nothing", each.after or "nothing")
 
 
 def _from_record(known: RecordedObject, **more: Any) -> Origin:
@@ -214,13 +180,11 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
 def _as_left(
     there: Mapping[str, Column], names: Mapping[str, Sequence[str]], said: Mapping[str, Column]
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
-    """A table's columns as an unfinished deploy left them, with all that they were; and which of them it renamed.
-
-    :param names: that they had, as that deploy was told; ``said`` are the recorded columns
-    """
+    """A table's columns as an unfinished deploy left them, with the names that it was given for them and those that are
+    recorded; and which of them it renamed."""
     told = {name: tuple(map(Was, names.get(name, ()))) for name in there}
     left = tuple(replace(each, was=told[name]) for name, each in there.items())
-    renamed = pending_renames(tuple(said.values()), left)
+    renamed = ColumnDiff(tuple(said.values()), left).renames
     # Where two of its names are recorded, only the deploy knew which of them it was.
     moved = {new: old for new, old in renamed.items() if said.keys() & {*names[new]} == {old}}
     # What was done before that deploy is still done.

@@ -6,41 +6,31 @@ column says, in its ``was``, how they are made."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import asdict
+from itertools import product
+from math import inf
+
+import yaml
 
 from airflow_provider_rfr.builtins.desired import relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, States, same_names
-from airflow_provider_rfr.builtins.planning._origin import Origin, is_unfinished
-from airflow_provider_rfr.builtins.planning.columns import (
-    EVERYTHING,
-    Change,
-    Effects,
-    diff_columns,
-    expressions_of,
-    folded,
-    gentlest,
-    pending_renames,
-    possible_renames,
-    proposed,
-    schema_updates,
-)
-from airflow_provider_rfr.builtins.planning.plan import Action, Load
+from airflow_provider_rfr.builtins.planning._decision import Decision, States, different
+from airflow_provider_rfr.builtins.planning._origin import Origin
+from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, NOTHING, Change, ColumnDiff
+from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.reasons import Why, because
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
 from airflow_provider_rfr.builtins.state import LiveKind
-from airflow_provider_rfr.lake.types import is_plain
 
 
-def decide_table(decision: Decision, origin: Origin, inputs: Inputs, states: States) -> None:
+def decide_table(decision: Decision, origin: Origin, states: States) -> None:
     """Decide about an object with a table behind it."""
     desired, known = decision.desired, decision.desired.recorded
     # A deploy that did not finish may have made the table already.
     is_table = desired.live is not None and desired.live.kind is LiveKind.TABLE and desired.live.marker == desired.uuid
     was_no_table = known is not None and relation(known.kind) is not LiveKind.TABLE and not is_table
     if origin.there and not was_no_table:
-        _Change(decision, origin, states).decide(inputs)
+        _Change(decision, origin, states).decide()
     else:
         decision.how = Action.CREATE
         if desired.sql is not None:
@@ -51,7 +41,7 @@ def decide_table(decision: Decision, origin: Origin, inputs: Inputs, states: Sta
             decision.reasons += origin.drift if not was_no_table else ()
             decision.effects = decision.becomes()
     if desired.kind is Kind.SOURCE:
-        _decide_load(decision)
+        _decide_load(decision, unfinished=desired.uuid in states.live.unfinished)
 
 
 class _Change:
@@ -60,30 +50,31 @@ class _Change:
     def __init__(self, decision: Decision, origin: Origin, states: States) -> None:
         self._decision, self._origin, self._states = decision, origin, states
         self._desired, self._obj = decision.desired, decision.desired.obj
-        self._target = (*self._obj.columns, *origin.left)
-        self._renames = pending_renames(origin.columns, self._target, recorded=origin.told, moved=origin.moved)
-        self._changes = diff_columns(origin.columns, self._target, self._renames)
-        self._values = expressions_of(origin.columns, self._target, self._changes, self._renames, origin.moved)
+        self._diff = ColumnDiff(origin.columns, (*self._obj.columns, *origin.left), origin.told, origin.moved)
         self._losses: dict[str, str] = {}
 
-    def decide(self, inputs: Inputs) -> None:
+    def decide(self) -> None:
         decision, origin, known = self._decision, self._origin, self._desired.recorded
-        decision.words += map(str, self._changes)
-        how = self._with_the_rest(self._columns_and_layout(), inputs)
+        decision.words += map(str, self._diff.changes)
+        how = self._with_the_rest(self._columns_and_layout())
         # An adopted manual change is kept: writing everything that is declared would revert it.
         if how is None and (self._states.policies.drift == "repair" if origin.drift else origin.note is not None):
             how = Action.METADATA
         decision.how = how = Action.ADOPT if origin.adopted else how
         if how is Action.RECOMPUTE and self._obj.query is not None:
             decision.details["sql"] = self._desired.sql
-        renamed = {each.column for each in self._changes if each.what is Change.RENAME}
-        decision.was_used = renamed | self._values.texts.keys()
-        decision.effects = Effects.of(origin.columns, self._target, self._changes, self._contents(how))
+        decision.was_used = {*self._diff.called.values()} | self._diff.texts.keys()
+        written = frozenset(map(str.casefold, self._diff.texts)) if how is Action.REWRITE else NOTHING
+        contents = EVERYTHING if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY) else written
+        decision.effects = self._diff.effects(contents)
         decision.lose(self._losses, self._states.accepted)
-        for old, new in possible_renames(self._changes):
-            lost = f"{self._obj.name}.{old}"
-            if lost in self._losses and lost.casefold() not in self._states.accepted:
-                decision.problems.append(because(Why.MAYBE_RENAMED, new, old, old))
+        added = (each for each in self._diff.changes if each.what in (Change.ADD, Change.ADD_REQUIRED))
+        dropped = (each for each in self._diff.changes if each.what is Change.DROP)
+        for new, old in product(added, dropped):
+            # A column that goes while one of its type comes may be the same one.
+            lost = f"{self._obj.name}.{old.column}"
+            if new.after == old.before and lost in self._losses and lost.casefold() not in self._states.accepted:
+                decision.problems.append(because(Why.MAYBE_RENAMED, new.column, old.column, old.column))
         if known is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
             # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
             decision.effects |= decision.becomes()
@@ -94,56 +85,52 @@ class _Change:
 
     def _columns_and_layout(self) -> Action | None:
         """The action that columns, partitioning and keys ask for, with its details, losses and problems."""
-        layout, how = dict(self._layout()), gentlest(self._changes)
+        layout, how = dict(self._layout()), self._diff.how
         if layout and how is not Action.REWRITE:
             how = Action.EVOLVE
-        if how is Action.REWRITE or self._values.texts:
+        if how is Action.REWRITE or self._diff.texts:
             how = self._make_values()
         self._losses = dict(self._lost(how))
         if how is not None:
-            self._decision.details |= {**schema_updates(self._origin.columns, self._target, self._renames), **layout}
+            self._decision.details |= {**self._diff.updates(), **layout}
         if how is Action.REWRITE:
-            self._decision.details["expressions"] = dict(self._values.texts)
+            self._decision.details["expressions"] = self._diff.texts
         return how
 
     def _layout(self) -> Iterator[tuple[str, list[str]]]:
         for said, name in (("partitioned by", "partitioning"), ("keys", "keys")):
-            old, new = getattr(self._origin, name), getattr(self._obj, name)
-            if not same_names(old, new):
-                before, now = (", ".join(each) or "nothing" for each in (old, new))
-                self._decision.words.append(f"~ {said}: {before} -> {now}")
-                yield name, list(new)
+            for reason in different(said, getattr(self._origin, name), getattr(self._obj, name)):
+                self._decision.words.append(f"~ {reason}")
+                yield name, list(getattr(self._obj, name))
 
     def _make_values(self) -> Action:
         """Where values are needed that no row has: from the query, from a ``using``, or not at all."""
-        decision, values = self._decision, self._values
+        decision, diff, note = self._decision, self._diff, self._origin.note
         if self._obj.query is not None:
             return Action.RECOMPUTE
-        decision.problems += [because(Why.USING_UNREADABLE, *each) for each in values.unreadable.items()]
-        if values.missing and not self._desired.keeps_rows:
+        decision.problems += [because(Why.USING_UNREADABLE, *each) for each in diff.unreadable.items()]
+        if diff.missing and not self._desired.keeps_rows:
             # Rows that may be made again are not worth an expression.
             return Action.REPLACE_EMPTY
-        declared, note = folded(self._obj.columns), self._origin.note
-        for each in values.missing:
+        for each in diff.missing:
             if note is not None and note.why is Why.CHANGED_BY_HAND:
                 decision.problems.append(because(Why.NOT_UNDONE, each.column))
                 continue
             decision.problems.append(because(Why.NEEDS_USING, each.column, each.before or "nothing", each.after))
-            decision.paste.append(_entry(declared[each.key], proposed(each, self._changes)))
+            decision.paste.append(_entry(diff.wanted[each.column.casefold()], diff.proposed(each)))
         return Action.REWRITE
 
     def _lost(self, how: Action | None) -> Iterator[tuple[str, str]]:
         """Names to accept, and what they stand for."""
         if not self._desired.keeps_rows:
             return
-        for each in self._changes:
+        for each in self._diff.changes:
             if each.what is Change.DROP:
                 yield f"{self._obj.name}.{each.column}", f"column {each.column}"
-        for column in self._obj.columns if how is Action.REWRITE else ():
-            if column.name in self._values.narrowed:
-                yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
+        for column in self._diff.narrowed if how is Action.REWRITE else ():
+            yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
 
-    def _with_the_rest(self, how: Action | None, inputs: Inputs) -> Action | None:
+    def _with_the_rest(self, how: Action | None) -> Action | None:
         """The action for all of it: there may be more to do than its columns ask for."""
         decision, known = self._decision, self._desired.recorded
         decision.note_metadata()
@@ -156,15 +143,9 @@ class _Change:
             self._losses = {self._obj.name: "all rows"}
         if kind is not Kind.MATERIALIZED_VIEW:
             return how
-        decision.input_reasons = {**inputs.contents, **inputs.shape}
-        decision.reasons += decision.input_reasons.values()
+        decision.reasons += decision.noticed.values()
         is_new = decision.differences.keys() & {Why.KIND_CHANGED, Why.QUERY_CHANGED, Why.STAR_CHANGED}
-        return Action.RECOMPUTE if decision.input_reasons or is_new else how
-
-    def _contents(self, how: Action | None) -> frozenset[str]:
-        """Columns whose values readers may see changed."""
-        changed = map(str.casefold, self._values.texts) if how is Action.REWRITE else ()
-        return EVERYTHING if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY) else frozenset(changed)
+        return Action.RECOMPUTE if decision.noticed or is_new else how
 
 
 def _appends(obj: BuiltinObject) -> bool:
@@ -175,35 +156,28 @@ def _appends(obj: BuiltinObject) -> bool:
 
 def _entry(column: Column, was: Was) -> str:
     """The column with its ``was``, as a line of YAML to paste."""
-    said = {"name": was.name, "type": was.type, "using": was.using}
-    parts = {"required": column.required, "comment": column.comment, "was": said}
-    return f"- {_flow({'name': column.name, 'type': column.type, **parts})}"
+    said, before = ({name: text for name, text in asdict(each).items() if text} for each in (column, was))
+    entry = {**said, "was": before}
+    text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
+    return f"- {text.strip()}"
 
 
-def _flow(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {_flow(each)}' for name, each in value.items() if each)}}}"
-    # JSON is YAML: texts in double quotes where a plain word might be read as something else.
-    is_word = isinstance(value, str) and is_plain(value) and value.casefold() not in ("null", "true", "false")
-    return str(value) if is_word else json.dumps(value, ensure_ascii=False)
-
-
-def _decide_load(decision: Decision) -> None:
+def _decide_load(decision: Decision, *, unfinished: bool) -> None:
     """Rows of a source come from a refresh: note why one has to run after the deploy."""
     known, live = decision.desired.recorded, decision.desired.live
     redefined = Why.DEFINITION_CHANGED in decision.differences
     if redefined:
         decision.words.append("~ definition: the next refresh starts a new generation")
     if known is None or known.kind is not Kind.SOURCE or decision.how is Action.CREATE:
-        why = Load.CREATED
+        why = "created"
     elif redefined:
-        why = Load.REDEFINED
-    elif decision.how is Action.REPLACE_EMPTY or (live is not None and not live.rows and is_unfinished(known, live)):
+        why = "redefined"
+    elif decision.how is Action.REPLACE_EMPTY or (live is not None and not live.rows and unfinished):
         # An earlier deploy may have emptied it, and died before it could ask for the refresh.
-        why = Load.EMPTIED
+        why = "emptied"
     else:
         return
     if decision.how is None and decision.problems:
         return
-    decision.details["load_anew"] = why.value
+    decision.details["load_anew"] = why
     decision.how = decision.how or Action.METADATA

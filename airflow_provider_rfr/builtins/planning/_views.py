@@ -8,16 +8,63 @@ column, no text holds before and after."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import CycleError, in_order
+from airflow_provider_rfr.builtins.desired import CycleError, in_order, relation
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, lost_column, reads
-from airflow_provider_rfr.builtins.planning.columns import ALL, Change, met
+from airflow_provider_rfr.builtins.planning._origin import Origin
+from airflow_provider_rfr.builtins.planning.columns import ALL, EVERYTHING, NOTHING, Effects, met
 from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
-from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, UserView
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, RecordedObject, UserView
+
+_OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
+"""Differences after which a view keeps its text."""
+
+
+def decide_view(decision: Decision, origin: Origin) -> None:
+    """Decide about one of our views by itself; what changes mean for its readers follows in :class:`Views`."""
+    desired, known = decision.desired, decision.desired.recorded
+    decision.details = {"sql": desired.sql}
+    was_view = known is None or relation(known.kind) is LiveKind.VIEW
+    if not origin.there or not was_view:
+        decision.how = Action.CREATE
+        decision.reasons += (because(Why.NEW),) if known is None else origin.drift if was_view else ()
+        decision.effects = decision.becomes() if known is not None else decision.effects
+        return
+    if known is not None:
+        decision.effects = _view_effects(decision, origin)
+    if origin.adopted:
+        decision.how = Action.ADOPT
+        decision.reasons.append(because(Why.ADOPTED))
+        return
+    if known is not None:
+        decision.note_metadata()
+        decision.reasons += decision.noticed.values()
+    if known is None or origin.rewrite_text:
+        decision.how = Action.REPLACE
+        decision.reasons += [origin.note] if origin.note is not None else []
+    elif decision.differences.keys() - _OLD_TEXT:
+        decision.how = Action.REPLACE
+    elif decision.shape:
+        decision.how = Action.REBIND
+    elif Why.METADATA_CHANGED in decision.differences:
+        decision.how = Action.METADATA
+
+
+def _view_effects(decision: Decision, origin: Origin) -> Effects:
+    """A view passes on the changes of its inputs; where it declares its columns, it passes on their changes."""
+    changed = bool({Why.QUERY_CHANGED, Why.STAR_CHANGED} & decision.differences.keys())
+    contents = EVERYTHING if changed or decision.contents else NOTHING
+    if origin.rewrite_text:
+        return replace(decision.becomes(EVERYTHING), shape=EVERYTHING)
+    if not changed and Why.COLUMNS_CHANGED not in decision.differences and not decision.shape:
+        return Effects(contents=contents)
+    effects = decision.becomes(contents)
+    return Effects(EVERYTHING, contents) if decision.shape and not effects.shape else effects
 
 
 class _Felt(IntEnum):
@@ -176,8 +223,7 @@ def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Rea
     """What a reader of these columns notices, and whether that breaks it."""
     known, effects, name = decision.desired.recorded, decision.effects, decision.old_name
     # Another column under an old name is not the one that is read.
-    changes = (each for each in decision.column_changes if each.what is Change.RENAME)
-    gone = dict(effects.gone) | {each.before.casefold(): each.column for each in changes}
+    gone = {**effects.gone, **decision.diff.called}
     if lost := [(old, now) for old, now in gone.items() if columns is None or old in columns]:
         return lost_column(name, *lost[-1]), True
     # A deploy that died may have renamed it already.
@@ -188,9 +234,6 @@ def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Rea
 
 
 def _moves(decision: Decision, star_last: bool) -> bool:
-    """Whether what a star over it stands for does not stay where it is.
-
-    :param star_last: a column that comes last changes nothing
-    """
+    """Whether what a star over it stands for does not stay where it is; behind a last star, columns may come."""
     before, now = decision.outputs()
     return bool(before) and (now[: len(before)] != before or (now != before and not star_last))

@@ -18,7 +18,6 @@ from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
 
-_DRIFT: Final = ("fail", "adopt", "repair")
 SINKS: Final = ("hold", "resume_from_new", "resend")
 _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
 
@@ -44,7 +43,7 @@ class Policies:
 
     def __post_init__(self) -> None:
         sinks = [(f"sinks.{name}", choice, SINKS) for name, choice in self.sinks.items()]
-        for name, choice, allowed in (("drift", self.drift, _DRIFT), *sinks):
+        for name, choice, allowed in (("drift", self.drift, ("fail", "adopt", "repair")), *sinks):
             if choice not in allowed:
                 raise ConfigurationError(name, f"{choice!r} is unknown", f"one of {', '.join(allowed)}")
         for name in ("accept_data_loss", "adopt", "break_views"):
@@ -87,15 +86,6 @@ class Action(str, Enum):
     """The last three: what becomes of a sink whose source was emptied."""
 
 
-class Load(str, Enum):
-    """Why a source has to be refreshed after a deploy: its table has no rows of a refresh yet (where it has any by now,
-    they will do), was emptied, or has those of another definition."""
-
-    CREATED = "created"
-    EMPTIED = "emptied"
-    REDEFINED = "redefined"
-
-
 _ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
 _NO_CHANGES: Final = _ADDS | {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
 _FORMAT: Final = 1
@@ -110,7 +100,7 @@ class Step:
     :ivar name: at the time of the step; a rename's details say the new one
     :ivar changes: field by field, for people
     :ivar details: what the step needs to know, as JSON
-    :ivar loses: names of what is lost: the object, or columns behind its name; ``losses`` says what they stand for
+    :ivar losses: what is lost, by the names to accept: the object's, or those of columns behind it
     :ivar seq: from 1, the order
     :ivar rows: when the plan was made; for display, as are ``bytes``
     """
@@ -122,8 +112,7 @@ class Step:
     reasons: tuple[Reason, ...] = ()
     changes: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    loses: tuple[str, ...] = ()
-    losses: tuple[str, ...] = ()
+    losses: Mapping[str, str] = field(default_factory=dict)
     rows: int | None = field(default=None, compare=False)
     bytes: int | None = field(default=None, compare=False)
     seq: int = 0
@@ -172,13 +161,8 @@ class Finding:
     paste: tuple[str, ...] = ()
     place: str | None = None
 
-    @property
-    def said(self) -> str:
-        """The problems in words."""
-        return "; ".join(map(str, self.problems))
-
     def __str__(self) -> str:
-        return f"{self.name}: {self.said}"
+        return f"{self.name}: {'; '.join(map(str, self.problems))}"
 
 
 @dataclass(frozen=True)
@@ -223,12 +207,12 @@ class Plan:
     def stopped_by(self) -> list[str]:
         """What stops it."""
         drift = self.drift if self.policies.drift == "fail" else ()
-        return [*map(str, self.blocked), *(f"{each.name} was changed by hand (drift): {each.said}" for each in drift)]
+        return [*map(str, self.blocked), *(f"changed by hand (drift): {each}" for each in drift)]
 
-    def sources_to_load(self) -> dict[str, Load]:
-        """Names of sources that have to be refreshed once the plan is done, and why."""
-        found = (each for each in self.steps if "load_anew" in each.details)
-        return {each.name: Load(each.details["load_anew"]) for each in found}
+    def sources_to_load(self) -> dict[str, str]:
+        """Names of sources that have to be refreshed once the plan is done, and why: the table is ``created``, so has
+        no rows of a refresh yet, was ``emptied``, or is ``redefined``."""
+        return {each.name: each.details["load_anew"] for each in self.steps if "load_anew" in each.details}
 
     def digest(self) -> str:
         """Of the base and of everything that is done, without what is only shown."""
@@ -277,7 +261,7 @@ def summary(plan: Plan) -> dict[str, int]:
         "blocked": len(plan.blocked),
         "drift": len(plan.drift),
         "unchanged": plan.unchanged,
-        "data_loss": sum(len(each.loses) for each in plan.steps),
+        "data_loss": sum(len(each.losses) for each in plan.steps),
     }
 
 
@@ -310,15 +294,10 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     """
     if saved.plan_hash == fresh.plan_hash:
         return saved
-    differing = (
-        (saved.project, fresh.project, "it is for project {}, this is {}"),
-        (saved.base_revision, fresh.base_revision, "it was made from revision {}, the registry is at {}"),
-        (saved.version, fresh.version, "it was made by version {}, this is {}"),
-        (saved.policies, fresh.policies, "its policies are others"),
-    )
-    found = [said.format(then, now) for then, now, said in differing if then != now]
+    fields = {name: (getattr(saved, name), getattr(fresh, name)) for name in ("project", "base_revision", "version")}
+    found = [f"its {name} is {then}, and now {now}" for name, (then, now) in fields.items() if then != now]
     before, after = ([f"{each.how.value} {each.name}" for each in plan.steps] for plan in (saved, fresh))
     found += [f"{each} is no longer to be done" for each in before if each not in after][:5]
     found += [f"{each} has to be done as well" for each in after if each not in before][:5]
-    found = found or ["a step has other details, or another object is blocked"]
+    found = found or ["policies or details are others"]
     raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(found)}; plan again")

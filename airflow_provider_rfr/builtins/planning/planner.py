@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredState, Resolver, in_order
-from airflow_provider_rfr.builtins.planning._decide import Decider
+from airflow_provider_rfr.builtins import state
+from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, Resolver, in_order, relation
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, record_of
-from airflow_provider_rfr.builtins.planning._exports import Exports
+from airflow_provider_rfr.builtins.planning._exports import decide_exports, decide_sink
 from airflow_provider_rfr.builtins.planning._leaving import Removals, renames
-from airflow_provider_rfr.builtins.planning._views import Views
+from airflow_provider_rfr.builtins.planning._origin import find, whose
+from airflow_provider_rfr.builtins.planning._table import decide_table
+from airflow_provider_rfr.builtins.planning._views import Views, decide_view
+from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, Effects
 from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Plan, Policies, Step
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Kind
-from airflow_provider_rfr.builtins.state import DEPLOY, ActualState, RecordedObject, RegistryState
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind
 
 _SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
 
 
-def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, policies: Policies | None = None) -> Plan:
+def plan(
+    spec: CatalogSpec, recorded: state.RegistryState, live: state.ActualState, *, policies: Policies | None = None
+) -> Plan:
     """What a deploy would do: a pure function, whose result does not depend on the order of its inputs.
 
     :param policies: decisions for this deploy; by default the cautious ones of :class:`Policies`
@@ -32,10 +37,10 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     decisions = _in_order(Decider(states, _giving_names_up(wanted, removed)).decide(), wanted)
     going = {uuid: each for uuid, each in decisions.items() if not each.problems}
     views = Views(states, decisions, removed.forgotten.values())
-    exports = Exports(states, decisions, {each.uuid for each in removed.sinks})
+    sinks, of_sinks, undecided = decide_exports(states, decisions, {each.uuid for each in removed.sinks})
     drifted = ((each.old_name, each.desired.kind, each.drift, uuid) for uuid, each in decisions.items() if each.drift)
     blocked = [each.finding() for each in decisions.values() if each.problems]
-    blocked += [*exports.blocked, *removed.blocked, *views.blocked]
+    blocked += [*undecided, *removed.blocked, *views.blocked]
     untouched = [each for each in going.values() if not each.touched]
     found = Plan(
         project=spec.project,
@@ -43,8 +48,8 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         recorded_version=recorded.version,
         base_revision=recorded.revision,
         policies=states.policies,
-        steps=_numbered(going, removed, views, exports),
-        dependents=(*_dependents(going), *views.dependents, *exports.dependents),
+        steps=_numbered(going, removed, views, of_sinks),
+        dependents=(*_dependents(going), *views.dependents, *sinks),
         drift=_by_name(Finding(*each) for each in drifted),
         blocked=_by_name(blocked),
         warnings=tuple(dict.fromkeys([*sorted(_warnings(wanted, recorded, live)), *views.warnings])),
@@ -57,6 +62,120 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     return replace(found, plan_hash=found.digest())
 
 
+_LIST = "rfr_system.builtin_objects"
+"""The package's own table whose rows list the declared objects; it is filled again when these change."""
+
+
+class Decider:
+    """Decides about every object, one after the other; ``leaving`` are the ids of those that give up their names."""
+
+    def __init__(self, states: States, leaving: Container[UUID | None]) -> None:
+        self._states, self._leaving = states, leaving
+        self._recorded, self._live, self._wanted = states.recorded, states.live, states.wanted
+        self._decisions: dict[UUID, Decision] = {}
+        self._old_names = {each.key: each for each in states.recorded.objects}
+        self._user_views = {each.key: each for each in states.live.user_views}
+
+    def decide(self) -> dict[UUID, Decision]:
+        """All decisions, what is read before its readers."""
+        for desired in self._wanted.objects.values():
+            self._decisions[desired.uuid] = self._decided(desired)
+        return self._decisions
+
+    def _decided(self, desired: DesiredObject) -> Decision:
+        origin = find(desired, self._states, self._leaving)
+        problems = [*self._wanted.problems.get(desired.uuid, ()), *origin.conflicts]
+        decision = Decision(desired, drift=origin.drift, problems=problems)
+        decision.note_inputs(self._decisions)
+        decision.note_differences()
+        if desired.kind is Kind.SINK:
+            source = self._decisions.get(desired.reads[0].uuid) if desired.reads[0].uuid is not None else None
+            decide_sink(decision, source, unfinished=desired.uuid in self._live.unfinished)
+        elif desired.kind in STORED:
+            decide_table(decision, origin, self._states)
+        else:
+            decide_view(decision, origin)
+        if "load_anew" not in decision.details and self._is_done(desired):
+            decision.nothing_left()
+        if desired.key == _LIST and desired.kind in STORED:
+            self._list_objects(decision)
+        self._leave(decision)
+        self._rename(decision)
+        decision.problems += self._name_problems(decision)
+        if self._states.downgrade is not None and decision.touched:
+            decision.problems.insert(0, self._states.downgrade)
+            decision.paste = []
+        return decision
+
+    def _leave(self, decision: Decision) -> None:
+        """What holds an object of another kind leaves its name before the object comes; its rows go with it."""
+        desired, known, there = decision.desired, decision.desired.recorded, decision.desired.live
+        if known is None or there is None or there.marker != desired.uuid or decision.how is not Action.CREATE:
+            return
+        if there.kind is not relation(desired.kind):
+            decision.leaves = there.key in (known.key, desired.key)
+        elif there.key == desired.key:
+            decision.how = Action.REPLACE if there.kind is state.LiveKind.VIEW else Action.METADATA
+        if decision.leaves and known.kind in STORED and known.keep is not False:
+            decision.lose({known.name: "all rows"}, self._states.accepted)
+
+    def _is_done(self, desired: DesiredObject) -> bool:
+        """Whether an unfinished deploy has brought it to the desired state, from inputs that do not change."""
+        live = desired.live
+        if live is None or state.DONE not in live.properties or desired.uuid not in self._live.unfinished:
+            return False
+        read = [self._decisions[each.uuid] for each in desired.reads if each.uuid in self._decisions]
+        if any(each.touched for each in read):
+            return False
+        held = {each.desired.uuid: each.desired.live for each in read}
+        inputs = [(uuid, there.properties.get(state.STEP, "") if there else "") for uuid, there in held.items()]
+        return live.properties[state.DONE] == state.done_mark(self._recorded.revision, record_of(desired, 0), inputs)
+
+    def _rename(self, decision: Decision) -> None:
+        desired, known, live = decision.desired, decision.desired.recorded, decision.desired.live
+        if known is not None and relation(desired.kind) is not None:
+            if live is None or live.marker != desired.uuid or decision.how is Action.CREATE:
+                return
+            by_hand = live.key not in (known.key, desired.key) and decision.drift
+            decision.renamed = live.key != desired.key and not (by_hand and self._states.policies.drift == "fail")
+        if known is not None and known.key != desired.key and not decision.renamed and not decision.done:
+            decision.how = decision.how or Action.METADATA
+
+    def _name_problems(self, decision: Decision) -> Iterator[Reason]:
+        """Its own name is taken, or a name that it reads is not there any more."""
+        desired, kind = decision.desired, decision.desired.kind.value
+        if relation(desired.kind) is not None:
+            there = self._live.objects.get(desired.key)
+            takes_name = desired.recorded is not None and (decision.renamed or decision.how is Action.CREATE)
+            if takes_name and there is not None and there.marker not in self._leaving and there.marker != desired.uuid:
+                yield because(Why.NAME_TAKEN, kind, desired.obj.name, whose(there, desired.uuid))
+            if desired.key in self._user_views and desired.live is None:
+                theirs = f"it is the user view {self._user_views[desired.key].name}"
+                yield because(Why.NAME_TAKEN, kind, desired.obj.name, theirs)
+        for each in desired.reads:
+            old = self._old_names.get(each.name)
+            if each.uuid is not None or old is None:
+                continue
+            now = self._wanted.objects.get(old.uuid)
+            if now is not None:
+                yield because(Why.READS_RENAMED, old.name, now.obj.name)
+            elif old.uuid not in self._wanted.kept:
+                yield because(Why.READS_REMOVED, old.name)
+
+    def _list_objects(self, decision: Decision) -> None:
+        """Fill the list of the declared objects again when one comes, goes, or is called something else."""
+        known = (each for each in self._recorded.objects if each.uuid not in self._wanted.kept)
+        before = {(each.uuid, each.key, each.kind) for each in known}
+        now = {(each.uuid, each.key, each.kind) for each in self._wanted.objects.values()}
+        if before == now:
+            return
+        if decision.how in (None, Action.METADATA, Action.EVOLVE):
+            decision.how = Action.RECOMPUTE
+        decision.details = {**decision.details, "lists_objects": True}
+        decision.reasons.append(because(Why.LISTS_OBJECTS, ", ".join(sorted({key for _, key, _ in before ^ now})[:3])))
+        decision.effects |= Effects(contents=EVERYTHING)
+
+
 def _giving_names_up(wanted: DesiredState, removed: Removals) -> set[UUID | None]:
     """Ids of objects whose present names others may take."""
     held = ((each, each.live) for each in wanted.objects.values() if each.live is not None)
@@ -64,20 +183,19 @@ def _giving_names_up(wanted: DesiredState, removed: Removals) -> set[UUID | None
     return {*removed.forgotten, *(each.uuid for each in removed.leftovers), *moving}
 
 
-def _numbered(going: Decisions, removed: Removals, views: Views, exports: Exports) -> tuple[Step, ...]:
+def _numbered(going: Decisions, removed: Removals, views: Views, of_sinks: list[Step]) -> tuple[Step, ...]:
     """All steps in the order in which they are done."""
     first, last = removed.leaving(going)
     # A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards.
-    stopping = [each for each in exports.steps if each.how is Action.HOLD]
     parts = (
         removed.sinks,
-        stopping,
+        (each for each in of_sinks if each.how is Action.HOLD),
         views.pins,
         views.bridges,
         first,
         renames(going.values()),
         (each.step(each.how) for each in going.values() if each.how is not None),
-        (each for each in exports.steps if each.how is not Action.HOLD),
+        (each for each in of_sinks if each.how is not Action.HOLD),
         views.steps,
         last,
     )
@@ -88,7 +206,7 @@ def _by_name(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda each: (each.name.casefold(), str(each.uuid))))
 
 
-_COST = {Action.REWRITE: 2, Action.REPLACE_EMPTY: 2, Action.RECOMPUTE: 3}
+_COST: dict[Action | None, int] = {Action.REWRITE: 2, Action.REPLACE_EMPTY: 2, Action.RECOMPUTE: 3}
 
 
 def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision]:
@@ -97,14 +215,9 @@ def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision
 
     def rank(identity: UUID) -> tuple[int, str]:
         decision = decisions[identity]
-        kind, how = decision.desired.kind, decision.how
-        if kind in (Kind.VIEW, Kind.SINK):
-            cost = 0 if kind is Kind.VIEW else 4
-        elif how is Action.CREATE and "sql" in decision.details:
-            cost = 3
-        else:
-            cost = 1 if how is None else _COST.get(how, 1)
-        return (cost, decision.desired.key)
+        computes = decision.how is Action.CREATE and "sql" in decision.details
+        cost = 3 if computes else _COST.get(decision.how, 1)
+        return {Kind.VIEW: 0, Kind.SINK: 4}.get(decision.desired.kind, cost), decision.desired.key
 
     reads = {identity: [read.uuid for read in each.reads if read.uuid] for identity, each in wanted.objects.items()}
     return {identity: decisions[identity] for identity in in_order(reads, rank)}
@@ -114,26 +227,22 @@ def _dependents(going: Decisions) -> Iterator[Dependent]:
     """Our views that the steps touch, in the order of what they depend on."""
     for uuid, each in going.items():
         if each.how is not None and each.how in _SHOWN:
-            for on, reason in each.input_reasons.items():
+            for on, reason in each.noticed.items():
                 yield Dependent(on, each.desired.obj.name, each.desired.kind, each.how.value, reason, uuid)
 
 
-def _records(decisions: Decisions, blocked: Iterable[Finding], revision: int) -> Iterator[RecordedObject]:
+def _records(decisions: Decisions, blocked: Iterable[Finding], revision: int) -> Iterator[state.RecordedObject]:
+    """Entries of the objects of which there is another one afterwards."""
     stopped = {each.uuid for each in blocked}
     for decision in sorted(decisions.values(), key=lambda each: each.desired.key):
-        record = _record(decision, revision) if decision.desired.uuid not in stopped else None
-        if record is not None:
-            yield record
-
-
-def _record(decision: Decision, revision: int) -> RecordedObject | None:
-    """The object's entry, if it is another one afterwards."""
-    desired, known = decision.desired, decision.desired.recorded
-    fresh = record_of(desired, revision)
-    if decision.done and desired.live is not None:
-        return replace(fresh, deploy_id=desired.live.properties.get(DEPLOY, ""))
-    same = known is not None and replace(fresh, revision=known.revision) == known
-    return fresh if decision.touched or not same else None
+        desired, known = decision.desired, decision.desired.recorded
+        fresh = record_of(desired, revision)
+        if desired.uuid in stopped:
+            continue
+        if decision.done and desired.live is not None:
+            yield replace(fresh, deploy_id=desired.live.properties.get(state.DEPLOY, ""))
+        elif decision.touched or known is None or replace(fresh, revision=known.revision) != known:
+            yield fresh
 
 
 def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterator[str]:
@@ -156,25 +265,23 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
     yield from (each.name for each in spec.removed if each.key not in lost)
 
 
-def _warnings(wanted: DesiredState, recorded: RegistryState, live: ActualState) -> Iterator[str]:
+def _warnings(wanted: DesiredState, recorded: state.RegistryState, live: state.ActualState) -> Iterator[str]:
     """What is worth a look and stops nothing: readers of users over what is not meant for that, and templates."""
-    for state in recorded.sinks:
-        source = wanted.objects.get(state.source)
-        if source is None or state.uuid in wanted.objects:
+    mview = Kind.MATERIALIZED_VIEW
+    soft = (each for each in wanted.objects.values() if each.obj.keep is False and each.kind is not mview)
+    unstable = {each.key: each.obj.name for each in soft}
+    readers = [(f"view {view.name}", each.name) for view in live.user_views for each in view.reads or ()]
+    for sink in recorded.sinks:
+        source = wanted.objects.get(sink.source)
+        if source is None or sink.uuid in wanted.objects:
             continue
-        if _is_unstable(source.obj):
-            yield f"sink {state.name} (user): {source.obj.name} is not kept: it may change or go at any time"
-        elif not source.obj.exportable:
+        readers.append((f"sink {sink.name}", source.key))
+        if not source.obj.exportable and source.key not in unstable:
             remedy = "make a materialized view over it and export that"
-            yield f"sink {state.name} (user): {source.obj.name} is not exportable; {remedy}"
-    unstable = {each.key: each.obj.name for each in wanted.objects.values() if _is_unstable(each.obj)}
-    for view in live.user_views:
-        for name in (unstable[each.name] for each in view.reads or () if each.name in unstable):
-            yield f"view {view.name} (user): {name} is not kept: it may change or go at any time"
+            yield f"sink {sink.name} (user): {source.obj.name} is not exportable; {remedy}"
+    for reader, name in readers:
+        if name in unstable:
+            yield f"{reader} (user): {unstable[name]} is not kept: it may change or go at any time"
     for each in wanted.unlisted:
         problem = f"{each.name} is one object for each {each.per_instance}, and nothing says which there are"
         yield f"{problem}: none is made; declare a document of kind instances"
-
-
-def _is_unstable(obj: BuiltinObject) -> bool:
-    return obj.keep is False and obj.kind is not Kind.MATERIALIZED_VIEW

@@ -30,8 +30,6 @@ _REASON_FIRST: Final = frozenset(
 """Their reasons say more than their changes."""
 _OF_DEPENDENTS: Final = frozenset({Action.BRIDGE, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND})
 """Shown by the line of a dependent, or over with the deploy."""
-_SHOWN_STALE: Final = 5
-_PREFIXES: Final = ("", "k", "M", "G", "T", "P")
 
 
 def render(plan: Plan) -> str:
@@ -43,7 +41,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
     yield f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
     yield from _entries(plan)
-    yield from (f"  # {what:<6} {note}" for what, note in _notes(plan))
+    yield from (f"  # drift  {each}  (policy: {plan.policies.drift})" for each in plan.drift)
+    yield from (f"  # note   {warning}" for warning in plan.warnings)
+    if plan.stale:
+        names = ", ".join(plan.stale)
+        yield f"  # note   `was` and `removed` no longer needed here: {names}; delete them once no lake needs them"
     yield _last_line(plan)
 
 
@@ -105,7 +107,7 @@ def _said(step: Step) -> Iterator[str]:
         yield f"= {column}: {expression}"
     if step.how in _HINTS:
         yield f"{_HINTS[step.how]}{_size(step)}"
-    for lost in step.losses:
+    for lost in step.losses.values():
         yield f"LOST: {lost}"
 
 
@@ -118,26 +120,9 @@ def _reason(step: Step) -> str:
 
 
 def _size(step: Step) -> str:
-    rows = [f"~{''.join(_scaled(step.rows, 1))} rows"] if step.rows is not None else []
-    size = [f"{' '.join(_scaled(step.bytes, 0))}B"] if step.bytes is not None else []
+    rows = [f"~{step.rows:,} rows"] if step.rows is not None else []
+    size = [f"{step.bytes / 1000:,.0f} kB"] if step.bytes is not None else []
     return f"   {' / '.join([*rows, *size])}" if rows or size else ""
-
-
-def _scaled(number: int, digits: int) -> tuple[str, str]:
-    """The number as a person reads it, and the prefix of its unit."""
-    power = min((len(str(number)) - 1) // 3, len(_PREFIXES) - 1)
-    return f"{number / 1000**power:.{digits if power else 0}f}", _PREFIXES[power]
-
-
-def _notes(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What is worth a look, each with its kind."""
-    for each in plan.drift:
-        yield "drift", f"{each}  (policy: {plan.policies.drift})"
-    yield from (("note", warning) for warning in plan.warnings)
-    if plan.stale:
-        more = [f"and {len(plan.stale) - _SHOWN_STALE} more"] if len(plan.stale) > _SHOWN_STALE else []
-        names = " ".join([", ".join(plan.stale[:_SHOWN_STALE]), *more])
-        yield "note", f"`was` and `removed` no longer needed here: {names}; delete them once no lake needs them"
 
 
 def _last_line(plan: Plan) -> str:

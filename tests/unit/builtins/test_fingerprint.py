@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.desired import DesiredObject
-from airflow_provider_rfr.builtins.fingerprint import contract_of, contract_text, definition_of, same_query
+from airflow_provider_rfr.builtins.fingerprint import contract_of, definition_of, same_query
 from airflow_provider_rfr.builtins.planning._decision import Decision, record_of
 from airflow_provider_rfr.builtins.reasons import Why
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Dependency, Kind, Place, Was, stable_id
@@ -68,8 +68,7 @@ def columns(*changed_columns: Column) -> tuple[Column, ...]:
 
 
 def test_the_text_says_number_name_and_type_and_the_hash_is_of_the_text() -> None:
-    text = contract_text(RUNS.columns)
-    assert text == "1 run_id string\n2 rows bigint\n3 ended_at timestamp"
+    text = "1 run_id string\n2 rows bigint\n3 ended_at timestamp"
     assert recorded(RUNS).contract == contract_of(RUNS.columns)
     assert contract_of(RUNS.columns) == "c1:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -209,7 +208,6 @@ LISTS = st.lists(st.tuples(NAMES, st.sampled_from(["int", "string", "array<int>"
 def test_contracts_are_equal_exactly_where_columns_are(one, other) -> None:
     first, second = (tuple(Column(name, kind) for name, kind in each) for each in (one, other))
     folded = [[(name.casefold(), kind) for name, kind in each] for each in (one, other)]
-    assert (contract_text(first) == contract_text(second)) == (folded[0] == folded[1])
     assert (contract_of(first) == contract_of(second)) == (folded[0] == folded[1])
 
 
@@ -225,7 +223,3 @@ def test_contracts_are_equal_exactly_where_columns_are(one, other) -> None:
 )
 def test_queries_are_compared_as_their_authors_wrote_them(known: str | None, same: bool) -> None:
     assert same_query(VIEW.query, known) is same
-
-
-def test_a_view_without_columns_of_its_own_promises_none() -> None:
-    assert contract_text(VIEW.columns) == ""

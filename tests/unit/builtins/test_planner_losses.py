@@ -101,7 +101,7 @@ every = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
 
 def lossy(found: Plan) -> list[tuple[Action, tuple[str, ...], tuple[str, ...]]]:
-    return [(each.how, each.loses, each.losses) for each in found.steps if each.loses]
+    return [(each.how, tuple(each.losses), tuple(each.losses.values())) for each in found.steps if each.losses]
 
 
 @every
@@ -181,7 +181,7 @@ def test_each_loss_of_one_object_is_accepted_for_itself() -> None:
     found = catalog.plan(wanted, accept_data_loss={"ops.t.c"})
     assert [each.split(" would")[0] for each in problems(found)] == ["values of a that are no int"]
     found = catalog.plan(wanted, accept_data_loss={"ops.t.a", "ops.t.c"})
-    assert found.steps[0].loses == ("ops.t.b", "ops.t.c", "ops.t.a") and summary(found)["data_loss"] == 3
+    assert tuple(found.steps[0].losses) == ("ops.t.b", "ops.t.c", "ops.t.a") and summary(found)["data_loss"] == 3
     assert "LOST: column b" in render(found)
 
 
@@ -255,9 +255,9 @@ def test_what_goes_and_is_like_nothing_comes_with_the_document_to_paste() -> Non
     assert pasted == [{"kind": "removed", "name": name} for name in ("ops.k", "ops.t", "ops.v")]
     found = catalog.plan(spec("2.0", BASE, removed=[each["name"] for each in pasted]))
     assert did(found) == ["remove ops.k", "remove ops.v", "remove ops.t"] and found.applicable
-    assert [each.reason for each in found.steps] == ["removed, which is accepted"] * 3
+    assert [each.reason for each in found.steps] == ["no longer declared"] * 3
     # A view and a sink hold no rows: they may not go by accident, and nothing is lost with them.
-    assert [each.loses for each in found.steps] == [(), (), ("ops.t",)] and summary(found)["data_loss"] == 1
+    assert [tuple(each.losses) for each in found.steps] == [(), (), ("ops.t",)] and summary(found)["data_loss"] == 1
     said = {each.name: str(each.problems[0]) for each in catalog.plan(spec("2.0", BASE)).blocked}
     assert said["ops.v"] == said["ops.k"].replace("sink ops.k", "view ops.v").replace("ops.k", "ops.v")
     assert said["ops.v"] == (
@@ -281,13 +281,6 @@ def test_a_removal_that_something_else_stops_is_neither_stale_nor_unneeded() -> 
     found = catalog.plan(spec("1.1", removed=["ops.t"]), accept_data_loss={"ops.t"})
     assert problems(found) == ["the sink bob.k exports it"]
     assert (found.stale, found.warnings, found.blocked[0].paste) == ((), (), ())
-
-
-def test_a_long_list_of_what_meets_nothing_is_cut() -> None:
-    names = [f"ops.o{number}" for number in range(7)]
-    found = Catalog().plan(spec("1.0", T, removed=names))
-    assert found.stale == tuple(names)
-    assert "ops.o0, ops.o1, ops.o2, ops.o3, ops.o4 and 2 more; delete" in render(found)
 
 
 def test_a_column_that_a_hand_added_is_dropped_only_with_acceptance() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.builtins.fingerprint import contract_of, contract_text
+from airflow_provider_rfr.builtins.fingerprint import contract_of
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.spec import Column, Kind, Removed, Was
@@ -32,7 +32,7 @@ def from_to(before: Columns, after: Columns, **more: Any) -> tuple[Catalog, Plan
 def only(found: Plan) -> tuple[Action, tuple[str, ...]]:
     assert found.applicable, found.blocked
     (done,) = found.steps
-    return done.how, done.loses
+    return done.how, tuple(done.losses)
 
 
 def shape(catalog: Catalog) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def test_what_loses_nothing_is_done_by_the_gentlest_action_and_done_once(
         (["from string"], "from int", {"type": "string", "using": "CAST(`from` AS int)"}),
         (["a string"], "a int!", {"type": "string", "using": "CAST(a AS int)"}),
         (["Null string"], "Null int", {"type": "string", "using": "CAST(`Null` AS int)"}),
-        ([], "b string!", {"using": "''"}),
+        ([], "b string!", {"using": "CAST('' AS string)"}),
     ],
 )
 def test_a_column_that_needs_values_stops_with_an_entry_to_paste_and_goes_on_with_it(
@@ -177,7 +177,6 @@ def test_a_was_is_met_by_what_is_live_not_by_what_the_version_before_said() -> N
 def test_the_contract_stays_inside_with_the_columns_that_it_is_of() -> None:
     catalog, _ = from_to(["id bigint", "rows int"], ["id bigint", "rows int"])
     (recorded,) = catalog.recorded.objects
-    assert contract_text(recorded.columns) == "1 id bigint\n2 rows int"
     assert recorded.contract == contract_of(recorded.columns)
     assert recorded.contract.startswith("c1:")
 
@@ -308,7 +307,7 @@ def test_metadata_is_written_in_place_and_asks_for_no_values() -> None:
         old={"comment": None, "properties": {"a": "1", "b": "1"}},
     )
     (done,) = found.steps
-    assert (done.how, done.loses) == (Action.METADATA, ())
+    assert (done.how, tuple(done.losses)) == (Action.METADATA, ())
     assert done.changes == (
         "~ comment: nothing -> 'Runs.'", "~ property a: '1' -> '2'", "~ property b: '1' -> nothing",
         "~ property c: nothing -> '3'",
@@ -357,7 +356,7 @@ def test_a_materialized_view_is_computed_again_where_a_table_would_need_values()
         spec("2.0", base, mview("ops.m", "SELECT CAST(rows AS STRING) AS rows FROM ops.t", "rows string"))
     )
     (done,) = found.steps
-    assert (done.how, done.loses) == (Action.RECOMPUTE, ())
+    assert (done.how, tuple(done.losses)) == (Action.RECOMPUTE, ())
     assert done.details["sql"].startswith("SELECT CAST") and done.details["updates"]
 
 

@@ -204,12 +204,12 @@ def test_nothing_is_lost_that_was_not_accepted_and_the_names_in_the_plan_are_all
     reasons = [reason for each in found.blocked for reason in each.problems]
     asked = {reason.facts[-1] for reason in reasons if reason.why is Why.WOULD_LOSE}
     assert found.applicable is not bool(asked)
-    assert not any(each.loses for each in found.steps)
+    assert not any(tuple(each.losses) for each in found.steps)
     for name in asked:
         assert not catalog.plan(wanted, accept_data_loss=asked - {name}).applicable
     found = catalog.deploy(wanted, accept_data_loss=asked)
     assert not any("loses nothing" in each for each in found.warnings)
-    assert {name for each in found.steps for name in each.loses} <= asked
+    assert {name for each in found.steps for name in tuple(each.losses)} <= asked
     there = {each.marker: each for key, each in catalog.things.items() if key not in catalog.garbage}
     for number, each in first.items():
         names = {each.name, second[number].name if number in second else each.name}

@@ -83,22 +83,21 @@ those expire)
   ± table  ops.audit                rewrite         ! actor: string -> struct<name:string> (incompatible)
                                                     = actor: named_struct('name', actor)
                                                     in place, history kept   ~10 rows
-      -> sink  bob.export  (user)   continue        cursor 8843 kept, migration snapshots skipped
-      -> sink  ops.audit_to_s3      continue        cursor kept, migration snapshots skipped
+      -> sink  bob.export  (user)   continue        cursor 8843 kept, nothing is sent again
+      -> sink  ops.audit_to_s3      continue        cursor kept, nothing is sent again
   ∅ table  ops.emptied              replace_empty   ! x: string -> int (incompatible)
                                                     emptied: its rows may be made again   ~10 rows
   ± mview  ops.m                    recompute       reads ops.ingest_runs.rows
                                                     from its query, in place   ~10 rows
-  - table  ops.tmp_probe            remove          no longer declared; its rows may be made again; physical kept 7 \
-days   ~10 rows
-  - table  ops.old                  remove          removed, which is accepted; physical kept 7 days   ~10 rows
+  - table  ops.tmp_probe            remove          no longer declared; physical kept 7 days   ~10 rows
+  - table  ops.old                  remove          no longer declared; physical kept 7 days   ~10 rows
                                                     LOST: all rows
   ! table  ops.usage                BLOCKED         bytes: int -> string needs values: write in its `was` how they are \
 made
                                                     ! bytes: int -> string (incompatible)
-        write:  - {name: bytes, type: string, was: {type: int, using: "CAST(bytes AS string)"}}\
+        write:  - {name: bytes, type: string, was: {type: int, using: CAST(bytes AS string)}}\
     # objects/usage.yaml:3
-  # drift  ops.locks: column x was added  (policy: fail)
+  # drift  ops.locks: column x: nothing -> int  (policy: fail)
   # note   `was` and `removed` no longer needed here: ops.older; delete them once no lake needs them
 Plan: 1 to add, 4 to change, 2 to remove, 2 rebinds, 1 blocked, 1 drifted, 2 data loss. Nothing is done until what is \
 blocked is decided.

@@ -39,7 +39,7 @@ def test_it_is_stale_after_another_deploy() -> None:
     catalog.deploy(ONE)
     saved = catalog.plan(TWO)
     catalog.deploy(TWO)
-    with pytest.raises(StalePlanError, match="made from revision 1, the registry is at 2.*plan again") as raised:
+    with pytest.raises(StalePlanError, match="its base_revision is 1, and now 2.*plan again") as raised:
         ensure_current(saved, catalog.plan(TWO))
     assert "evolve ops.t is no longer to be done" in str(raised.value)
 
@@ -49,15 +49,15 @@ def test_it_is_stale_for_other_code_other_policies_and_another_catalog() -> None
     catalog.deploy(ONE)
     saved = catalog.plan(TWO)
     with pytest.raises(
-        StalePlanError, match=r"made by version 1\.1, this is 1\.2; create ops\.w has to be done as well"
+        StalePlanError, match=r"its version is 1\.1, and now 1\.2; create ops\.w has to be done as well"
     ):
         ensure_current(saved, catalog.plan(spec("1.2", *TWO.objects, table("ops.w", "x int"))))
-    with pytest.raises(StalePlanError, match="its policies are others"):
+    with pytest.raises(StalePlanError, match="policies or details are others"):
         ensure_current(saved, catalog.plan(TWO, break_views={"bob.v"}))
     other = spec("1.1", TWO.objects[0], view("ops.v", "SELECT x FROM ops.t WHERE x > 0"))
-    with pytest.raises(StalePlanError, match="a step has other details"):
+    with pytest.raises(StalePlanError, match="policies or details are others"):
         ensure_current(saved, catalog.plan(other))
-    with pytest.raises(StalePlanError, match="it is for project ops, this is other"):
+    with pytest.raises(StalePlanError, match="its project is ops, and now other"):
         ensure_current(saved, catalog.plan(replace(TWO, project="other")))
 
 

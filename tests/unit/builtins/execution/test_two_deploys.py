@@ -63,7 +63,7 @@ def test_of_two_plans_from_one_base_one_is_refused(place: Place) -> None:
     one, two = place.plan(AFTER), place.plan(OTHER)
     place.apply(one, AFTER)
     before = place.snapshots()
-    with pytest.raises(StalePlanError, match="made from revision 1, the registry is at 2"):
+    with pytest.raises(StalePlanError, match="its base_revision is 1, and now 2"):
         place.apply(two, OTHER)
     assert place.snapshots() == before
 
