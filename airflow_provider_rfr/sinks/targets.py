@@ -114,6 +114,7 @@ class FileSender:
     """Writes below one folder of one file system."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._collected = False
         self._format = str(settings.get("format", "jsonl"))
         try:
             self._files, root = fsspec.core.url_to_fs(str(settings["path"]))
@@ -150,6 +151,12 @@ class FileSender:
             self._files.pipe_file(path, data)
             return
         self._files.makedirs(self._folder, exist_ok=True)
+        if not self._collected:
+            # What killed runs left is of their last batch, which is the first one of this run.
+            for each in map(str, self._files.ls(self._folder, detail=False)):
+                if each.rpartition("/")[2].startswith(f".{name}."):
+                    self._files.rm_file(each)
+            self._collected = True
         # A hidden name, so that readers of the folder skip it; a new one, so that two runs never share it.
         hidden = f"{self._folder}/.{name}.{uuid4().hex}.part"
         self._files.pipe_file(hidden, data)

@@ -38,33 +38,56 @@ class Flaw(NamedTuple):
     remedy: str = ""
 
 
+class Mark(NamedTuple):
+    """Where a value begins, and what the file has for one without parts, with its quotes or its ``|``."""
+
+    line: int
+    column: int = 1
+    raw: str = ""
+
+    def place_in(self, text: str, line: int, column: int) -> str | None:
+        """The file's line and column for a place in the text; None where the file writes the text otherwise."""
+        raw, lines = self.raw, text.split("\n")
+        is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
+        # Of what is not escaped, YAML changes nothing but white space.
+        places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
+        ink = [each for each in places if not raw[each].isspace()]
+        before = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
+        if "".join(raw[each] for each in ink) != "".join(text.split()) or before >= len(ink):
+            return None
+        above, start = raw.count("\n", 0, ink[before]), raw.rfind("\n", 0, ink[before])
+        return f"{self.line + above}:{ink[before] - start if above else self.column + ink[before]}"
+
+
 Path = tuple[str | int | None, ...]
 
 
 class Document:
-    """What events say, or a flaw that ends them: its value, the lines of all values in it by their paths, and what is
-    wrong with it as YAML."""
+    """What events of a text say, or a flaw that ends them: its value, the marks of all values in it by their paths, and
+    what is wrong with it as YAML."""
 
-    def __init__(self, events: Iterator[Any], *flaws: Flaw) -> None:
+    def __init__(self, text: str, events: Iterator[Any], *flaws: Flaw) -> None:
         self.flaws = [*flaws]
-        self.lines: dict[Path, int] = {(): flaws[0].line} if flaws else {}
-        self._events = events
+        self.marks: dict[Path, Mark] = {(): Mark(flaws[0].line)} if flaws else {}
+        self._text, self._events = text, events
         self.value = None if flaws else self._value(next(events), ())
 
     def _value(self, event: Any, path: Path) -> Any:
         """The value that begins with an event; it takes all events of the value."""
-        line = self.lines[path] = event.start_mark.line + 1
+        start, line = event.start_mark, event.start_mark.line + 1
+        self.marks[path] = Mark(line, start.column + 1)
         if isinstance(event, yaml.AliasEvent):
             self.flaws.append(Flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT))
             return None
         if event.tag not in _TAGS:
             self.flaws.append(Flaw(line, f"the tag {event.tag} is not known"))
         if isinstance(event, yaml.ScalarEvent):
+            self.marks[path] = Mark(line, start.column + 1, self._text[start.index : event.end_mark.index])
             is_text = not event.implicit[0] or event.tag == _TEXT
             value = event.value if is_text else plain_value(event.value)
             return event.value if path[:1] in _TEXTS and value is not None else value
         if len(path) == _DEEPEST:
-            raise yaml.MarkedYAMLError(problem=f"it is nested more than {_DEEPEST} deep", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"it is nested more than {_DEEPEST} deep", problem_mark=start)
         if isinstance(event, yaml.SequenceStartEvent):
             inside = enumerate(self._until(yaml.SequenceEndEvent))
             return [self._value(each, (*path, number)) for number, each in inside]
@@ -77,7 +100,7 @@ class Document:
             elif key == "<<":
                 self.flaws.append(Flaw(line, "<< merges mappings", _WRITE_OUT))
             elif key in found:
-                first = self.lines[(*path, key)]
+                first = self.marks[(*path, key)].line
                 self.flaws.append(Flaw(line, f"duplicate key {key!r}", f"it is in line {first} too"))
             found.setdefault(name, self._value(next(self._events), (*path, name)))
         return found
@@ -93,7 +116,7 @@ def documents(text: str) -> Iterator[Document]:
     try:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
-                document = Document(events)
+                document = Document(text, events)
                 if document.value is not None or document.flaws:
                     yield document
         return
@@ -106,7 +129,7 @@ def documents(text: str) -> Iterator[Document]:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         flaw = Flaw(line, f"the character {chr(error.character)!r} is not allowed")
-    yield Document(events, flaw)
+    yield Document(text, events, flaw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +155,12 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 
 def read(document: Document, place: Place, project: str) -> Declaration | None:
     """What a document declares; None if it is wrong, and its flaws take what is."""
-    given, lines, flaws = document.value, document.lines, document.flaws
+    given, marks, flaws = document.value, document.marks, document.flaws
     model: Any = BuiltinObject
     if isinstance(given, dict):
         model = _MODELS.get(str(given.get("kind")), BuiltinObject)
         if "place" in given:
-            flaws.append(Flaw(lines["place",], "place is not a field"))
+            flaws.append(Flaw(marks["place",].line, "place is not a field"))
         if model is BuiltinObject:
             _list_what_columns_were(given.get("columns"))
             given = {"id": str(stable_id(project, str(given.get("name")))), **given}
@@ -148,7 +171,7 @@ def read(document: Document, place: Place, project: str) -> Declaration | None:
         # Of JSON, a strict reader takes lists for tuples and texts for ids, and a number for no text.
         found: list[Declaration] = _adapter(model).validate_json(json.dumps([given]), strict=True)
     except ValidationError as error:
-        flaws += [_flaw(lines, model, each) for each in error.errors(include_url=False)]
+        flaws += [_flaw(marks, model, each) for each in error.errors(include_url=False)]
     return None if flaws else found[0]
 
 
@@ -160,30 +183,37 @@ def _list_what_columns_were(columns: Any) -> None:
             column["was"] = [{"name": each} if isinstance(each, str) else each for each in was]
 
 
-def _flaw(lines: Mapping[Path, int], model: type, error: ErrorDetails) -> Flaw:
+def _flaw(marks: Mapping[Path, Mark], model: type, error: ErrorDetails) -> Flaw:
     location, problem, remedy = error["loc"][1:], f": {error['msg']}", ""
     if error["type"] == "unexpected_keyword_argument":
         holder = next((_PARTS[part] for part in reversed(location[:-1]) if part in _PARTS), model)
         known = {each.name for each in fields(holder)} - {"place"}
         problem, remedy = " is not a field", nearest(str(location[-1]), known, show=12)
     path = ".".join(map(str, location)) or "the document"
-    return Flaw(lines[_nearest_in(lines, location)], f"{path}{problem}", remedy)
+    return Flaw(_nearest(marks, location).line, f"{path}{problem}", remedy)
 
 
-def _nearest_in(lines: Mapping[Path, int], location: Path) -> Path:
-    """The location, or the nearest one around it that is in the document."""
-    return location if location in lines else _nearest_in(lines, location[:-1])
+def _nearest(marks: Mapping[Path, Mark], location: Path) -> Mark:
+    """The mark of a location, or of the nearest one around it that is in the document."""
+    return marks[location] if location in marks else _nearest(marks, location[:-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An object and the lines of its document."""
+    """An object and the marks of its document."""
 
     obj: BuiltinObject
-    lines: Mapping[Path, int]
+    marks: Mapping[Path, Mark]
 
     def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
         """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
         location = tuple(int(part) if part.isdecimal() else part for part in path.split("."))
-        line = self.lines[_nearest_in(self.lines, location)]
-        return Problem(self.obj.name, problem, remedy, str(Place(self.obj.place.file, line)))
+        place = Place(self.obj.place.file, _nearest(self.marks, location).line)
+        return Problem(self.obj.name, problem, remedy, str(place))
+
+    def query_problem(self, line: int, column: int, problem: str, remedy: str) -> Problem:
+        """Something wrong at a line and column of the query."""
+        place = _nearest(self.marks, ("query",)).place_in(self.obj.query or "", line, column)
+        if place is None:
+            return self.problem("query", f"line {line}, column {column}: {problem}", remedy)
+        return Problem(self.obj.name, problem, remedy, f"{self.obj.place.file}:{place}")

@@ -251,8 +251,7 @@ def _query_problems(each: Declared, columns_of: facts.ColumnsOf) -> Iterator[Pro
     """What is wrong with the query of an object; the names that it reads were checked before."""
     query, namespace = each.obj.query or "", spec.namespace_of(each.obj.name)
     try:
-        for problem, remedy in facts.column_problems(query, columns_of, namespace):
-            yield each.problem("query", problem, remedy)
+        yield from (each.query_problem(*found) for found in facts.column_problems(query, columns_of, namespace))
         starred = facts.expand_stars(query, columns_of, namespace) != query
         names = facts.output_columns(query, columns_of, namespace)
     except UnreadableQueryError:

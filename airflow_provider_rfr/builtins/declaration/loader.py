@@ -12,7 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.builtins.declaration._document import Declared, Instances, documents, read
+from airflow_provider_rfr.builtins.declaration._document import Declared, Instances, Mark, documents, read
 from airflow_provider_rfr.builtins.declaration._rules import catalog_problems, checked, other_problems
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, Removed
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
@@ -37,7 +37,7 @@ class _Loader:
         elif isinstance(source, ModuleType):
             yield from self.read(map(Path, getattr(source, "__path__", ())))
         elif isinstance(source, BuiltinObject):
-            yield Declared(source, {(): source.place.line or 1})
+            yield Declared(source, {(): Mark(source.place.line or 1)})
         elif isinstance(source, Removed):
             yield source
         elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
@@ -80,13 +80,13 @@ class _Loader:
 
     def _text(self, text: str, file: str) -> Iterator[_Found]:
         for document in documents(text):
-            place = Place(file, document.lines[()])
+            place = Place(file, document.marks[()].line)
             found = None if document.flaws else read(document, place, self._project)
             name = document.value.get("name") if isinstance(document.value, dict) else ""
             for line, problem, remedy in document.flaws:
                 yield Problem(name if isinstance(name, str) else "", problem, remedy, str(Place(file, line)))
             if found is not None:
-                yield Declared(found, document.lines) if isinstance(found, BuiltinObject) else found
+                yield Declared(found, document.marks) if isinstance(found, BuiltinObject) else found
 
 
 def load_objects(

@@ -338,9 +338,9 @@ def _facts_of(query: str) -> _Facts:
     return _Facts(tuple(reader.used.values()), tables_alone, has_stars, outputs)
 
 
-def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[tuple[str, str]]:
-    """Columns that a query asks for, and that nothing it reads has, with what else may be meant. Where that is not
-    sure, nothing is said: Spark looks at each query again before a deploy changes anything."""
+def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[tuple[int, int, str, str]]:
+    """Line, column, problem and remedy of each column that a query asks for, and that nothing it reads has. Where
+    that is not sure, nothing is said: Spark looks at each query again before a deploy changes anything."""
     facts = _facts_of(query)
     tables = ((columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables)
     has_all = [known is None or used <= {*map(str.casefold, known)} for known, used in tables]
@@ -352,7 +352,7 @@ def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
         whose = f"{names[0]} has" if len(names) == len(sources) == 1 else "there is"
         known = {name.written for each in sources for name in each.columns}
         line, column = query.count("\n", 0, start) + 1, start - query.rfind("\n", 0, start)
-        yield f"line {line}, column {column}: {whose} no column {word}", nearest(word, known)
+        yield line, column, f"{whose} no column {word}", nearest(word, known)
 
 
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:

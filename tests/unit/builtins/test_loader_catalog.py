@@ -63,7 +63,7 @@ def test_an_id_is_unique_and_an_old_name_given_away_asks_for_another_one(tmp_pat
             "ops.v: it reads lake.ops.t with a catalog's name before it; write ops.t: each "
             "lake has a catalog of its own",
         ),
-        ("SELECT x.a, x.c FROM ops.t x", "ops.v: line 1, column 15: ops.t has no column c; allowed: B, a"),
+        ("SELECT x.a, x.c FROM ops.t x", "ops.v: ops.t has no column c; allowed: B, a"),
         (
             "SELECT a, count(*) FROM ops.t GROUP BY a",
             "ops.v: column 2 of a SELECT has no name; give it one: ... AS name",
@@ -96,24 +96,37 @@ def test_a_query_that_can_t_be_kept_up_to_date_is_refused(tmp_path: Path, query:
 @pytest.mark.parametrize(
     ("query", "place"),
     [
-        ("|\n  SELECT a,\n    zz\n  FROM ops.t", "line 2, column 3"),
-        (">-\n  SELECT a,\n\n  zz\n  FROM ops.t", "line 2, column 1"),
-        ("SELECT a, zz FROM ops.t", "line 1, column 11"),
-        ("|\n  SELECT 'ü€\U0001f600' AS u, -- zz\n    zz FROM ops.t", "line 2, column 3"),
-        ("'SELECT ''x'' AS x, zz FROM ops.t'", "line 1, column 18"),
+        ("|\n  SELECT a,\n    zz\n  FROM ops.t", ":9:5"),
+        ("|-   # why\n\n    SELECT a\n      , x.zz\n    FROM ops.t x", ":10:11"),
+        ("|2\n    SELECT a, zz\n  FROM ops.t", ":8:15"),
+        (">-\n  SELECT a,\n\n  zz\n  FROM ops.t", ":10:3"),
+        ("SELECT a, zz FROM ops.t", ":7:18"),
+        ("SELECT a,\n  b,\n  zz FROM ops.t", ":9:3"),
+        ('"SELECT a, zz\n  FROM ops.t"', ":7:19"),
+        ("'SELECT a, zz FROM ops.t'", ":7:19"),
+        ("SELECT 'ü€\U0001f600' AS u, zz FROM ops.t", ":7:27"),
+        ("|\n  SELECT 'ü€\U0001f600' AS u, -- zz\n    zz FROM ops.t", ":9:5"),
     ],
 )
-def test_a_column_that_is_not_there_is_told_with_its_place_in_the_query(tmp_path: Path, query: str, place: str) -> None:
+def test_a_column_that_is_not_there_is_told_with_its_line_and_column(tmp_path: Path, query: str, place: str) -> None:
     text = catalog(T, f"kind: view\nname: ops.v\nquery: {query}")
-    assert problems(tmp_path, text) == [f":7: ops.v: {place}: ops.t has no column zz; allowed: B, a"]
+    assert problems(tmp_path, text) == [f"{place}: ops.v: ops.t has no column zz; allowed: B, a"]
+
+
+@pytest.mark.parametrize("query", ["'SELECT ''x'' AS x, zz FROM ops.t'", '"SELECT \\x27x\\x27 AS x, zz FROM ops.t"'])
+def test_where_the_text_is_escaped_the_place_is_that_in_the_query(tmp_path: Path, query: str) -> None:
+    text = catalog(T, f"kind: view\nname: ops.v\nquery: {query}")
+    assert problems(tmp_path, text) == [
+        ":7: ops.v: line 1, column 18: ops.t has no column zz; allowed: B, a",
+    ]
 
 
 def test_a_column_that_a_view_does_not_give_is_told_and_problems_are_sorted_by_place(tmp_path: Path) -> None:
     text = catalog(T, view("SELECT a, q FROM ops.t"), view("SELECT v.a,\n v.x, v.b\nFROM ops.v", name="ops.w"))
     assert [each.rpartition("; ")[0] for each in problems(tmp_path, text)] == [
-        ":7: ops.v: line 1, column 11: ops.t has no column q",
-        ":12: ops.w: line 2, column 4: ops.v has no column x",
-        ":12: ops.w: line 2, column 9: ops.v has no column b",
+        ":8:13: ops.v: ops.t has no column q",
+        ":14:6: ops.w: ops.v has no column x",
+        ":14:11: ops.w: ops.v has no column b",
     ]
 
 
