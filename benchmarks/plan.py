@@ -26,7 +26,7 @@ from airflow_provider_rfr.builtins.declaration.loader import load_objects
 from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RegistryState
+from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RegistryState
 
 SIZES = (1_250, 2_500, 5_000, 10_000)
 EDGES = 3
@@ -151,7 +151,7 @@ def deployed(first: Plan) -> tuple[RegistryState, ActualState]:
     live = {
         each.key: LiveObject(
             each.name,
-            LiveKind.TABLE if each.kind is Kind.TABLE else LiveKind.VIEW,
+            Kind.TABLE if each.kind is Kind.TABLE else Kind.VIEW,
             each.uuid,
             each.columns,
             query=each.sql,

@@ -40,9 +40,9 @@ def main() -> int:
         document = read_document(Path(arguments.config))
     except RfrError as error:
         return failed(error)
-    if document.run.supervisor is not None:
+    if (supervisor := document.run.get("supervisor")) is not None:
         # A deploy may be killed at any point.
-        watch_supervisor(*document.run.supervisor, stop=lambda reason: os._exit(1))
+        watch_supervisor(*supervisor, stop=lambda reason: os._exit(1))
     return deploy(document, began=BEGAN)
 
 

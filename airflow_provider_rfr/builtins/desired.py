@@ -31,7 +31,7 @@ from airflow_provider_rfr.builtins.spec import (
 )
 from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
-from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
+from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError, RfrError
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
@@ -132,11 +132,11 @@ class DesiredState:
     unlisted: tuple[BuiltinObject, ...] = ()
 
 
-def relation(kind: Kind) -> LiveKind | None:
+def relation(kind: Kind) -> Kind | None:
     """What a catalog sees of it; of a sink, nothing."""
     if kind in STORED:
-        return LiveKind.TABLE
-    return LiveKind.VIEW if kind is Kind.VIEW else None
+        return Kind.TABLE
+    return Kind.VIEW if kind is Kind.VIEW else None
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cache, cached_property
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
@@ -64,8 +63,6 @@ MARKER: Final = "rfr.object-id"
 PROJECT: Final = "rfr.project"
 DEPLOY: Final = "rfr.deploy-id"
 """Property: the deploy that changed it last."""
-STAMP: Final = "rfr.contract"
-"""Property: digest of the columns' contract, written in the same commit as they are."""
 STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 TOKEN: Final = "rfr.token"
@@ -113,7 +110,7 @@ def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequen
 class RecordedObject(Named):
     """An object as the last deploy that changed it left it: what was declared, and what became of it.
 
-    :ivar contract: digest of the columns' contract, as is the property :data:`STAMP`
+    :ivar contract: digest of the columns' contract
     :ivar definition: what a source reads or a sink sends, without secrets
     :ivar canonicalizer: what read the query; another one may find other ``deps`` in the same text
     :ivar raw_sql: the query as its author wrote it; ``sql``: as it was executed, its stars written out
@@ -164,21 +161,6 @@ class RegistryState:
         return {each.uuid: each for each in self.objects}
 
 
-class LiveKind(str, Enum):
-    """Kinds that a catalog distinguishes."""
-
-    TABLE = "table"
-    VIEW = "view"
-
-
-@dataclass(frozen=True, slots=True)
-class Constraints:
-    """What a live table keeps besides its columns."""
-
-    partitioning: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class LiveObject(Named):
     """A table or a view as the catalog shows it.
@@ -190,11 +172,12 @@ class LiveObject(Named):
     """
 
     name: str
-    kind: LiveKind
+    kind: Kind
     marker: UUID | None = None
     columns: tuple[Column, ...] = ()
-    constraints: Constraints | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    partitioning: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     rows: int | None = None
     bytes: int | None = None
     query: str | None = None

@@ -164,18 +164,17 @@ Deploys = tuple[tuple[Callable[[World, CatalogSpec, random.Random], None], int],
 
 @dataclass(frozen=True)
 class Scenario:
-    """It begins so many versions before the newest; deploys come before the first manipulation, and between the two."""
+    """It begins so many versions before the newest; deploys come between the two manipulations."""
 
     name: str
     begins: int = 0
     between: Deploys = ()
-    before: Deploys = ()
 
 
 _NEWEST = (upgrade, 0)
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("no restart"),
-    Scenario("redeploy", 0, (_NEWEST,), before=(_NEWEST,)),
+    Scenario("redeploy", 0, (_NEWEST, _NEWEST)),
     *(Scenario(f"upgrade over {count}", count, (_NEWEST,)) for count in (1, 2, 4)),
     Scenario("upgrade over 2, one by one", 2, ((upgrade, 1), _NEWEST)),
     Scenario("upgrade over 4, one by one", 4, ((upgrade, 3), (upgrade, 2), (upgrade, 1), _NEWEST)),
@@ -214,7 +213,7 @@ def _play(
     world.deploy(newest_first[scenario.begins])
     for check in checks:
         check.initialize(world)
-    for number, deploys in enumerate((scenario.before, scenario.between), 1):
+    for number, deploys in enumerate(((), scenario.between), 1):
         for deploy, left in deploys:
             deploy(world, newest_first[left], chance)
             if deploy is not crash:

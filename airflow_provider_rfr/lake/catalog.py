@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from pyiceberg.catalog import Catalog as Catalog  # the rooms above know catalogs by this module
 from pyiceberg.catalog import CatalogType, load_catalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,

@@ -160,12 +160,10 @@ def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int
 
 
 _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
-Values = dict[str, Any]
-"""Columns of the sink's row that are to be written."""
 
 
-def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> Values | None:
-    """What to write next, for a sink without a window: a window to send, a later cursor, or what stops it; None when
+def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, Any] | None:
+    """Columns of the sink's row to write next, for one without a window: a window to send, a later cursor, or what stops it; None when
     everything is sent."""
     if row.since is not None:
         return _from_now_on(row, table, row.since)
@@ -193,17 +191,17 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> Values | No
     return held(reason, first.snapshot_id)
 
 
-def cursor_at(snapshot_id: int | None, table: SourceTable) -> Values:
+def cursor_at(snapshot_id: int | None, table: SourceTable) -> dict[str, Any]:
     """The end of a window: everything up to this snapshot was sent, or is not to be sent."""
     return {"window": None, "cursor": snapshot_id, "sequence": table.sequence(snapshot_id)}
 
 
-def held(reason: str, behind: int | None) -> Values:
+def held(reason: str, behind: int | None) -> dict[str, Any]:
     """What stops a sink; it continues ``behind`` this snapshot where what came so far is not to be sent."""
     return {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
 
 
-def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> Values:
+def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]:
     """A cursor behind what was there when it was decided that this is not to be sent; one that is further, by a run
     that came before the decision, stays."""
     is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
@@ -230,7 +228,7 @@ def _last_added(line: Sequence[Increment], skipped: Collection[Brings], size: in
 
 def _window(
     row: SinkRow, table: SourceTable, spec: SinkSpec, size: int, before: int | None, after: int, compare: bool = False
-) -> Values:
+) -> dict[str, Any]:
     now, then, follows = table.columns(), table.columns(after), spec.follow_schema
     pins = Pins().seen(then, table.uuid) if follows else Pins.loads(row.pins).seen(now, table.uuid)
     columns, keys, names = pins.resolve(then, now, row.name), tuple[str, ...](), pins.payload_names()

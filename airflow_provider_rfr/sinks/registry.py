@@ -5,12 +5,13 @@ Decisions are made in the caller's transactions. Nothing is sent here."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.lake.increments import SourceTable
@@ -18,9 +19,6 @@ from airflow_provider_rfr.sinks._windows import Pins, Window
 from airflow_provider_rfr.sinks.spec import CHOICES, SinkSpec, SinkState
 from airflow_provider_rfr.store import sinks as store
 from airflow_provider_rfr.store.sinks import SinkRow
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
 
 _FREE: Final[Mapping[str, Any]] = {"held_at": None, "held_reason": None, "behind": None}
 _FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "window": None, "deploy_id": None}

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr import exceptions as errors
+from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.increments import SourceTable
 from airflow_provider_rfr.sinks._windows import Window, batches_of, cursor_at, held, next_values
 from airflow_provider_rfr.sinks.registry import hold_snapshots
@@ -21,9 +22,6 @@ from airflow_provider_rfr.sinks.targets import FileSender, HttpSender, HttpTarge
 from airflow_provider_rfr.store import sinks as rows
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease, default_holder
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
 
 _LEASE_MILLISECONDS: Final = 300_000
 """After which another run may take over from one that was killed."""

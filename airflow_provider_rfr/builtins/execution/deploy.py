@@ -30,6 +30,7 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
     StalePlanError,
 )
+from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import DeployState, Opening, StepState, read_registry, write_registry
@@ -37,8 +38,6 @@ from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from airflow_provider_rfr.builtins.spark.engine import Outputs, SparkSqlEngine
 
 _TRIES: Final = 20

@@ -15,6 +15,7 @@ from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.spec import Kind, nearest
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError
+from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import append_once
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange
@@ -25,8 +26,6 @@ from airflow_provider_rfr.store.engine import ControlStore, instant
 from airflow_provider_rfr.store.leases import Lease, acquire
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 
 _log = logging.getLogger(__name__)
@@ -137,7 +136,7 @@ def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collec
 
 
 _OF_STEPS: Final = (state.DEPLOY, state.STEP, state.TOKEN, state.DONE, state.WAS, state.EMPTIED)
-_MARKS: Final = (MARKER, state.PROJECT, state.STAMP, *_OF_STEPS)
+_MARKS: Final = (MARKER, state.PROJECT, *_OF_STEPS)
 
 
 def forget_objects(

@@ -24,9 +24,10 @@ from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
 from airflow_provider_rfr.builtins.spec import RETIRED, STORED, CatalogSpec, Kind
 from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, DEPLOY, MARKER, STEP, TOKEN, RecordedObject
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
+from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
-from airflow_provider_rfr.lake.inventory import COMMENT, ViewEntry, find_view
+from airflow_provider_rfr.lake.inventory import COMMENT, find_view
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
 from airflow_provider_rfr.lake.types import quoted
@@ -36,8 +37,6 @@ from airflow_provider_rfr.store.leases import Lease
 from airflow_provider_rfr.store.sinks import delete_sink
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from airflow_provider_rfr.builtins.spark.engine import Outputs, SparkSqlEngine
 
 log = logging.getLogger(__name__)
@@ -72,9 +71,6 @@ class Work:
         if found is not None and state.token_of(found.properties) > self.lease.token:
             self.lease.ensure()
         return found
-
-    def view(self, name: str) -> ViewEntry | None:
-        return find_view(self.catalog, name)
 
 
 class Mechanism:
@@ -144,7 +140,6 @@ class Mechanism:
             **_declared(record),
             MARKER: str(record.uuid),
             state.PROJECT: self.work.plan.project,
-            state.STAMP: record.contract,
             **self.marks(),
             state.DONE: state.done_mark(base, record, self._inputs()),
         }
@@ -164,7 +159,7 @@ class Mechanism:
         found = []
         for each in self.record.deps:
             if (read := self.work.objects.get(each.uuid)) is not None:
-                held = self.work.view(read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
+                held = find_view(self.work.catalog, read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
                 found.append((read.uuid, held.properties.get(STEP, "") if held is not None else ""))
         return found
 
@@ -358,7 +353,7 @@ class ViewStep(Mechanism):
     def probe(self) -> bool | None:
         if self.step.user:
             return None
-        view = self.work.view(self.name)
+        view = find_view(self.work.catalog, self.name)
         return view is not None and self.is_done(view.properties)
 
 
@@ -370,7 +365,7 @@ class DefineView(ViewStep):
         if not self.step.user:
             self.engine.create_view(self.name, text, self.properties(), self.record.columns)
             return
-        view = self.work.view(self.name)
+        view = find_view(self.work.catalog, self.name)
         said = {} if view is None else view.properties
         if MARKER in said:
             raise self.refused("it is not a user's view any more")
@@ -394,7 +389,7 @@ class BridgeView(ViewStep):
     and can be read before and after the change. A user's own text is kept in a property."""
 
     def do(self) -> None:
-        view, outputs = self.work.view(self.name), self.work.bridged.get(self.name)
+        view, outputs = find_view(self.work.catalog, self.name), self.work.bridged.get(self.name)
         if view is not None and outputs is not None:
             text = str(self.step.details["sql"])
             casts = ", ".join(f"CAST({quoted(name)} AS {type}) AS {quoted(name)}" for name, type in outputs)
@@ -407,19 +402,19 @@ class BridgeView(ViewStep):
 
 class MarkBrokenView(ViewStep):
     def do(self) -> None:
-        if (view := self.work.view(self.name)) is not None:
+        if (view := find_view(self.work.catalog, self.name)) is not None:
             mark = state.broken_mark(view.query, self.step.details["broken"])
             self.engine.set_view_properties(self.name, {BROKEN: mark})
 
 
 class RenameView(ViewStep):
     def probe(self) -> bool:
-        view = self.work.view(self.step.details["to"])
+        view = find_view(self.work.catalog, self.step.details["to"])
         return view is not None and self.is_marked(view.properties)
 
     def do(self) -> None:
         to = self.step.details["to"]
-        view = self.work.view(to)
+        view = find_view(self.work.catalog, to)
         if view is None or not self.is_ours(view.properties):
             self.engine.rename_view(self.name, to)
         self.engine.set_view_properties(to, self.marks())
@@ -427,7 +422,7 @@ class RenameView(ViewStep):
 
 class DropView(ViewStep):
     def probe(self) -> bool:
-        view = self.work.view(self.name)
+        view = find_view(self.work.catalog, self.name)
         return view is None or self.is_done(view.properties)
 
     def do(self) -> None:

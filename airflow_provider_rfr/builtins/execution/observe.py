@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -15,6 +14,7 @@ from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespa
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
 from airflow_provider_rfr.exceptions import QueryError
+from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import retry_conflicts
 from airflow_provider_rfr.lake.inventory import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
@@ -23,9 +23,6 @@ from airflow_provider_rfr.sinks.registry import sink_states
 from airflow_provider_rfr.store.deploys import Entry, JournalStep, begun_steps, read_registry, touched
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
 
 
 def read_recorded(connection: Connection, project: str) -> RegistryState:
@@ -63,9 +60,8 @@ def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
         declared = {each.name.casefold() for each in known.columns}
         columns = tuple(each for each in columns if each.name.casefold() in declared)
     if isinstance(entry, ViewEntry):
-        return LiveObject(entry.name, state.LiveKind.VIEW, marker, columns, None, properties, query=entry.query)
-    constraints = state.Constraints(entry.partitioning, entry.keys)
-    of = (state.LiveKind.TABLE, marker, columns, constraints, properties, entry.rows, entry.bytes)
+        return LiveObject(entry.name, Kind.VIEW, marker, columns, properties, query=entry.query)
+    of = (Kind.TABLE, marker, columns, properties, entry.partitioning, entry.keys, entry.rows, entry.bytes)
     return LiveObject(entry.name, *of, names=state.names_since(recorded.revision, properties))
 
 

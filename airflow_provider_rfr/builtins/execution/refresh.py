@@ -22,7 +22,7 @@ from airflow_provider_rfr.builtins.spec import Dependency, Kind, nearest
 from airflow_provider_rfr.builtins.sql.facts import tables_below
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
-from airflow_provider_rfr.lake.catalog import load_table
+from airflow_provider_rfr.lake.catalog import Catalog, load_table
 from airflow_provider_rfr.lake.commits import CommitConflictError, last_change
 from airflow_provider_rfr.lake.expiry import expire_table, is_ours
 from airflow_provider_rfr.lake.inventory import find_view
@@ -31,8 +31,6 @@ from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.store.engine import ControlStore
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
     from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 
 log = logging.getLogger(__name__)

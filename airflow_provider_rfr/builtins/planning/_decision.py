@@ -16,7 +16,7 @@ from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, CatalogSpec, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
-from airflow_provider_rfr.builtins.state import ActualState, LiveKind, RecordedObject, RegistryState
+from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import QueryError
 
 FORMAT: Final = "format-version"
@@ -173,7 +173,7 @@ class Decision:
         if known is None:
             return (), now
         before = _outputs(known, known.sql)
-        if known.kind in STORED and live is not None and live.kind is LiveKind.TABLE and live.columns:
+        if known.kind in STORED and live is not None and live.kind is Kind.TABLE and live.columns:
             there = tuple(folded(live.columns))
             # What was added by hand stays behind the others, or its readers break.
             return there, (*now, *(each for each in there if each not in before and each not in now))

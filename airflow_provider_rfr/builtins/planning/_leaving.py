@@ -16,7 +16,7 @@ from airflow_provider_rfr.builtins.planning._origin import whose
 from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Kind, is_retired
-from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject
+from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject
 
 
 class Removals:
@@ -46,7 +46,7 @@ class Removals:
             begun = (each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours)
             self.sinks += [Step(each.uuid, each.name, Kind.SINK, Action.REMOVE, why) for each in begun]
             for identity, each in self._left():
-                step = Step(identity, each.name, Kind(each.kind.value), Action.REMOVE, why)
+                step = Step(identity, each.name, each.kind, Action.REMOVE, why)
                 self.leftovers.append(self._gone(step, each, {}))
 
     def _decide(self, known: RecordedObject, there: LiveObject | None) -> None:
@@ -79,7 +79,7 @@ class Removals:
         made = ((identity, each) for identity in live.unfinished for each in live.by_marker.get(identity, ()))
         left = [each for each in made if not is_retired(each[1].name) and (each[0], each[1].key) not in used]
         # What leftovers read is not recorded; views may read tables.
-        return sorted(left, key=lambda each: (each[1].kind is LiveKind.TABLE, each[1].key))
+        return sorted(left, key=lambda each: (each[1].kind is Kind.TABLE, each[1].key))
 
     def _gone(self, step: Step, live: LiveObject, losses: Mapping[str, str]) -> Step:
         """The step that retires a table, to be collected later, or drops a view."""
@@ -108,7 +108,7 @@ class Removals:
         assert known is not None
         assert there is not None
         # An unfinished deploy may have made something else of it than what is recorded.
-        kind = known.kind if relation(known.kind) is there.kind else Kind(there.kind.value)
+        kind = known.kind if relation(known.kind) is there.kind else there.kind
         reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.UNFINISHED),)
         return self._gone(Step(known.uuid, there.name, kind, Action.DROP, reasons), there, decision.losses)
 

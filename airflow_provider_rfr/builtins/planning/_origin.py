@@ -14,8 +14,8 @@ from airflow_provider_rfr.builtins.desired import DesiredObject, relation
 from airflow_provider_rfr.builtins.planning._decision import FORMAT, States, different
 from airflow_provider_rfr.builtins.planning.columns import Change, ColumnDiff, folded
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Was
-from airflow_provider_rfr.builtins.state import LiveKind, LiveObject, RecordedObject
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
+from airflow_provider_rfr.builtins.state import LiveObject, RecordedObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]
     if known is not None and live is None:
         # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
         conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
-        again = unfinished and relation(known.kind) is LiveKind.VIEW
+        again = unfinished and relation(known.kind) is Kind.VIEW
         return Origin() if again else Origin(drift=(because(Why.GONE),), conflicts=conflicts)
     if live is None or (known is None and (kind is None or live.marker in leaving)):
         return Origin()
@@ -97,14 +97,14 @@ def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, polic
     if unfinished and (drift or live.names is not None):
         if live.kind is not relation(known.kind) and live.kind is not relation(desired.kind):
             return Origin()
-        text = live.kind is relation(known.kind) is LiveKind.VIEW and not _is_text(live, desired.sql)
+        text = live.kind is relation(known.kind) is Kind.VIEW and not _is_text(live, desired.sql)
         return _from_live(desired, live, because(Why.UNFINISHED), rewrite_text=text)
     if not drift or policy == "fail":
         return _from_record(known, drift=drift)
     if live.key not in (known.key, desired.key) and policy == "adopt":
         return _from_record(known, drift=drift, conflicts=(because(Why.DECLARE_NAME, live.name),))
     note = because(Why.CHANGED_BY_HAND)
-    if relation(known.kind) is LiveKind.VIEW:
+    if relation(known.kind) is Kind.VIEW:
         return _from_record(known, note=note, drift=drift, rewrite_text=policy == "repair")
     if policy == "repair":
         return _from_live(desired, live, note, drift=drift)
@@ -138,12 +138,10 @@ def _is_text(live: LiveObject, *texts: str | None) -> bool:
 
 def _differences(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
     """What of a table, and which properties, are not as is said."""
-    if live.kind is LiveKind.TABLE and live.columns:
-        yield from _columns(said, live)
-    if live.constraints is not None:
-        there = live.constraints
-        yield from different("partitioned by", said.partitioning, there.partitioning)
-        yield from different("keys", said.keys, there.keys)
+    if live.kind is Kind.TABLE:
+        yield from _columns(said, live) if live.columns else ()
+        yield from different("partitioned by", said.partitioning, live.partitioning)
+        yield from different("keys", said.keys, live.keys)
     for name, value in said.properties.items() if live.properties else ():
         if name != FORMAT and live.properties.get(name) != value:
             yield because(Why.DIFFERS, f"property {name}", repr(value), repr(live.properties.get(name)))
@@ -173,7 +171,7 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
         )
         # Nobody knows what columns were that we did not make.
         more |= {"told": recorded is not None and live.marker is not None}
-    rest = live.constraints or known
+    rest = live if live.kind is Kind.TABLE else known
     return Origin(True, columns or known.columns, rest.partitioning, rest.keys, note=note, **more)
 
 

@@ -20,15 +20,14 @@ from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, NOTHING, 
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.reasons import Why, because
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
-from airflow_provider_rfr.builtins.state import LiveKind
 
 
 def decide_table(decision: Decision, origin: Origin, states: States) -> None:
     """Decide about an object with a table behind it."""
     desired, known = decision.desired, decision.desired.recorded
     # A deploy that did not finish may have made the table already.
-    is_table = desired.live is not None and desired.live.kind is LiveKind.TABLE and desired.live.marker == desired.uuid
-    was_no_table = known is not None and relation(known.kind) is not LiveKind.TABLE and not is_table
+    is_table = desired.live is not None and desired.live.kind is Kind.TABLE and desired.live.marker == desired.uuid
+    was_no_table = known is not None and relation(known.kind) is not Kind.TABLE and not is_table
     if origin.there and not was_no_table:
         _Change(decision, origin, states).decide()
     else:

@@ -19,7 +19,7 @@ from airflow_provider_rfr.builtins.planning.columns import ALL, EVERYTHING, NOTH
 from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
-from airflow_provider_rfr.builtins.state import ActualState, LiveKind, RecordedObject, UserView
+from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, UserView
 
 _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
 """Differences after which a view keeps its text."""
@@ -29,7 +29,7 @@ def decide_view(decision: Decision, origin: Origin) -> None:
     """Decide about one of our views by itself; what changes mean for its readers follows in :class:`Views`."""
     desired, known = decision.desired, decision.desired.recorded
     decision.details = {"sql": desired.sql}
-    was_view = known is None or relation(known.kind) is LiveKind.VIEW
+    was_view = known is None or relation(known.kind) is Kind.VIEW
     if not origin.there or not was_view:
         decision.how = Action.CREATE
         decision.reasons += (because(Why.NEW),) if known is None else origin.drift if was_view else ()

@@ -34,7 +34,10 @@ def plan(
     wanted = Resolver(spec, recorded, live).resolve()
     states = States(spec, wanted, recorded, live, policies or Policies())
     removed = Removals(states)
-    decisions = _in_order(Decider(states, _giving_names_up(wanted, removed)).decide(), wanted)
+    held = ((each, each.live) for each in wanted.objects.values() if each.live is not None)
+    moving = (each.uuid for each, live in held if live.marker == each.uuid and live.key != each.key)
+    leaving = {*removed.forgotten, *(each.uuid for each in removed.leftovers), *moving}
+    decisions = _in_order(Decider(states, leaving).decide(), wanted)
     going = {uuid: each for uuid, each in decisions.items() if not each.problems}
     views = Views(states, decisions, removed.forgotten.values())
     sinks, of_sinks, undecided = decide_exports(states, decisions, {each.uuid for each in removed.sinks})
@@ -115,7 +118,7 @@ class Decider:
         if there.kind is not relation(desired.kind):
             decision.leaves = there.key in (known.key, desired.key)
         elif there.key == desired.key:
-            decision.how = Action.REPLACE if there.kind is state.LiveKind.VIEW else Action.METADATA
+            decision.how = Action.REPLACE if there.kind is Kind.VIEW else Action.METADATA
         if decision.leaves and known.kind in STORED and known.keep is not False:
             decision.lose({known.name: "all rows"}, self._states.accepted)
 
@@ -174,13 +177,6 @@ class Decider:
         decision.details = {**decision.details, "lists_objects": True}
         decision.reasons.append(because(Why.LISTS_OBJECTS, ", ".join(sorted({key for _, key, _ in before ^ now})[:3])))
         decision.effects |= Effects(contents=EVERYTHING)
-
-
-def _giving_names_up(wanted: DesiredState, removed: Removals) -> set[UUID | None]:
-    """Ids of objects whose present names others may take."""
-    held = ((each, each.live) for each in wanted.objects.values() if each.live is not None)
-    moving = (each.uuid for each, live in held if live.marker == each.uuid and live.key != each.key)
-    return {*removed.forgotten, *(each.uuid for each in removed.leftovers), *moving}
 
 
 def _numbered(going: Decisions, removed: Removals, views: Views, of_sinks: list[Step]) -> tuple[Step, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -57,10 +57,6 @@ class _Supervisor(NamedTuple):
     host: str
 
 
-class _Run(_Part):
-    supervisor: _Supervisor | None = None
-
-
 class MigrationDocument(_Part):
     """One deploy, or one refresh.
 
@@ -84,7 +80,7 @@ class MigrationDocument(_Part):
     refresh: _Refresh | None = None
     spark: dict[str, _Setting] = {}
     jars: tuple[str, ...] = ()
-    run: _Run = _Run()
+    run: dict[Literal["supervisor"], _Supervisor] = {}
 
     def catalog_spec(self) -> CatalogSpec:
         """What is declared; a :class:`DeclarationError` with every mistake."""

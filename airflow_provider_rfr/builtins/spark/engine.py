@@ -18,14 +18,13 @@ from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
 from airflow_provider_rfr.lake import spark
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog, spark_sql_settings
+from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog, spark_sql_settings
 from airflow_provider_rfr.lake.data_files import WRITTEN, FileTarget, StoredFile, WriteRows
 from airflow_provider_rfr.lake.increments import only_appended
 from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
 from airflow_provider_rfr.lake.schema_changes import ColumnLike
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -374,8 +373,7 @@ def _no_runtime(jars: Sequence[str], settings: Mapping[str, str]) -> Configurati
     tried = f"are not in {', '.join(jars)}" if jars else "could not be had from Maven Central"
     return ConfigurationError(
         "jars",
-        f"Spark has no Iceberg runtime: {wanted} {tried}, or Spark was started before without them;"
-        " if it did not start, its own output says why",
+        f"Spark has no Iceberg runtime: {wanted} {tried}, or Spark was started before without them",
         "let this machine reach Maven Central or a mirror (spark.jars.repositories), or give the files as jars;"
         f" under spark-submit: --packages {wanted} --conf {_EXTENSIONS}={settings[_EXTENSIONS]}",
     )

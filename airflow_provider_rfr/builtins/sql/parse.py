@@ -6,7 +6,7 @@ and the result hardly depends on sqlglot's version."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Final, NamedTuple
@@ -93,28 +93,18 @@ def canonical_sql(query: str) -> str:
     """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone: for
     comparing, never for executing. A query that can't be tokenized is compared unchanged."""
     try:
-        return " ".join(_words(without_comments(query), _tokens(query)))
+        tokens, text = _tokens(query), without_comments(query)
     except SqlglotError:
         return " ".join(["?", *query.split()])
-
-
-def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
-    before = -1
-    for token in found:
+    words, before = list[str](), -1
+    for token in tokens:
         # A number with a suffix is several tokens in one place.
-        if token.start <= before:
-            continue
-        before, text = token.end, query[token.start : token.end + 1]
-        if token.token_type in _AS_WRITTEN:
-            yield text
-        elif token.token_type is TokenType.HINT:
-            inside = text[3:-2]
-            yield from ("/*+", *_words(inside, _SPARK.tokenize(inside)), "*/")
-        elif set(text) == {">"}:
+        if token.start > before:
+            word, before = text[token.start : token.end + 1], token.end
             # Two types that end together are no shift.
-            yield from text
-        else:
-            yield from text.lower().split()
+            said = word if set(word) == {">"} else word.lower().split()
+            words += [word] if token.token_type in _AS_WRITTEN else said
+    return " ".join(words)
 
 
 @lru_cache(maxsize=128)

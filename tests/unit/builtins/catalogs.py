@@ -22,11 +22,8 @@ from airflow_provider_rfr.builtins.spec import (
 )
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
-    STAMP,
     WAS,
     ActualState,
-    Constraints,
-    LiveKind,
     LiveObject,
     RecordedObject,
     RegistryState,
@@ -128,22 +125,21 @@ class Thing:
     """
 
     name: str
-    kind: LiveKind
+    kind: Kind
     marker: UUID | None
     columns: tuple[Column, ...] = ()
     reads: frozenset[str] = frozenset()
     used: tuple[tuple[str, tuple[str, ...] | None], ...] = ()
     query: str | None = None
-    stamp: str | None = None
     deploy: str = ""
-    constraints: Constraints = field(default_factory=Constraints)
+    partitioning: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     born: str = ""
     rows: int = 10
 
     def marks(self) -> dict[str, str]:
-        found = {DEPLOY: self.deploy, STAMP: (self.stamp or "") if self.kind is LiveKind.TABLE else ""}
-        return {name: value for name, value in found.items() if value}
+        return {DEPLOY: self.deploy} if self.deploy else {}
 
 
 class Catalog:
@@ -166,11 +162,12 @@ class Catalog:
                 each.kind,
                 each.marker,
                 each.columns,
-                each.constraints if each.kind is LiveKind.TABLE else None,
                 {**each.properties, **each.marks()},
+                each.partitioning,
+                each.keys,
                 rows=each.rows,
                 query=each.query,
-                names=names_since(self.recorded.revision, each.properties) if each.kind is LiveKind.TABLE else None,
+                names=names_since(self.recorded.revision, each.properties) if each.kind is Kind.TABLE else None,
             )
             for key, each in self.things.items()
         }
@@ -268,7 +265,7 @@ class Catalog:
     def _drop(self, step: Step) -> None:
         thing = self._own(step)
         del self.things[step.name.casefold()]
-        if thing.kind is LiveKind.TABLE:
+        if thing.kind is Kind.TABLE:
             aside = f"{thing.name}__g{self.deploys:08x}"
             self.garbage.append(aside)
             self.things[aside.casefold()] = replace(thing, name=aside)
@@ -285,7 +282,7 @@ class Catalog:
         before = self.things.get(key)
         if step.how is Action.CREATE and before is not None:
             raise CatalogError(f"create {step.name}: it is there already")
-        if step.how not in (Action.CREATE, Action.ADOPT) and not (before is None and kind is LiveKind.VIEW):
+        if step.how not in (Action.CREATE, Action.ADOPT) and not (before is None and kind is Kind.VIEW):
             before = self._own(step)
         if before is not None and before.kind is not kind:
             raise CatalogError(f"{step.how.value} {step.name}: it is a {before.kind.value}")
@@ -293,18 +290,17 @@ class Catalog:
         asks = step.kind in (Kind.VIEW, Kind.MATERIALIZED_VIEW) and step.how not in (Action.METADATA, Action.EVOLVE)
         if asks:
             self._resolve(key, used)
-        columns = self._columns(step, record, before) if kind is LiveKind.TABLE else record.columns
+        columns = self._columns(step, record, before) if kind is Kind.TABLE else record.columns
         self.things[key] = Thing(
             step.name,
-            LiveKind(kind),
+            Kind(kind),
             step.uuid,
             columns,
-            frozenset(name for name, _ in used) if kind is LiveKind.VIEW else frozenset(),
-            tuple(used) if kind is LiveKind.VIEW else (),
-            record.sql if kind is LiveKind.VIEW else None,
-            record.contract,
+            frozenset(name for name, _ in used) if kind is Kind.VIEW else frozenset(),
+            tuple(used) if kind is Kind.VIEW else (),
+            record.sql if kind is Kind.VIEW else None,
             deploy,
-            Constraints(record.partitioning, record.keys) if kind is LiveKind.TABLE else Constraints(),
+            *((record.partitioning, record.keys) if kind is Kind.TABLE else ((), ())),
             {**record.properties, WAS: was_mark(self.recorded.revision, record.columns)},
             before.born if before is not None else deploy,
             0 if step.how in (Action.CREATE, Action.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
@@ -344,7 +340,7 @@ class Catalog:
     def check(self) -> None:
         """Every view can be read, those of users too, unless they are marked as broken."""
         for key, thing in self.things.items():
-            if thing.kind is LiveKind.VIEW and key not in self.garbage:
+            if thing.kind is Kind.VIEW and key not in self.garbage:
                 self._resolve(key, thing.used)
         for key, view in self.user_views.items():
             if view.broken is None:

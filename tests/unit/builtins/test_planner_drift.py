@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.state import Constraints
 from tests.unit.builtins.catalogs import Catalog, column, did, problems, spec, steps, table, view
 
 T = table("ops.t", "id bigint", "rows int", properties={"owner": "ops"})
@@ -34,8 +33,8 @@ def told(found: Plan) -> list[str]:
         ("ops.t", {"columns": (T.columns[0], column("rows bigint"))}, "column rows: int -> bigint"),
         ("ops.t", {"columns": T.columns[::-1]}, "column order: id, rows -> rows, id"),
         ("ops.t", {"columns": (column("id bigint!"), T.columns[1])}, "column id: optional -> required"),
-        ("ops.t", {"constraints": Constraints(("days(x)",))}, "partitioned by: nothing -> days(x)"),
-        ("ops.t", {"constraints": Constraints((), ("id",))}, "keys: nothing -> id"),
+        ("ops.t", {"partitioning": ("days(x)",)}, "partitioned by: nothing -> days(x)"),
+        ("ops.t", {"keys": ("id",)}, "keys: nothing -> id"),
         ("ops.t", {"properties": {"owner": "bob"}}, "property owner: 'ops' -> 'bob'"),
         ("ops.v", {"query": "SELECT 1 AS rows"}, "its text was changed by hand"),
     ],
@@ -137,7 +136,7 @@ def test_a_column_that_was_dropped_or_changed_by_hand_is_put_back_as_far_as_noth
 
 def test_properties_and_partitionings_are_put_back() -> None:
     catalog = deployed()
-    catalog.edit("ops.t", properties={"owner": "bob"}, constraints=Constraints(("days(x)",)))
+    catalog.edit("ops.t", properties={"owner": "bob"}, partitioning=("days(x)",))
     repair = catalog.deploy(WANTED, drift="repair")
     assert [(each.how, each.changes) for each in repair.steps] == [
         (Action.EVOLVE, ("~ partitioned by: days(x) -> nothing",))
@@ -152,8 +151,8 @@ def test_properties_and_partitionings_are_put_back() -> None:
     ("change", "declared"),
     [
         ({"properties": {"owner": "bob"}}, {"properties": {"owner": "bob"}}),
-        ({"constraints": Constraints(("days(x)",))}, {"partitioning": ("days(x)",)}),
-        ({"constraints": Constraints((), ("id",))}, {"keys": ("id",)}),
+        ({"partitioning": ("days(x)",)}, {"partitioning": ("days(x)",)}),
+        ({"keys": ("id",)}, {"keys": ("id",)}),
         ({"columns": (column("id bigint!"), T.columns[1])}, {"columns": (column("id bigint!"), T.columns[1])}),
         ({"columns": T.columns[::-1]}, {"columns": T.columns[::-1]}),
     ],

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_rfr.builtins.planning.plan import Policies, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import Dependency, Instance, Kind, name_problem
-from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RegistryState, UserView
+from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RegistryState, UserView
 from tests.unit.builtins.catalogs import Catalog, Thing, column, did, mview, obj, problems, spec, stable_id, table, view
 
 T = table("ops.t", "id bigint")
@@ -32,7 +32,7 @@ def _live(found: LiveObject) -> ActualState:
 
 def test_a_name_that_a_user_has_is_not_taken_from_them_and_both_are_named() -> None:
     """Row 11."""
-    live = _live(LiveObject("Ops.T", LiveKind.TABLE, None, T.columns))
+    live = _live(LiveObject("Ops.T", Kind.TABLE, None, T.columns))
     found = plan(spec("1.0", T), RegistryState(), live)
     assert found.steps == () and found.records == ()
     assert problems(found) == [
@@ -50,18 +50,18 @@ def test_a_name_that_a_view_of_a_user_has_is_taken_too() -> None:
 
 
 def test_what_carries_the_marker_of_another_project_is_not_taken_either() -> None:
-    found = plan(spec("1.0", T), RegistryState(), _live(LiveObject("ops.t", LiveKind.TABLE, OTHER)))
+    found = plan(spec("1.0", T), RegistryState(), _live(LiveObject("ops.t", Kind.TABLE, OTHER)))
     assert f"carries the marker of {OTHER}, not of {T.id}" in problems(found)[0]
 
 
 def test_what_is_as_declared_can_be_adopted_by_name() -> None:
-    live = _live(LiveObject("ops.t", LiveKind.TABLE, None, T.columns))
+    live = _live(LiveObject("ops.t", Kind.TABLE, None, T.columns))
     found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert did(found) == ["adopt ops.t"] and found.applicable
-    live = _live(LiveObject("ops.t", LiveKind.TABLE, None, table("ops.t", "id int", "more int").columns))
+    live = _live(LiveObject("ops.t", Kind.TABLE, None, table("ops.t", "id int", "more int").columns))
     found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert problems(found) == ["ops.t can't be adopted: column id: bigint -> int; column more: nothing -> int"]
-    live = _live(LiveObject("ops.t", LiveKind.VIEW))
+    live = _live(LiveObject("ops.t", Kind.VIEW))
     found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert problems(found) == ["ops.t can't be adopted: it is a view, not a table"]
 
@@ -72,7 +72,7 @@ def _adopt() -> object:
 
 def test_what_is_written_otherwise_is_not_adopted_for_most_catalogs_would_not_find_it() -> None:
     catalog = Catalog()
-    catalog.things["ops.t"] = Thing("ops.T", LiveKind.TABLE, None, (column("id int"),))
+    catalog.things["ops.t"] = Thing("ops.T", Kind.TABLE, None, (column("id int"),))
     found = catalog.plan(spec("1.0", table("ops.t", "id int")), adopt={"ops.t"})
     assert problems(found) == ["ops.T can't be adopted: it is called ops.T now: declare that name, or repair it"]
     assert catalog.plan(spec("1.0", table("ops.T", "id int")), adopt={"ops.t"}).applicable

@@ -9,7 +9,6 @@ import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
-from airflow_provider_rfr.builtins.state import LiveKind
 from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, problems, spec, table
 
 ONE = ["id bigint", "rows int"]
@@ -96,7 +95,7 @@ def test_a_table_that_becomes_a_source_and_one_that_is_taken_over_get_their_firs
     catalog.deploy(spec("1.1", source(kind=Kind.TABLE, source=None), table("ops.t", *ONE)))
     assert deployed(catalog, source()).sources_to_load() == CREATED
     foreign = Catalog()
-    foreign.things["raw.orders"] = Thing("raw.Orders", LiveKind.TABLE, None, tuple(map(column, ONE)))
+    foreign.things["raw.orders"] = Thing("raw.Orders", Kind.TABLE, None, tuple(map(column, ONE)))
     found = foreign.plan(spec("1.0", source()), adopt=ADOPTED)
     assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.ADOPT], CREATED)
 

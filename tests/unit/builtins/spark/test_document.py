@@ -60,7 +60,7 @@ def test_a_document_says_everything_of_a_deploy(tmp_path: Path) -> None:
     assert document.catalog_spec() == spec
     assert document.plan == wanted
     assert document.policies == wanted.policies
-    assert (document.lake.name, document.actor, document.run.supervisor) == ("lake", "me", (7, 8, "h"))
+    assert (document.lake.name, document.actor, document.run["supervisor"]) == ("lake", "me", (7, 8, "h"))
     assert document.jars == ("a.jar",)
     assert document.spark == {"spark.master": "local[2]", "spark.task.cpus": "1"}
     assert "hidden" not in repr(document)
