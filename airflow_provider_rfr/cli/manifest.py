@@ -27,9 +27,15 @@ def check(args: Namespace) -> int:
 
     source = {"manifest": args.file, "components": args.components, "config": _config(args.config)}
     reports = check_manifest(source)
-    if not print_data([_row(each) for each in reports], args):
+    if not print_data([{"table": _table(each), **asdict(each)} for each in reports], args):
         for each in reports:
-            print("\n".join(_lines(each)))
+            table = _table(each)
+            print(each.name if table in (each.name, None) else f"{each.name}, in a target: {table}")
+            print(f"  resumable: {each.resumable or 'not known'} ({each.why})")
+            print(f"  partitions: {' x '.join(each.partitions) or 'none'}")
+            print(f"  primary key: {', '.join(each.primary_key) or 'none'}")
+            columns = "" if each.columns is None else f", columns: {each.columns}"
+            print(f"  schema: {each.schema}{columns}")
         counts = Counter(each.resumable or "not known" for each in reports)
         how = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
         print(f"{args.file}: streams: {len(reports)}, resumable {how}", file=sys.stderr)
@@ -67,25 +73,11 @@ def _config(path: Path | None) -> Mapping[str, Any]:
     raise ConfigurationError("--config", f"{path} {problem}", "write the fields of the manifest's spec")
 
 
-def _row(report: StreamReport) -> dict[str, Any]:
-    return {"table": _table(report), **asdict(report)}
-
-
 def _table(report: StreamReport) -> str | None:
     """What stands for ``{stream}`` in a target."""
     if report.resumable is None:
         return None
     return table_of(report.name, f"_.{STREAM_PLACE}").removeprefix("_.")
-
-
-def _lines(report: StreamReport) -> Iterator[str]:
-    table = _table(report)
-    yield report.name if table in (report.name, None) else f"{report.name}, in a target: {table}"
-    yield f"  resumable: {report.resumable or 'not known'} ({report.why})"
-    yield f"  partitions: {' x '.join(report.partitions) or 'none'}"
-    yield f"  primary key: {', '.join(report.primary_key) or 'none'}"
-    columns = "" if report.columns is None else f", columns: {report.columns}"
-    yield f"  schema: {report.schema}{columns}"
 
 
 def _connection_rows(file: str) -> Iterator[dict[str, Any]]:

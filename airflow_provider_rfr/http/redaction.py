@@ -37,6 +37,7 @@ _LONG: Final = 8
 _CREDENTIAL_PARAMETERS: Final = frozenset({"access_token", "api_key", "apikey", "client_secret"})
 
 
+@lru_cache(maxsize=1024)
 def is_secret(name: str) -> bool:
     """Whether a setting, header, parameter or field of this name is kept out of everything that is shown."""
     return _SECRET.search(name) is not None and _ABOUT.search(name) is None

@@ -22,26 +22,19 @@ from typing import Any, Final
 
 import requests
 
-from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError
+from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams.airbyte._guard import current_work, guard, redact_logs
 
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
+# As the CDK: the first page is asked for once more.
+_MOST_BEGINNINGS: Final = 2
 _building: Final = threading.RLock()
 _MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the executors too"
 
 
-def cdk_version() -> str:
-    """Of the CDK that is installed.
-
-    :raises ConfigurationError: there is none
-    """
-    _import()
-    return version("airbyte-cdk")
-
-
 @cache
-def _import() -> None:
-    """Import the CDK once, and put our own requests under it.
+def cdk_version() -> str:
+    """Of the CDK, which is imported once, and has our own requests put under it.
 
     :raises ConfigurationError: it is not installed
     """
@@ -53,11 +46,17 @@ def _import() -> None:
             problem = f"needs airbyte-cdk, which can't be imported ({error})"
     if problem:
         raise ConfigurationError("source.manifest", problem, _MISSING)
+    from airbyte_cdk.sources.declarative.extractors import dpath_extractor
+
     redact_logs()
     _guard_sessions()
-    _guard_waits()
     _guard_paging()
-    _extract_plainly()
+    for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
+        # What the CDK waits for between two requests ends where the reader is stopped.
+        if getattr(module, "time", None) is time:
+            module.time = _Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
+    dpath_extractor.dpath = _PlainPaths(dpath_extractor.dpath)
+    return version("airbyte-cdk")
 
 
 @contextmanager
@@ -92,13 +91,6 @@ def _guard_sessions() -> None:
 
     HttpClient.__init__ = guarded
     token.requests = abstract_oauth.requests = _Requests()
-
-
-def _guard_waits() -> None:
-    """What the CDK waits for between two requests ends where the reader is stopped."""
-    for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
-        if getattr(module, "time", None) is time:
-            module.time = _Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
 
 
 def _guard_paging() -> None:
@@ -150,17 +142,10 @@ class _Time:
             work.context.sleep(seconds)
 
 
-def _extract_plainly() -> None:
-    """Records are found by their path, where the path is plain: ``dpath`` compares it with each place of the answer,
-    which is half of the CPU of a page."""
-    from airbyte_cdk.sources.declarative.extractors import dpath_extractor
-
-    dpath_extractor.dpath = _PlainPaths(dpath_extractor.dpath)
-
-
 @dataclass(frozen=True, slots=True)
 class _PlainPaths:
-    """The module ``dpath`` for the extractor of records, with a direct ``get`` in a thread that works for us.
+    """The module ``dpath`` for the extractor of records, with a direct ``get`` in a thread that works for us: its own
+    compares the path with each place of the answer, which is half of the CPU of a page.
 
     The same results, but an answer with an empty name somewhere is read, which ``dpath`` refuses.
     """
@@ -330,6 +315,51 @@ class Paging:
     step: int | None = None
 
 
+class OnePage:
+    """Stands before a stream's paginator: one page is read, and the token after it is kept.
+
+    The CDK limits its own test reads in this way. Where a selector only extracts, it stands before that too: the CDK
+    passes each record through seven generators, so it is given the last one alone.
+
+    :param token: of the page; None for the first
+    :ivar is_answered: whether the CDK asked for the token after it
+    """
+
+    def __init__(self, token: Any) -> None:
+        self.manifests: Any = None
+        self.selector: Any = None
+        self.records: list[Any] = []
+        self.is_answered = False
+        self.following: Any = None
+        self._token = token
+        self._begun = 0
+
+    def get_initial_token(self) -> Any:
+        self._begun += 1
+        if self._begun > 1 and self._token is not None:
+            # The CDK begins the slice again: PaginationReset, which our engine does by a new chain.
+            raise TokenExpiredError("the API no longer accepts the page token: the manifest starts its paging again")
+        if self._begun > _MOST_BEGINNINGS:
+            raise SourceError("the manifest starts its paging again (RESET_PAGINATION), but this is the first page")
+        return self.manifests.get_initial_token() if self._token is None else self._token
+
+    def select_records(self, response: requests.Response, *, stream_slice: Any, **options: Any) -> list[Any]:
+        from airbyte_cdk.sources.types import Record
+
+        self.records = list(self.selector.extractor.extract_records(response))
+        return [Record(self.records[-1], self.selector.name, stream_slice)] if self.records else []
+
+    def next_page_token(self, **options: Any) -> None:
+        self.is_answered = True
+        if self.selector is not None:
+            options["last_page_size"] = len(self.records)
+        found = self.manifests.next_page_token(**options)
+        self.following = found.get("next_page_token") if found else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.manifests, name)
+
+
 class Interpreted:
     """One stream as the CDK reads it; any thread may read any slice."""
 
@@ -358,26 +388,28 @@ class Interpreted:
         else:
             yield from (partition.to_slice() for partition in self._stream.generate_partitions())
 
-    def read(self, parts: Iterable[tuple[str, Any]], paginator: Callable[[Any], Any] | None) -> list[dict[str, Any]]:
-        """The records of a slice, or of one page of it.
-
-        :param paginator: makes of the manifest's paginator the one that reads
-        """
+    def read(self, parts: Iterable[tuple[str, Any]], page: OnePage | None = None) -> list[dict[str, Any]]:
+        """The records of a slice, or of one page of it."""
         from airbyte_cdk.sources.types import StreamSlice
 
         stream_slice = StreamSlice(**dict(parts))
         retriever = self._retriever
-        if paginator is not None:
+        if page is not None:
             # A copy, because other threads read with the same one.
             retriever = copy.copy(retriever)
-            retriever._paginator = paginator(retriever._paginator)
+            page.manifests, retriever._paginator = retriever._paginator, page
+            if self._only_extracts:
+                page.selector, retriever.record_selector = retriever.record_selector, page
         found = (
             self._jobs(stream_slice)
             if self._is_asynchronous
             else retriever.read_records(self._reading_schema, stream_slice)
         )
         # A record of the CDK is a mapping that asks its ``data`` for each field.
-        return [dict(getattr(item, "data", item)) for item in found if isinstance(item, Mapping)]
+        records = [getattr(item, "data", item) for item in found if isinstance(item, Mapping)]
+        if page is not None and page.selector is not None:
+            records = page.records
+        return [each if type(each) is dict else _object(each) for each in records]
 
     @cached_property
     def _reading_schema(self) -> Mapping[str, Any]:
@@ -390,6 +422,18 @@ class Interpreted:
         if type(selector) is not RecordSelector or type(changes) is not TypeTransformer:
             return schema
         return {} if TransformConfig.NoTransform in changes._config else schema
+
+    @cached_property
+    def _only_extracts(self) -> bool:
+        """Whether records are what the extractor finds, and nothing looks at each of them."""
+        from airbyte_cdk.sources.declarative.extractors import DpathExtractor, RecordSelector
+
+        retriever, selector = self._retriever, self._retriever.record_selector
+        if type(selector) is not RecordSelector or type(selector.extractor) is not DpathExtractor:
+            return False
+        later = getattr(retriever, "post_pagination_filter", None) or retriever.additional_query_properties
+        changed = later or selector.record_filter or selector.transformations or selector.file_uploader
+        return not (changed or self._reading_schema)
 
     @property
     def _is_asynchronous(self) -> bool:
@@ -429,6 +473,18 @@ class Interpreted:
             return Paging(False, f"a slice is read whole: {type(paginator).__name__} may keep state")
         is_fixed = not (reset or getattr(self._retriever, "page_size_reduction", None))
         return _strategy_paging(paginator.pagination_strategy, is_fixed)
+
+
+def _object(record: Any) -> dict[str, Any]:
+    """What the CDK makes of it: of a list of pairs, too.
+
+    :raises SourceError: it has no fields
+    """
+    try:
+        return dict(record)
+    except (TypeError, ValueError):
+        problem = f"a record must be an object, is {type(record).__name__}: see record_selector.extractor"
+    raise SourceError(problem)
 
 
 def _strategy_paging(strategy: Any, is_fixed: bool) -> Paging:

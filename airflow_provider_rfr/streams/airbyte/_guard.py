@@ -159,18 +159,14 @@ class GuardedAdapter(BaseAdapter):
             # Of the kinds that the manifest's error handler repeats.
             kind = requests.Timeout if found.reason == "timeout" else requests.ConnectionError
             raise kind(found.detail, request=request)
-        self._note(found, work)
-        return _as_response(found, request, stream)
-
-    def close(self) -> None:
-        self._client.close()
-
-    @staticmethod
-    def _note(found: http.Answer, work: Work) -> None:
         work.status = found.status
         if found.status == requests.codes.too_many_requests:
             work.retry_after = http.retry_after(found.headers.get("Retry-After")) or _PENALTY
             work.context.limiter.penalize(work.retry_after)
+        return _as_response(found, request, stream)
+
+    def close(self) -> None:
+        self._client.close()
 
 
 def _as_response(found: http.Answer, request: requests.PreparedRequest, stream: bool) -> requests.Response:
@@ -179,11 +175,12 @@ def _as_response(found: http.Answer, request: requests.PreparedRequest, stream: 
     response.headers = CaseInsensitiveDict(found.headers)
     response.encoding = get_encoding_from_headers(response.headers)
     response.url, response.request = request.url or "", request
-    body = io.BytesIO(found.body)
-    response.raw = HTTPResponse(
-        body, headers=dict(found.headers), status=found.status, preload_content=False, decode_content=False
-    )
-    if not stream:
+    response.raw = io.BytesIO(found.body)
+    if stream:
+        response.raw = HTTPResponse(
+            response.raw, dict(found.headers), found.status, preload_content=False, decode_content=False
+        )
+    else:
         # Already decoded, whatever the header says.
         response._content = found.body
         response._content_consumed = True  # type: ignore[attr-defined]  # not in the type hints of requests

@@ -88,11 +88,7 @@ class _ManifestLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: i
     """YAML as the CDK reads it, but dates stay text: the manifest travels to executors as JSON."""
 
 
-def _as_text(loader: _ManifestLoader, node: yaml.ScalarNode) -> str:
-    return str(loader.construct_scalar(node))
-
-
-_ManifestLoader.add_constructor("tag:yaml.org,2002:timestamp", _as_text)
+_ManifestLoader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_scalar)
 
 
 def _read_manifest(path: Path) -> Any:
@@ -132,7 +128,8 @@ class _ManifestSource:
     def streams(self, name: str | None) -> dict[str, ManifestStream]:
         with _cdk.registering():
             interpreter = self._working(self._interpreter, None)
-            hosts = self._hosts(interpreter)
+            addresses = [interpreter.rendered(*each) for each in _addresses(interpreter.definition)]
+            hosts = Hosts.of(addresses, self._source.get("allowed_hosts") or ())
             if not interpreter.declares(name):
                 for each in interpreter.listings:
                     _refuse_single_use_tokens("dynamic_streams", each, self._config)
@@ -157,11 +154,6 @@ class _ManifestSource:
 
     def _interpreter(self, work: Work) -> _cdk.Interpreter:
         return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
-
-    def _hosts(self, interpreter: _cdk.Interpreter) -> Hosts:
-        addresses = _addresses(interpreter.definition)
-        rendered = [interpreter.rendered(template, parameters) for template, parameters in addresses]
-        return Hosts.of(rendered, self._source.get("allowed_hosts") or ())
 
     def _working(self, do: Any, hosts: Hosts | None) -> Any:
         try:

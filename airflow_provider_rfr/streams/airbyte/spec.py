@@ -156,15 +156,10 @@ def config_fields(spec: Mapping[str, Any], *above: str, choice: str = "") -> Ite
         if "properties" in field or alternatives:
             yield from config_fields(field, *above, name, choice=choice)
             continue
-        values = field.get("enum") or ([field["const"]] if "const" in field else None)
-        kind = " or ".join(map(str, values or _types(field)))
+        kinds = field.get("enum") or ([field["const"]] if "const" in field else field.get("type", "string"))
+        kind = " or ".join(map(str, kinds if isinstance(kinds, list) else [kinds]))
         title = str(field.get("title") or "")
         is_hidden = bool(field.get("airbyte_secret"))
         yield ConfigField((*above, name), kind, is_hidden, name in required, title, choice)
     for each in (each for key in _ALTERNATIVES for each in spec.get(key) or () if isinstance(each, Mapping)):
         yield from config_fields(each, *above, choice=str(each.get("title") or choice))
-
-
-def _types(field: Mapping[str, Any]) -> list[Any]:
-    found = field.get("type", "string")
-    return found if isinstance(found, list) else [found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
@@ -16,10 +16,9 @@ from airflow_provider_rfr.exceptions import (
     ReadInterrupted,
     RfrError,
     SourceError,
-    TokenExpiredError,
 )
 from airflow_provider_rfr.http.redaction import Redactor
-from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, Paging
+from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, OnePage, Paging
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work, shown, without_secret_arguments, working_for
 from airflow_provider_rfr.streams.airbyte._values import from_json, slice_parts, slice_to_json, to_json
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
@@ -31,35 +30,7 @@ _Result = TypeVar("_Result")
 _REFUSED: Final = frozenset({401, 403})
 _TOO_MANY: Final = 429
 _FIRST_ERROR: Final = 400
-
-
-class _OnePage:
-    """A paginator that stands before the manifest's: one page is read, and the token after it is kept.
-
-    The CDK limits its own test reads in this way. All else is the manifest's paginator.
-    """
-
-    def __init__(self, manifests: Any, token: Any) -> None:
-        self._manifests = manifests
-        self._token = token
-        self._has_begun = False
-        self.is_answered = False
-        self.following: Any = None
-
-    def get_initial_token(self) -> Any:
-        if self._has_begun:
-            # The CDK begins the slice again: PaginationReset, which our engine does by a new chain.
-            raise TokenExpiredError("the API no longer accepts the page token: the manifest starts its paging again")
-        self._has_begun = True
-        return self._manifests.get_initial_token() if self._token is None else self._token
-
-    def next_page_token(self, *arguments: Any, **options: Any) -> None:
-        self.is_answered = True
-        found = self._manifests.next_page_token(*arguments, **options)
-        self.following = found.get("next_page_token") if found else None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manifests, name)
+_OF_CODE: Final = (AttributeError, ImportError, NameError, TypeError)
 
 
 class ManifestStream(PagedStream):
@@ -108,55 +79,37 @@ class ManifestStream(PagedStream):
         """The partitions; a parent stream is read for it. Slices are made once, when the refresh opens."""
         if not self.paging.by_page:
             _log.warning("%s: can't be resumed within a slice: %s", self.name, self.paging.why)
-        return (each.partition for each in unique_slices(self, self._listed()))
+        slices = self._interpreted.slices()
 
-    def _listed(self) -> Iterable[Mapping[str, Any]]:
-        slices = iter(self._interpreted.slices())
-        while True:
-            found = self._working(lambda work: self._next(slices, work))
-            if found is None:
-                return
-            yield slice_to_json(found)
+        def following(work: Work) -> Any:
+            found = next(slices, None)
+            if _is_ignored(work):
+                _log.warning("%s: partitions may be missing: the manifest ignores HTTP %s", self.name, work.status)
+            return found
 
-    def _next(self, slices: Iterator[Any], work: Work) -> Any:
-        found = next(slices, None)
-        if _is_ignored(work):
-            _log.warning("%s: partitions may be missing: the manifest ignores HTTP %s", self.name, work.status)
-        return found
+        listed = map(slice_to_json, iter(lambda: self._working(following), None))
+        return (each.partition for each in unique_slices(self, listed))
 
     def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
         key = {name: part for name, part in stream_slice.items() if name != "extra_fields"}
         return canonical_json(key, field="stream_slices")
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
-        if self.paging.by_page:
-            return self._working(lambda work: self._page(stream_slice, token, work))
-        if token is not None:
+        if token is not None and not self.paging.by_page:
             problem = f"page token {token!r}, but {self.paging.why}"
             raise ConfigurationError(f"{self.name}.state", problem, "start again with force_restart")
-        return self._working(lambda work: self._whole_slice(stream_slice, work))
+        return self._working(lambda work: self._page(stream_slice, token, work))
 
     def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: Work) -> Page:
-        paginators: list[_OnePage] = []
-
-        def standing_before(manifests: Any) -> _OnePage:
-            paginators.append(_OnePage(manifests, from_json(token)))
-            return paginators[0]
-
-        records = self._interpreted.read(slice_parts(stream_slice), standing_before)
-        paginator = paginators[0]
-        if not paginator.is_answered:
-            # Only for an answer that the manifest ignores does the CDK not ask which page follows.
+        page = OnePage(from_json(token)) if self.paging.by_page else None
+        records = self._interpreted.read(slice_parts(stream_slice), page)
+        # Only for an answer that the manifest ignores does the CDK not ask which page follows.
+        if _is_ignored(work) if page is None else not page.is_answered:
             answer = "no answer" if work.status is None else f"HTTP {work.status}"
             reason = f"the manifest ignores {answer}, and reads no further"
             return Page(records, None, None, work.request, work.status, skipped=reason)
-        following = without_secret_arguments(paginator.following, self._redactor)
+        following = None if page is None else without_secret_arguments(page.following, self._redactor)
         return Page(records, to_json(following, "page token"), None, work.request, work.status)
-
-    def _whole_slice(self, stream_slice: Mapping[str, Any], work: Work) -> Page:
-        records = self._interpreted.read(slice_parts(stream_slice), None)
-        reason = f"the manifest ignores HTTP {work.status}, and reads no further" if _is_ignored(work) else None
-        return Page(records, None, None, work.request, work.status, skipped=reason)
 
     def token_at(self, position: int) -> Any | None:
         if self.paging.step is None:
@@ -205,28 +158,16 @@ def _own_error(error: Exception, work: Work, hint: str) -> Exception:
             found.__cause__ = found.__context__ = None
             return found
         found = found.__cause__ or found.__context__
-    message = shown(f"{_words(error)}{_place(error)}", work.redactor)
+    # Of the CDK's own errors the message is for people; the internal one repeats bodies and headers.
+    words = getattr(error, "message", None)
+    words = words if isinstance(words, str) and words else f"{type(error).__name__}: {error}"
+    # Where a component failed; of the CDK's own errors that says nothing.
+    frames = () if hasattr(error, "internal_message") else traceback.extract_tb(error.__traceback__)
+    place = f" (in {PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    message = shown(f"{words}{place}", work.redactor)
     where: dict[str, Any] = {"status": work.status, "request": work.request}
     if work.status == _TOO_MANY:
         return RateLimitedError(message, retry_after=work.retry_after, **where)
     if work.status in _REFUSED:
         return AuthenticationError(f"the API does not accept the credentials: {message}", **where)
-    return SourceError(f"{message}; {hint}" if hint and _is_of_code(error) else message, **where)
-
-
-def _words(error: Exception) -> str:
-    # Of the CDK's own errors the message is for people; the internal one repeats bodies and headers.
-    message = getattr(error, "message", None)
-    return message if isinstance(message, str) and message else f"{type(error).__name__}: {error}"
-
-
-def _is_of_code(error: Exception) -> bool:
-    return isinstance(error, (AttributeError, ImportError, NameError, TypeError))
-
-
-def _place(error: Exception) -> str:
-    """Where a component failed; of the CDK's own errors that says nothing."""
-    if hasattr(error, "internal_message"):
-        return ""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" (in {PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return SourceError(f"{message}; {hint}" if hint and isinstance(error, _OF_CODE) else message, **where)

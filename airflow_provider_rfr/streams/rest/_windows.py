@@ -228,7 +228,10 @@ def windows(
         raise ValueError(f"step: from start to end are more than {MOST_WINDOWS:,} windows; write a longer step")
     for opened, closed in bounds(time_format.floor(start), time_format.ceil(end), step, zone):
         if not time_format.has_offset:
-            _check_clocks(opened, closed, zone)
+            before, after = opened.astimezone(zone), closed.astimezone(zone)
+            if after.replace(tzinfo=None) <= before.replace(tzinfo=None):
+                shown = f"from {before.isoformat()} to {after.isoformat()} the clocks of {zone} are set back"
+                raise ValueError(f"format: {shown}, which it can't show; add %z, or write timezone: UTC")
         yield Window(time_format.write(opened), time_format.write(closed - _TICK if end_inclusive else closed))
 
 
@@ -249,11 +252,3 @@ def _bound(step: Step, start: datetime, number: int, zone: tzinfo, end: datetime
         return min(step.after(start, number, zone), end)
     except (OverflowError, ValueError):
         return end  # beyond the last year that there is
-
-
-def _check_clocks(opened: datetime, closed: datetime, zone: tzinfo) -> None:
-    """:raises ValueError: clocks are set back, so that a window ends before it starts or where it starts"""
-    before, after = opened.astimezone(zone), closed.astimezone(zone)
-    if after.replace(tzinfo=None) <= before.replace(tzinfo=None):
-        shown = f"from {before.isoformat()} to {after.isoformat()} the clocks of {zone} are set back"
-        raise ValueError(f"format: {shown}, which it can't show; add %z, or write timezone: UTC")

@@ -6,6 +6,7 @@ To be run with the oldest and the newest version that pyproject.toml allows.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -158,3 +159,20 @@ def test_a_retriever_asks_its_paginator_for_a_token_once_before_and_once_after_a
     assert [record["id"] for record in records] == [30, 31]
     assert asked == ["before", "after"]
     assert api.asked == ["/v1/links?p=3"]
+
+
+def test_a_selector_has_no_further_part_that_could_change_records() -> None:
+    """One that only extracts is passed by: a new part of it, or of its retriever, would be too."""
+    from airbyte_cdk.sources.declarative.extractors import RecordSelector
+    from airbyte_cdk.sources.declarative.retrievers import SimpleRetriever
+
+    looked_at = {"record_filter", "transformations", "file_uploader", "schema_normalization"}
+    harmless = {"extractor", "config", "name", "_name", "transform_before_filtering"}
+    assert {each.name for each in dataclasses.fields(RecordSelector)} == looked_at | harmless
+    known = """
+        requester record_selector config name _name primary_key _primary_key paginator stream_slicer
+        request_option_provider ignore_stream_slicer_parameters_on_paginated_requests additional_query_properties
+        log_formatter pagination_tracker_factory post_pagination_filter page_size_reduction request_window_splitting
+        request_window_splitter
+    """
+    assert not {each.name for each in dataclasses.fields(SimpleRetriever)} - set(known.split())

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from manifest_api import KEY, Api, needs_cdk, reads_of_the_cdk, rows, shop, shop_with
 
-from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, TokenExpiredError
+from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams import Complete, NextPage
 from airflow_provider_rfr.streams.airbyte._values import from_json, to_json
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
@@ -148,6 +148,22 @@ def test_a_reset_of_the_paging_starts_the_chain_again(api: Api) -> None:
     with pytest.raises(TokenExpiredError, match="no longer accepts the page token"):
         stream.read_page({}, f"{api.url}/v1/links?p=3")
     assert len(api.asked) == 1
+
+
+def test_a_reset_at_the_first_page_asks_for_it_once_more_as_the_cdk_does(api: Api) -> None:
+    answers: list[tuple[int, Any]] = [(410, {}), (200, {"data": rows(2), "next": None})]
+    api.answer = lambda path, query, url: answers.pop(0)
+    page = load_stream(api.source(), "links").read_page({}, None)
+    assert (list(page.records), page.next, page.skipped) == (rows(2), Complete(), None)
+    assert api.taken() == ["/v1/links", "/v1/links"]
+    api.answer = lambda path, query, url: (410, {})
+    with pytest.raises(
+        SourceError, match=r"starts its paging again \(RESET_PAGINATION\), but this is the first page"
+    ) as found:
+        load_stream(api.source(), "links").read_page({}, None)
+    # Not one after which the engine would begin another chain.
+    assert not isinstance(found.value, TokenExpiredError)
+    assert len(api.asked) == 2
 
 
 def test_an_ignored_error_is_a_skipped_page(api: Api) -> None:

@@ -9,10 +9,13 @@ import pytest
 import yaml
 from manifest_api import Api, needs_cdk, reads_of_the_cdk, rows, shop_with
 
+from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.streams import NextPage
 from airflow_provider_rfr.streams.airbyte._guard import working_for
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
+from airflow_provider_rfr.streams.paged import PagedStream
 
 pytestmark = needs_cdk
 
@@ -86,3 +89,76 @@ def test_records_are_those_of_the_cdk_wherever_they_are(api: Api, path: list[str
     found = load_stream(api.source(file), "customers").read_page({}, None)
     assert list(found.records) == wanted
     assert bool(wanted) == (path != ["no", "such"])
+
+
+def selected(path: list[str], **more: Any) -> dict[str, Any]:
+    """The shop's manifest with customers at this path."""
+    manifest = shop_with("customers")
+    extractor = {"type": "DpathExtractor", "field_path": path}
+    manifest["streams"][0]["retriever"]["record_selector"] = {"type": "RecordSelector", "extractor": extractor, **more}
+    return manifest
+
+
+def outcome(stream: PagedStream) -> Any:
+    try:
+        page = stream.read_page({}, None)
+    except SourceError as error:
+        return str(error)
+    return list(page.records), page.next, page.skipped
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "count"),
+    [
+        (["data"], {"data": rows(3)}, 3),
+        (["data"], {"data": rows(4)}, 4),
+        (["data", "rows"], {"data": {"rows": rows(2)}}, 2),
+        (["data", "*"], {"data": {"a": {"id": 1}, "b": {"id": 2}}}, 2),
+        ([], rows(3), 3),
+        ([], {"id": 1}, 1),
+        (["data"], {"data": {"id": 1}}, 1),
+        (["data"], {"data": {}}, 0),
+        (["data"], {"data": []}, 0),
+        (["data"], {"data": None}, 0),
+        (["no"], {"data": rows(1)}, 0),
+        (["data"], b"no JSON", 0),
+        (["data"], {"data": [{"id": 1}, 5]}, None),
+        (["data"], {"data": [None]}, None),
+        (["data"], {"data": "text"}, None),
+    ],
+)
+def test_a_selector_that_only_extracts_gives_what_the_cdks_own_way_gives(
+    api: Api, path: list[str], body: Any, count: int | None
+) -> None:
+    api.answer = lambda *_: (200, body)
+    found = []
+    for only in (True, False):
+        stream = load_stream(api.source(selected(path)), "customers")
+        assert stream._interpreted._only_extracts
+        vars(stream._interpreted)["_only_extracts"] = only
+        found.append(outcome(stream))
+    assert found[0] == found[1]
+    if count is None:
+        assert "a record must be an object, is " in found[0]
+    else:
+        assert len(found[0][0]) == count
+        assert (found[0][1] == NextPage(2)) == (count >= 3)
+
+
+def test_a_selector_that_does_more_with_records_goes_the_cdks_own_way(api: Api) -> None:
+    def extracts(manifest: Any, **more: Any) -> bool:
+        found: bool = load_stream(api.source(manifest, **more), "customers")._interpreted._only_extracts
+        return found
+
+    assert extracts(selected(["data"]))
+    assert not extracts(selected(["data"], schema_normalization="Default"))
+    assert not extracts(selected(["data"], record_filter={"type": "RecordFilter", "condition": "{{ record.id > 1 }}"}))
+    adding = selected(["data"])
+    fields = [{"type": "AddedFieldDefinition", "path": ["x"], "value": "1"}]
+    adding["streams"][0]["transformations"] = [{"type": "AddFields", "fields": fields}]
+    assert not extracts(adding)
+    components = (
+        "from airbyte_cdk.sources.declarative.extractors import DpathExtractor\nclass Own(DpathExtractor):\n    pass\n"
+    )
+    custom = {"type": "CustomRecordExtractor", "class_name": "source_declarative_manifest.components.Own"}
+    assert not extracts(selected([], extractor={**custom, "field_path": ["data"]}), components=components)
