@@ -163,8 +163,8 @@ _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
 
 
 def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, Any] | None:
-    """Columns of the sink's row to write next, for one without a window: a window to send, a later cursor, or what stops it; None when
-    everything is sent."""
+    """What to write next into the row of a sink without a window: a window to send, a later cursor, or what stops it;
+    None when everything is sent."""
     if row.since is not None:
         return _from_now_on(row, table, row.since)
     size, is_diff = int(spec.settings.get("batch_size", _SIZES[spec.to])), spec.settings.get("emit") == "diff"
