@@ -74,7 +74,7 @@ class Document:
 
     def _value(self, event: Any, path: Path) -> Any:
         """The value that begins with an event; it takes all events of the value."""
-        start, line = event.start_mark, event.start_mark.line + 1
+        start, end, line = event.start_mark, event.end_mark, event.start_mark.line + 1
         self.marks[path] = Mark(line, start.column + 1)
         if isinstance(event, yaml.AliasEvent):
             self.flaws.append(Flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT))
@@ -82,7 +82,7 @@ class Document:
         if event.tag not in _TAGS:
             self.flaws.append(Flaw(line, f"the tag {event.tag} is not known"))
         if isinstance(event, yaml.ScalarEvent):
-            self.marks[path] = Mark(line, start.column + 1, self._text[start.index : event.end_mark.index])
+            self.marks[path] = Mark(line, start.column + 1, self._text[start.index : end.index])
             is_text = not event.implicit[0] or event.tag == _TEXT
             value = event.value if is_text else plain_value(event.value)
             return event.value if path[:1] in _TEXTS and value is not None else value
