@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from uuid import UUID
@@ -34,10 +34,7 @@ def plan(
     wanted = Resolver(spec, recorded, live).resolve()
     states = States(spec, wanted, recorded, live, policies or Policies())
     removed = Removals(states)
-    held = ((each, each.live) for each in wanted.objects.values() if each.live is not None)
-    moving = (each.uuid for each, live in held if live.marker == each.uuid and live.key != each.key)
-    leaving = {*removed.forgotten, *(each.uuid for each in removed.leftovers), *moving}
-    decisions = _in_order(Decider(states, leaving).decide(), wanted)
+    decisions = _in_order(Decider(states, removed).decide(), wanted)
     going = {uuid: each for uuid, each in decisions.items() if not each.problems}
     views = Views(states, decisions, removed.forgotten.values())
     sinks, of_sinks, undecided = decide_exports(states, decisions, {each.uuid for each in removed.sinks})
@@ -70,11 +67,14 @@ _LIST = "rfr_system.builtin_objects"
 
 
 class Decider:
-    """Decides about every object, one after the other; ``leaving`` are the ids of those that give up their names."""
+    """Decides about every object, one after the other."""
 
-    def __init__(self, states: States, leaving: Container[UUID | None]) -> None:
-        self._states, self._leaving = states, leaving
-        self._recorded, self._live, self._wanted = states.recorded, states.live, states.wanted
+    def __init__(self, states: States, removed: Removals) -> None:
+        self._states, self._recorded, self._live, self._wanted = states, states.recorded, states.live, states.wanted
+        held = ((each, each.live) for each in states.wanted.objects.values() if each.live is not None)
+        moving = (each.uuid for each, live in held if live.marker == each.uuid and live.key != each.key)
+        # Those that give up their names.
+        self._leaving = {*removed.forgotten, *(each.uuid for each in removed.leftovers), *moving}
         self._decisions: dict[UUID, Decision] = {}
         self._old_names = {each.key: each for each in states.recorded.objects}
         self._user_views = {each.key: each for each in states.live.user_views}

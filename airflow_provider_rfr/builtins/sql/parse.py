@@ -101,8 +101,9 @@ def canonical_sql(query: str) -> str:
         # A number with a suffix is several tokens in one place.
         if token.start > before:
             word, before = text[token.start : token.end + 1], token.end
-            # Two types that end together are no shift.
-            said = word if set(word) == {">"} else word.lower().split()
+            # Two types that end together are no shift, and how a hint is laid out makes no difference.
+            is_cut = set(word) == {">"} or token.token_type is TokenType.HINT
+            said = re.findall(r"\w+|[^\w\s]", word.lower()) if is_cut else word.lower().split()
             words += [word] if token.token_type in _AS_WRITTEN else said
     return " ".join(words)
 

@@ -131,7 +131,7 @@ def test_a_list_that_holds_itself_is_refused(tmp_path: Path) -> None:
 def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
     lines = []
     for each in documents(text):
-        lines += [*each.lines.values(), *(flaw.line for flaw in each.flaws)]
+        lines += [*(mark.line for mark in each.marks.values()), *(flaw.line for flaw in each.flaws)]
     assert all(1 <= line <= len(text) + 2 for line in lines)
 
 
