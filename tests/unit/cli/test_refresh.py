@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.unit.refresh.test_status import begun, read_page
 from tests.unit.triggers.lake import Lake
 
 NAME = "raw.orders"
+CANARY = "canary-5c1e"
 ESCAPE = "\x1b[31m\x07\u202ered"
 
 
@@ -200,3 +203,27 @@ def test_ctrl_c_ends_the_watch_and_not_the_refresh(lake: Lake, monkeypatch: pyte
     begun(lake.catalog)
     monkeypatch.setattr(commands.time, "sleep", interrupted)
     assert rfr("watch", NAME, "--json") == 130
+
+
+def test_no_secret_of_the_lake_is_told_whatever_fails(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = begun(lake.catalog)
+    connection = {"conn_type": "rfr_lake", "login": "me", "password": CANARY}
+    extra = {
+        "warehouse": f"file://{tmp_path}/warehouse",
+        "s3_secret_access_key": CANARY,
+        "properties": {"token": CANARY},
+    }
+    there = {**connection, "host": f"sqlite:///{tmp_path}/catalog.db", "extra": extra}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    away = {**connection, "host": f"postgresql+psycopg2://127.0.0.1:{port}/lake?password={CANARY}", "extra": extra}
+    for settings, code in ((there, 0), (away, 1)):
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(settings))
+        for words in (["list"], ["show", NAME], ["history", NAME], ["list", "--json"], ["show", NAME, "--json"]):
+            assert rfr(*words) == code
+            said = capsys.readouterr()
+            assert said.out + said.err
+            assert CANARY not in said.out + said.err
+    ledger.end("it is over")
