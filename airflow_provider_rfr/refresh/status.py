@@ -9,6 +9,7 @@ connection, no Java, a parent that can't be listed) is in the task's log and not
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -33,6 +34,7 @@ _STALE_SECONDS: Final = 900.0
 _FORGOTTEN_SECONDS: Final = 86400.0
 """After which an attempt that was stopped, and that no other one continued, is stale."""
 _LONGEST_SENTENCE: Final = 500
+_PARALLEL_READS: Final = 8
 
 
 class State(str, Enum):
@@ -133,7 +135,9 @@ def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None 
     """
     named = [(table, part) for table in tables for part in (None, *LedgerTable.parts(catalog, table))]
     moment = now or datetime.now(timezone.utc)
-    every = (_status(catalog, table, part, moment) for table, part in named or (() if tables else ledgers_in(catalog)))
+    wanted = list(named or (() if tables else ledgers_in(catalog)))
+    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="rfr-status") as pool:
+        every = list(pool.map(lambda each: _status(catalog, each[0], each[1], moment), wanted))
     order = list(State)
     return sorted(
         (each for each in every if each is not None),
