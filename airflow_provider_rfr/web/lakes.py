@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,6 +23,7 @@ from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.web.deliveries import read_deliveries_of
 from airflow_provider_rfr.web.reading import Latest, SharedRead
 from airflow_provider_rfr.web.tasks import with_tasks
+from airflow_provider_rfr.web.words import without_cursors
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -128,12 +129,21 @@ class Lakes:
     def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
         from airflow_provider_rfr.refresh.status import statuses
 
-        return with_tasks(statuses(self.catalog(lake)))
+        return tuple(map(_showable, with_tasks(statuses(self.catalog(lake)))))
 
     def _read_details(self, refresh: Refresh) -> RefreshDetails | None:
         from airflow_provider_rfr.refresh.details import read_details
 
         return read_details(self.catalog(refresh.lake), refresh.status)
+
+
+def _showable(status: TableStatus) -> TableStatus:
+    """The same without cursors in errors, so that no page can show one, and no search can find one."""
+    header = status.header
+    if header is not None:
+        past = tuple(replace(each, error=each.error and without_cursors(each.error)) for each in header.past)
+        header = replace(header, error=header.error and without_cursors(header.error), past=past)
+    return replace(status, sentence=without_cursors(status.sentence), header=header)
 
 
 def prepare() -> None:

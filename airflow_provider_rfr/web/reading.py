@@ -26,6 +26,8 @@ _WAIT_SECONDS: Final = 1.0
 _LOST_SECONDS: Final = 120.0
 """After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever."""
 _MOST_LOST: Final = 3
+_PAUSE_BY_READ: Final = 3.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class SharedRead(Generic[T]):
     """One value, read for all viewers together.
 
     :param read: runs in a thread of its own
-    :param seconds: between the end of a read and the next one
+    :param seconds: between the end of a read and the next one; more after a read that took long, so that a large lake
+        does not keep the server busy
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class SharedRead(Generic[T]):
         self._lock = threading.Lock()
         self._value: T | None = None
         self._problem: str | None = None
-        self._read_at = self._ended = self._began = 0.0
+        self._read_at = self._ended = self._began = self._pause = 0.0
         self._was_asked = False
         self._running: Future[None] | None = None
         self._lost = 0
@@ -85,7 +88,7 @@ class SharedRead(Generic[T]):
             now = self._clock()
             if self._running is not None and now - self._began > _LOST_SECONDS and self._lost < _MOST_LOST:
                 self._running, self._lost = None, self._lost + 1
-            if self._running is None and not (self._was_asked and now - self._ended < self._seconds):
+            if self._running is None and not (self._was_asked and now - self._ended < self._pause):
                 self._running, self._began, self._was_asked = Future(), now, True
                 # Not of a pool, whose threads Python waits for at its end.
                 threading.Thread(target=self._run, args=(self._running,), name="rfr-page", daemon=True).start()
@@ -105,6 +108,8 @@ class SharedRead(Generic[T]):
         with self._lock:
             if self._running is running:
                 self._running, self._ended, self._problem = None, self._clock(), problem
+                took = self._ended - self._began
+                self._pause = max(self._seconds, min(_PAUSE_BY_READ * took, _LONGEST_PAUSE_SECONDS))
                 if problem is None:
                     self._value, self._read_at = value, self._ended
             else:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from typing import Any, Final
 
 from airflow_provider_rfr.refresh.progress import duration_in_words
 
 _LONGEST_KEY: Final = 60
+_QUERY: Final = re.compile(r"(https?://[^\s?#\"']+)[?#][^\s\"']*")
+# As errors of this package write it, and then the token as JSON or as Python shows it, perhaps cut.
+_TOKEN: Final = re.compile(
+    r"""
+    (\btoken(?:\ is)?\ )
+    (?: "(?:[^"\\]|\\.)*(?:"|$) | '(?:[^'\\]|\\.)*(?:'|$) | [\[{].*?[\]}](?![\]}\w,:]) | [\[{].* | -?\d\S* )
+    """,
+    re.VERBOSE,
+)
 
 
 def number(value: float | None) -> str:
@@ -52,6 +62,11 @@ def short(text: Any) -> str:
     """A partition's key, cut where it is long."""
     flat = str(text)
     return flat if len(flat) <= _LONGEST_KEY else f"{flat[:_LONGEST_KEY]}…"
+
+
+def without_cursors(text: str) -> str:
+    """An error without page tokens: neither as such, nor in the queries of addresses. They may be valid for days."""
+    return _TOKEN.sub(r"\1***", _QUERY.sub(r"\1?***", text))
 
 
 FILTERS: Final = {each.__name__: each for each in (number, rate, size, duration, ago, clock, at, short)}

@@ -7,9 +7,13 @@ import math
 import re
 
 import pytest
+from airflow.models.connection import Connection
+from airflow.utils.session import create_session
 from fastapi import FastAPI
 from pyiceberg.catalog import Catalog
+from sqlalchemy import delete
 
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.web.app import make_app
 from tests.soon import soon
 from tests.unit.web.conftest import Login
@@ -152,7 +156,7 @@ def test_a_dead_catalog_is_a_sentence_and_what_was_known_stays(
         "extra": {"catalog_type": "rest"},
     }
     monkeypatch.setenv("AIRFLOW_CONN_RFR_LAKE_DEFAULT", json.dumps(dead))
-    monkeypatch.setattr(pages.state.lakes._statuses["rfr_lake_default"], "_seconds", 0.0)
+    monkeypatch.setattr(pages.state.lakes._statuses["rfr_lake_default"], "_pause", 0.0)
     answer = owner.get("/rfr/")
     assert answer.status_code == 200
     assert "The lake rfr_lake_default can&#39;t be read now" in answer.text
@@ -168,7 +172,51 @@ def test_five_hundred_ledgers_are_one_page_and_the_next_viewer_asks_no_catalog(
     begun(catalog, "raw.orders", **TASK)
     copies(catalog, "raw.orders", 499)
     assert "500 tables" in login("owner").get("/rfr/").text
-    monkeypatch.setattr(pages.state.lakes._statuses["rfr_lake_default"], "_seconds", math.inf)
+    monkeypatch.setattr(pages.state.lakes._statuses["rfr_lake_default"], "_pause", math.inf)
     with soon():
         text = login("viewer").get("/rfr/").text
     assert text.count("__rfr_ledger") == 500
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        f'RepeatedPageError: page token "{CANARY}" came twice; the stream would never end',
+        f'RepeatedPageError: the page token {{"after":"{CANARY} and more"}} came twice in one chain',
+        f"SourceError: page token '{CANARY}' is not an address",
+        f"SourceError: GET https://api.example.com/orders?after={CANARY}: 503 Service Unavailable",
+    ],
+)
+def test_a_cursor_in_an_error_is_in_no_answer(login: Login, catalog: Catalog, error: str) -> None:
+    begun(catalog, "raw.orders", **TASK).end(error)
+    begun(catalog, "raw.orders", **TASK).end(error)
+    for address in ADDRESSES:
+        text = login("owner").get(address).text
+        assert CANARY not in text
+        assert "Error: " in text or address.endswith(".css")
+
+
+def test_a_refresh_of_which_nothing_is_known_yet_has_a_page(login: Login, catalog: Catalog) -> None:
+    LedgerTable.load_or_create(catalog, "raw.orders")
+    for address in ADDRESSES:
+        answer = login("owner").get(address)
+        assert answer.status_code == 200
+    assert "its partitions are being listed" in login("owner").get(ADDRESSES[1]).text
+
+
+def test_lakes_of_the_database_are_shown_beside_the_default_and_a_dead_one_alone_is_missing(
+    login: Login, catalog: Catalog
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    extra = json.dumps({"catalog_type": "rest"})
+    second = Connection(conn_id="second_lake", conn_type="rfr_lake", host="http://127.0.0.1:9", extra=extra)
+    with create_session() as session:
+        session.add(second)
+    try:
+        text = login("owner").get("/rfr/").text
+    finally:
+        with create_session() as session:
+            session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+    assert "raw.orders" in text
+    assert "The lake second_lake can&#39;t be read now" in text
+    assert "The lake rfr_lake_default" not in text
