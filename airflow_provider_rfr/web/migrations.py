@@ -50,7 +50,7 @@ def read_migrations(lake: str) -> Migrations:
 
     store = control_store()
     if store is None:
-        return Migrations()
+        return Migrations(problem="there is no control store yet; the first deploy makes one")
     declared = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
     with store.read() as connection:
         history = deploys.history(connection, PROJECT, _DEPLOYS)

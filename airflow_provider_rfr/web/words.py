@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -64,9 +65,14 @@ def short(text: Any) -> str:
     return flat if len(flat) <= _LONGEST_KEY else f"{flat[:_LONGEST_KEY]}…"
 
 
+def quoted(text: str) -> str:
+    """A name as a shell takes it, for commands that are copied."""
+    return shlex.quote(text)
+
+
 def without_cursors(text: str) -> str:
     """An error without page tokens: neither as such, nor in the queries of addresses. They may be valid for days."""
     return _TOKEN.sub(r"\1***", _QUERY.sub(r"\1?***", text))
 
 
-FILTERS: Final = {each.__name__: each for each in (number, rate, size, duration, ago, clock, at, short)}
+FILTERS: Final = {each.__name__: each for each in (number, rate, size, duration, ago, clock, at, short, quoted)}

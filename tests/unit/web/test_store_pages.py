@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.store._tables import ATTEMPTS
+from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES
 from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
 from airflow_provider_rfr.store.connections import TaskRef, register_use
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
@@ -61,6 +61,13 @@ def test_deliveries_of_commits_of_a_hidden_dag_are_not_there(login: Login, store
     assert "40 ms" in viewer
 
 
+def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders; rm x", "shop", outcome="failed")
+    dead = update(DELIVERIES).values(state="dead")
+    store.run(lambda connection: connection.execute(dead))
+    assert "--target &#39;raw.orders; rm x&#39; --trigger hook" in login("owner").get("/rfr/deliveries").text
+
+
 def test_connections_show_users_and_alterations_without_values_to_those_who_may_read_them(
     login: Login, store: ControlStore
 ) -> None:
@@ -92,4 +99,5 @@ def test_migrations_show_what_a_deploy_would_do_now(login: Login, store: Control
 def test_reading_makes_no_control_store(login: Login, catalog: Catalog) -> None:
     for page in ("deliveries", "migrations", "connections"):
         assert login("owner").get(f"/rfr/{page}").status_code == 200
+    assert "there is no control store yet" in login("owner").get("/rfr/migrations").text
     assert not ControlStoreHook().is_there()
