@@ -90,6 +90,8 @@ class PostgresServer:
         self.port = free_port()
         command = [str(self._bin / "postgres"), "-D", str(self._folder / "data"), "-p", str(self.port)]
         command += ["-c", "listen_addresses=127.0.0.1", "-k", str(self._folder), "-c", "fsync=off"]
+        # A killed driver's connections stay until the server notices, and one server has many tests.
+        command += ["-c", "max_connections=300"]
         with (self._folder / "server.log").open("wb") as output:
             self._process = subprocess.Popen(
                 command, stdout=output, stderr=output, user=self._user, cwd=self._folder, start_new_session=True
