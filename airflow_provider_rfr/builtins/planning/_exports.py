@@ -8,11 +8,11 @@ from dataclasses import replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
-from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Dependent, Finding, Step
+from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RegistryState
-from airflow_provider_rfr.sinks.spec import SinkState
+from airflow_provider_rfr.sinks.spec import CHOICES, SinkState
 
 _KEEP_ROWS = {Action.ADOPT, Action.METADATA, Action.EVOLVE, Action.REWRITE, Action.RECOMPUTE, Action.RENAME}
 """After these, nothing is sent twice and nothing is left out."""
@@ -88,7 +88,7 @@ def decide_exports(
         if why is None:
             choice = "continue"
             why = because(Why.CURSOR_KEPT, "cursor" if state.cursor is None else f"cursor {state.cursor}")
-        elif choice in SINKS:
+        elif choice in CHOICES:
             # Written down with it, so that a decision about the same is not taken once more.
             details = {} if since is None else {"since": since}
             steps.append(Step(state.uuid, state.name, Kind.SINK, Action(choice), (why,), details=details))

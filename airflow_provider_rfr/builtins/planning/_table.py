@@ -16,7 +16,7 @@ import yaml
 from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.planning._decision import Decision, States, different
 from airflow_provider_rfr.builtins.planning._origin import Origin
-from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, NOTHING, Change, ColumnDiff
+from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, Change, ColumnDiff
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.reasons import Why, because
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
@@ -63,7 +63,7 @@ class _Change:
         if how is Action.RECOMPUTE and self._obj.query is not None:
             decision.details["sql"] = self._desired.sql
         decision.was_used = {*self._diff.called.values()} | self._diff.texts.keys()
-        written = frozenset(map(str.casefold, self._diff.texts)) if how is Action.REWRITE else NOTHING
+        written = frozenset(map(str.casefold, self._diff.texts)) if how is Action.REWRITE else frozenset()
         contents = EVERYTHING if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY) else written
         decision.effects = self._diff.effects(contents)
         decision.lose(self._losses, self._states.accepted)

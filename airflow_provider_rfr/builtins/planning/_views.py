@@ -15,7 +15,7 @@ from uuid import UUID
 from airflow_provider_rfr.builtins.desired import CycleError, in_order, relation
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, lost_column, reads
 from airflow_provider_rfr.builtins.planning._origin import Origin
-from airflow_provider_rfr.builtins.planning.columns import ALL, EVERYTHING, NOTHING, Effects, met
+from airflow_provider_rfr.builtins.planning.columns import ALL, EVERYTHING, Effects, met
 from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
@@ -58,7 +58,7 @@ def decide_view(decision: Decision, origin: Origin) -> None:
 def _view_effects(decision: Decision, origin: Origin) -> Effects:
     """A view passes on the changes of its inputs; where it declares its columns, it passes on their changes."""
     changed = bool({Why.QUERY_CHANGED, Why.STAR_CHANGED} & decision.differences.keys())
-    contents = EVERYTHING if changed or decision.contents else NOTHING
+    contents = EVERYTHING if changed or decision.contents else frozenset()
     if origin.rewrite_text:
         return replace(decision.becomes(EVERYTHING), shape=EVERYTHING)
     if not changed and Why.COLUMNS_CHANGED not in decision.differences and not decision.shape:

@@ -70,9 +70,12 @@ def _names(column: Column) -> list[str]:
     return [each.name.casefold() for each in column.was if each.name is not None]
 
 
+def _is_retyped(before: Column, after: Column) -> bool:
+    return classify(before.type, after.type) is TypeChange.INCOMPATIBLE
+
+
 ALL: Final = "*"
 """In a set of columns: all of them."""
-NOTHING: Final = frozenset[str]()
 EVERYTHING: Final = frozenset({ALL})
 
 
@@ -93,10 +96,10 @@ class Effects:
     :ivar widened: those of ``shape`` that only take more values than before
     """
 
-    shape: frozenset[str] = NOTHING
-    contents: frozenset[str] = NOTHING
+    shape: frozenset[str] = frozenset()
+    contents: frozenset[str] = frozenset()
     gone: Mapping[str, str] = field(default_factory=dict)
-    widened: frozenset[str] = NOTHING
+    widened: frozenset[str] = frozenset()
 
     def __or__(self, other: Effects) -> Effects:
         shape, contents = self.shape | other.shape, self.contents | other.contents
@@ -172,8 +175,7 @@ class ColumnDiff:
             return ()
         found = list[ColumnChange]()
         for name, column in self.wanted.items():
-            known = self.sources.get(name)
-            if known is None:
+            if (known := self.sources.get(name)) is None:
                 what = Change.ADD_REQUIRED if column.required else Change.ADD
                 found.append(ColumnChange(what, column.name, "", column.type))
                 continue
@@ -205,7 +207,7 @@ class ColumnDiff:
         """Compared names of columns with such a change."""
         return {each.column.casefold() for each in self.changes if each.what in what}
 
-    def effects(self, contents: frozenset[str] = NOTHING) -> Effects:
+    def effects(self, contents: frozenset[str] = frozenset()) -> Effects:
         """What readers notice, if these columns have other contents, too."""
         others = self.changed(Change.DROP, Change.RENAME, Change.RETYPE)
         # Spark keeps the type that it saw when a view was made: a view over the column notices that it is wider.
@@ -247,14 +249,13 @@ class ColumnDiff:
 
     def _using(self, name: str, column: Column) -> str | None:
         """The newest ``using`` for what the table has."""
-        source, retyped = self.sources.get(name), self.changed(Change.RETYPE)
         for was in column.was:
             said = (was.name or name).casefold()
-            if source is None:
+            if (source := self.sources.get(name)) is None:
                 meets = was.name is None and was.type is None
             else:
                 # What the column as it is declared would meet, too, is for values that can't be taken as they are.
-                once = name in retyped or said != name or was.type not in (None, column.type)
+                once = _is_retyped(source, column) or said != name or was.type not in (None, column.type)
                 meets = once and said == source.name.casefold() and was.type in (None, source.type)
             if meets and was.using is not None:
                 return was.using
@@ -294,13 +295,13 @@ class ColumnDiff:
         :returns: ``updates`` of one transaction, in order, each a list of operations; ``tighten``: ``require``
             operations, which can be asked only of finished rows, to be refused if there is a NULL
         """
-        kept = {name: was for name, was in self.sources.items() if name not in self.changed(Change.RETYPE)}
+        kept = {name: was for name, was in self.sources.items() if not _is_retyped(was, self.wanted[name])}
         now = {was.name.casefold(): name for name, was in kept.items()}
         first = [{"op": "drop", "column": each.name} for name, each in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
-        for each in (each for each in self.changes if each.what in (Change.WIDEN, Change.RELAX)):
+        for each in self.changes:
             kind = {"type": each.after} if each.what is Change.WIDEN else {}
-            if each.column.casefold() in kept:
+            if each.what in (Change.WIDEN, Change.RELAX) and each.column.casefold() in kept:
                 first.append({"op": each.what.name.lower(), "column": kept[each.column.casefold()].name, **kind})
         for number, (name, column) in enumerate(self.wanted.items()):
             if name not in kept:

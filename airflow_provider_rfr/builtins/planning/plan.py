@@ -17,8 +17,8 @@ from airflow_provider_rfr.builtins.reasons import Reason
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
+from airflow_provider_rfr.sinks.spec import CHOICES
 
-SINKS: Final = ("hold", "resume_from_new", "resend")
 _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
 
 
@@ -42,13 +42,12 @@ class Policies:
     keep_days: int = 7
 
     def __post_init__(self) -> None:
-        sinks = [(f"sinks.{name}", choice, SINKS) for name, choice in self.sinks.items()]
+        sinks = [(f"sinks.{name}", choice, CHOICES) for name, choice in self.sinks.items()]
         for name, choice, allowed in (("drift", self.drift, ("fail", "adopt", "repair")), *sinks):
             if choice not in allowed:
                 raise ConfigurationError(name, f"{choice!r} is unknown", f"one of {', '.join(allowed)}")
         for name in ("accept_data_loss", "adopt", "break_views"):
-            names = getattr(self, name)
-            if isinstance(names, str):
+            if isinstance(names := getattr(self, name), str):
                 raise ConfigurationError(name, "is one text", "give a list of names")
             folded = frozenset(str(each).casefold() for each in names)
             if folded & _ALL:
