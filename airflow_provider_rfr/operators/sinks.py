@@ -16,6 +16,7 @@ from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import configured_hosts, http_settings
+from airflow_provider_rfr.operators._outcome import final_errors
 from airflow_provider_rfr.operators.connection_use import running_with
 
 if TYPE_CHECKING:
@@ -70,11 +71,13 @@ class SinkOperator(BaseOperator):
         :raises AirflowFailException: sinks failed, and no retry helps any of them
         :raises RfrError: a retry may help
         """
-        chosen = self._chosen(BuiltinsHook.of_task(self))
-        named = [each.sink.settings.get("connection") for each in chosen if each.sink is not None]
-        conn_ids = [self.lake_conn_id, *(str(name) for name in named if name)]
-        store = self.control_store_conn_id
-        return running_with(context, "sink", conn_ids, self._run_all, stop=self.on_kill, control_store_conn_id=store)
+        with final_errors(self.log.error):
+            chosen = self._chosen(BuiltinsHook.of_task(self))
+            named = [each.sink.settings.get("connection") for each in chosen if each.sink is not None]
+            conn_ids = [self.lake_conn_id, *(str(name) for name in named if name)]
+            store = self.control_store_conn_id
+            run, stop = self._run_all, self.on_kill
+            return running_with(context, "sink", conn_ids, run, stop=stop, control_store_conn_id=store)
 
     def on_kill(self) -> None:
         """End after the current batch; the next run continues."""
@@ -90,7 +93,6 @@ class SinkOperator(BaseOperator):
             try:
                 done[obj.name] = self._run(hook, obj, tables, stopping)
             except RfrError as error:
-                self.log.error("%s", error)
                 errors.append(error)
         if not errors:
             return done

@@ -189,8 +189,9 @@ def _flaw(marks: Mapping[Path, Mark], model: type, error: ErrorDetails) -> Flaw:
         holder = next((_PARTS[part] for part in reversed(location[:-1]) if part in _PARTS), model)
         known = {each.name for each in fields(holder)} - {"place"}
         problem, remedy = " is not a field", nearest(str(location[-1]), known, show=12)
-    path = ".".join(map(str, location)) or "the document"
-    return Flaw(_nearest(marks, location).line, f"{path}{problem}", remedy)
+    if not location:
+        return Flaw(marks[()].line, "the document is not a mapping", "write each object on its own, --- between two")
+    return Flaw(_nearest(marks, location).line, f"{'.'.join(map(str, location))}{problem}", remedy)
 
 
 def _nearest(marks: Mapping[Path, Mark], location: Path) -> Mark:

@@ -157,10 +157,10 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
     declared = [each for each, _ in checks]
     for each, first in _repeated(declared, lambda each: each.obj.key):
         yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
-    for each, first in _repeated(declared, lambda each: each.obj.id):
+    known, reads = {each.obj.key: each for each in declared}, dict[str, Sequence[Dependency]]()
+    for each, first in _repeated(known.values(), lambda each: each.obj.id):
         problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
         yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
-    known, reads = {each.obj.key: each for each in declared}, dict[str, Sequence[Dependency]]()
     # Otherwise, what is missing may be in a document that became no object.
     names = defaultdict[str, list[str]](list)
     for key in known if is_whole else ():

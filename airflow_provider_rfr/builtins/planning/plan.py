@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.reasons import Reason
+from airflow_provider_rfr.builtins.reasons import Reason, Why
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
@@ -251,7 +251,7 @@ def exit_code(plan: Plan) -> int:
 
 def summary(plan: Plan) -> dict[str, int]:
     """Counts, for the last line and for scripts."""
-    verbs = [each.how for each in plan.steps]
+    verbs, why = [each.how for each in plan.steps], [each.why for found in plan.blocked for each in found.problems]
     return {
         "add": sum(how in _ADDS for how in verbs),
         "change": sum(how not in _NO_CHANGES for how in verbs),
@@ -260,7 +260,7 @@ def summary(plan: Plan) -> dict[str, int]:
         "blocked": len(plan.blocked),
         "drift": len(plan.drift),
         "unchanged": plan.unchanged,
-        "data_loss": sum(len(each.losses) for each in plan.steps),
+        "data_loss": sum(len(each.losses) for each in plan.steps) + sum(map(why.count, (Why.WOULD_LOSE, Why.KEPT))),
     }
 
 

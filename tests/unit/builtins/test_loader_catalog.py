@@ -29,6 +29,8 @@ def without_lines(found: list[str]) -> list[str]:
 def test_a_name_is_unique_over_all_kinds_and_cases(tmp_path: Path) -> None:
     text = catalog(T, view("SELECT 1 AS a", "id: 00000000-0000-4000-8000-000000000000", name="OPS.T"))
     assert problems(tmp_path, text) == [":6: OPS.T: the name is taken by a table: :1"]
+    twice = catalog(T, T.replace("name: ops.t", "name: OPS.T"))
+    assert problems(tmp_path, twice) == [":6: OPS.T: the name is taken by a table: :1"], "of both its id is made"
 
 
 def test_an_id_is_unique_and_an_old_name_given_away_asks_for_another_one(tmp_path: Path) -> None:

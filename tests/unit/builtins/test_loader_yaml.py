@@ -56,9 +56,9 @@ TABLE = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}]\n"
         (TABLE + "comment: 'no end\n", ":5: found unexpected end of stream"),
         (TABLE + "comment: a: b\n", ":4: mapping values are not allowed in this context"),
         (TABLE + "comment: \x07\n", ":4: the character '\\x07' is not allowed"),
-        ("- a\n- b\n", ":1: the document: Input should be an object"),
-        ("just words\n", ":1: the document: Input should be an object"),
-        ("42\n", ":1: the document: Input should be an object"),
+        ("- a\n- b\n", ":1: the document is not a mapping; write each object on its own, --- between two"),
+        ("just words\n", ":1: the document is not a mapping; write each object on its own, --- between two"),
+        ("42\n", ":1: the document is not a mapping; write each object on its own, --- between two"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:

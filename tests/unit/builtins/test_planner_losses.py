@@ -116,6 +116,7 @@ def test_nothing_is_done_before_the_loss_is_accepted_and_both_ways_are_said(loss
         f"{loss.name}"
     )
     assert problem in render(found)
+    assert summary(found)["data_loss"] == 1, "what nobody has accepted yet counts, too"
 
 
 @every

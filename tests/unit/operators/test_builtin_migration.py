@@ -130,6 +130,13 @@ def test_objects_that_are_not_there_are_named(lake: Lake, tmp_path: Path) -> Non
         operate(tmp_path / "nowhere", "plan")
 
 
+def test_what_no_retry_helps_is_final_also_before_the_first_sink(lake: Lake, objects: Path) -> None:
+    with pytest.raises(AirflowFailException, match="sinks: ops.other is not a declared sink"):
+        export(objects, "ops.other")
+    with pytest.raises(AirflowFailException, match="missing does not exist; name a YAML file, or a folder of them"):
+        export(objects / "missing")
+
+
 def test_a_sink_that_is_asked_to_stop_ends_after_its_batch_and_goes_on_behind_it(
     lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +199,7 @@ def test_sinks_send_what_came_since_the_last_run(
         assert export(objects)["ops.runs_out"]["rows"] == 0
     sent = [row["id"] for request in receiver.requests for row in request.json["rows"]]
     assert sorted(sent) == [1, 2, 3]
-    with pytest.raises(ConfigurationError, match="declared: ops.runs_out"):
+    with pytest.raises(AirflowFailException, match="declared: ops.runs_out"):
         export(objects, "ops.nothing")
 
 
