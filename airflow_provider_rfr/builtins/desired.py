@@ -237,8 +237,7 @@ class Resolver:
         if known is None:
             return self._live.objects.get(obj.key)
         at_home, before, now = self._live.objects.get(known.key), relation(known.kind), relation(obj.kind)
-        begun = obj.id in self._live.unfinished
-        ours = [each for each in self._live.by_marker.get(obj.id, ()) if begun or not is_retired(each.name)]
+        ours = self._live.by_marker.get(obj.id, ())
         named = [each for key in (known.key, obj.key) for each in ours if each.key == key]
         fitting = [each for each in named if each.kind is now]
         recorded = [each for each in ours if each.kind is before]

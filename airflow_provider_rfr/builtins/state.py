@@ -211,8 +211,8 @@ class UserView(Named):
 
 @dataclass(frozen=True)
 class ActualState:
-    """The catalog: everything in it, also of users, and retired tables, by name as it is compared; and ids of objects
-    that a deploy which did not finish began to change."""
+    """What is in the catalog, also of users, and what unfinished deploys retired, by name as it is compared; and ids of
+    the objects that those began to change."""
 
     objects: Mapping[str, LiveObject] = field(default_factory=dict)
     user_views: tuple[UserView, ...] = ()

@@ -172,8 +172,7 @@ def _declared(record: RecordedObject) -> dict[str, str]:
 
 class TableStep(Mechanism):
     def table(self) -> MigratedTable:
-        found = self.work.table(self.name)
-        if found is None:
+        if (found := self.work.table(self.name)) is None:
             raise self.refused("it is gone from the catalog")
         return found
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
-from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
+from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, is_retired, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
 from airflow_provider_rfr.exceptions import QueryError
@@ -20,7 +20,7 @@ from airflow_provider_rfr.lake.inventory import TableEntry, ViewEntry, list_tabl
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.sinks.registry import sink_states
-from airflow_provider_rfr.store.deploys import Entry, JournalStep, begun_steps, read_registry, touched
+from airflow_provider_rfr.store.deploys import Entry, JournalStep, begun_steps, read_registry, touched, unfinished_ids
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease
 
@@ -41,10 +41,13 @@ def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[Reg
     with store.read() as connection:
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
-    tables, views = list_tables(catalog), list_views(catalog)
-    entries: tuple[TableEntry | ViewEntry, ...] = (*views, *tables)
+        left = {each[:8] for each in unfinished_ids(connection, project)}
+    views = list_views(catalog)
+    entries: tuple[TableEntry | ViewEntry, ...] = (*views, *list_tables(catalog))
+    # What a finished deploy retired is garbage: the object may be another table by now.
+    there = (each for each in entries if not is_retired(each.name) or each.name[-8:] in left)
     # Where a table and a view have one name, the table counts.
-    found = {each.key: each for each in (_live(entry, recorded) for entry in entries)}
+    found = {each.key: each for each in (_live(entry, recorded) for entry in there)}
     # Of a source, too, a user's star shows all columns.
     columns = {each.name.casefold(): tuple(one.name for one in each.columns) for each in entries}
     users = tuple(_user_view(each, catalog.name, columns) for each in views if _marker_of(each.properties) is None)

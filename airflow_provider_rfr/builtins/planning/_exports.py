@@ -74,8 +74,7 @@ def decide_exports(
     dependents, steps, blocked = list[Dependent](), list[Step](), list[Finding]()
     found = _sinks(decisions, states.recorded, removed)
     for state, moved in sorted(found, key=lambda each: (each[0].name.casefold(), str(each[0].uuid))):
-        source = decisions.get(state.source)
-        if source is None:
+        if (source := decisions.get(state.source)) is None:
             continue
         how = source.how or (Action.RENAME if source.renamed else None)
         why, since = _replaced(source, how, states.recorded.revision)

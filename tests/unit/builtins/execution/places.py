@@ -118,7 +118,10 @@ class DuckEngine:
 
     def _show_others(self, connection: duckdb.DuckDBPyConnection, known: Iterable[str]) -> None:
         """The catalog's own tables and users' views, as far as they can be read."""
-        for name, rows in self._inputs(" ".join(self.tables() - {*known}), {}):
+        others = self.tables() - {*known}
+        for name, rows in self._inputs(" ".join(others), {}):
+            if name not in others:
+                continue  # the beginning of a retired table's name
             connection.register("rows_of", rows)
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
             connection.execute(f"CREATE TABLE IF NOT EXISTS {name} AS SELECT * FROM rows_of LIMIT 0")

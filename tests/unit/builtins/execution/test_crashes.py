@@ -116,6 +116,33 @@ def test_names_that_go_round_in_a_circle_converge_after_any_crash(tmp_path: Path
             assert place.plan(wanted).steps == () and place.tables() == ["ops.a", "ops.b"]
 
 
+@pytest.mark.parametrize("given_up", [False, True], ids=["goes on", "is given up"])
+def test_a_table_that_becomes_a_view_for_the_second_time_converges_after_any_crash(
+    tmp_path: Path, given_up: bool
+) -> None:
+    """The table that was retired the first time, with other rows, waits for its deletion beside it."""
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    base, accepted = table("ops.base", "id int"), {"accept_data_loss": frozenset({"ops.x"})}
+    stored, shown = table("ops.x", "id int"), view("ops.x", "SELECT id FROM ops.base")
+    place.deploy(spec("1.0", base, stored))
+    place.append("ops.x", {"id": 1})
+    place.deploy(spec("2.0", base, shown), **accepted)
+    place.deploy(spec("3.0", base, stored))
+    place.append("ops.x", {"id": 3})
+    wanted = spec("4.0", base, shown)
+    worlds.record(place, lambda: place.deploy(wanted, **accepted))
+    place.close()
+    for number in range(len(worlds.names)):
+        with died(worlds, number) as place:
+            finished = place.plan(wanted, **accepted).steps == ()
+            later = spec("5.0", base, stored) if given_up else wanted
+            place.deploy(later, **accepted)
+            assert place.plan(later).steps == ()
+            if given_up:
+                assert place.rows("ops.x") in ([{"id": 3}], [] if finished else None)
+
+
 BEFORE = table("ops.t", "a int", "b int")
 SWAPPED = table("ops.t", "a int < b", "b int < a")
 OTHER_TYPES = table("ops.t", "a int", "b string")
