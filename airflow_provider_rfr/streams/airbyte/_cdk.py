@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, partial, wraps
 from importlib.metadata import version
+from itertools import chain, repeat
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import requests
 
@@ -47,6 +48,9 @@ def cdk_version() -> str:
     if problem:
         raise ConfigurationError("source.manifest", problem, _MISSING)
     from airbyte_cdk.sources.declarative.extractors import dpath_extractor
+    from airbyte_cdk.sources.declarative.requesters import http_requester
+    from airbyte_cdk.sources.declarative.retrievers import simple_retriever
+    from airbyte_cdk.utils.mapping_helpers import combine_mappings
 
     redact_logs()
     _guard_sessions()
@@ -56,6 +60,11 @@ def cdk_version() -> str:
         if getattr(module, "time", None) is time:
             module.time = _Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
     dpath_extractor.dpath = _PlainPaths(dpath_extractor.dpath)
+    for module in (http_requester, simple_retriever):
+        # Eight times for each request, mostly of nothing.
+        module.combine_mappings = lambda found, *more, **named: (
+            combine_mappings(found, *more, **named) if any(found) else {}
+        )
     return version("airbyte-cdk")
 
 
@@ -90,7 +99,33 @@ def _guard_sessions() -> None:
             guard(self._session)
 
     HttpClient.__init__ = guarded
+    HttpClient._send_with_retry = _repeating_only_failures(HttpClient._send_with_retry)
     token.requests = abstract_oauth.requests = _Requests()
+
+
+def _repeating_only_failures(original: Callable[..., requests.Response]) -> Callable[..., requests.Response]:
+    """The CDK decorates each request anew for repeating it: here only where the first attempt has to be repeated."""
+    from airbyte_cdk.sources.streams.http.exceptions import BaseBackoffException
+    from airbyte_cdk.sources.streams.http.rate_limiting import TRANSIENT_EXCEPTIONS
+
+    @wraps(original)
+    def send(self: Any, *arguments: Any, **options: Any) -> requests.Response:
+        if current_work() is None:
+            return original(self, *arguments, **options)
+        try:
+            return self._send(*arguments, **options)  # type: ignore[no-any-return]  # the CDK may be missing
+        except (BaseBackoffException, *TRANSIENT_EXCEPTIONS) as error:
+            attempts = chain([partial(_fail, error)], repeat(self._send))
+        # A copy, because other threads send with the same one.
+        repeating = copy.copy(self)
+        repeating._send = lambda *given, **named: next(attempts)(*given, **named)
+        return original(repeating, *arguments, **options)
+
+    return send
+
+
+def _fail(error: Exception, *arguments: Any, **options: Any) -> NoReturn:
+    raise error
 
 
 def _guard_paging() -> None:

@@ -48,6 +48,11 @@ class Parts:
 #: Who has the name, and what it is: a type, or a condition.
 PRIVATE: dict[str, tuple[Callable[[Parts], Any], Callable[[Any], bool]]] = {
     "_session": (lambda parts: parts.client, lambda value: isinstance(value, requests.Session)),
+    "_send_with_retry": (
+        lambda parts: parts.client,
+        lambda value: "self._send" in inspect.getsource(inspect.unwrap(value)),
+    ),
+    "_send": (lambda parts: parts.client, lambda value: next(iter(inspect.signature(value).parameters)) == "request"),
     "_message_repository": (lambda parts: parts.source, lambda value: isinstance(value, _cdk._LoggedMessages)),
     "_constructor": (lambda parts: parts.source, lambda value: callable(value.create_component)),
     "_disable_cache": (lambda parts: parts.source._constructor, lambda value: value is True),
@@ -120,12 +125,18 @@ def test_every_name_that_is_imported_from_the_cdk_is_there() -> None:
 def test_authenticators_and_components_go_through_the_names_that_are_replaced() -> None:
     from airbyte_cdk.sources.declarative.auth import token
     from airbyte_cdk.sources.declarative.parsers import custom_code_compiler as compiler
+    from airbyte_cdk.sources.declarative.requesters import http_requester
+    from airbyte_cdk.sources.declarative.retrievers import simple_retriever
     from airbyte_cdk.sources.streams.http.requests_native_auth import abstract_oauth
 
     _cdk.cdk_version()
     for module in (token, abstract_oauth):
         assert isinstance(module.requests, _cdk._Requests)
         assert "requests." in inspect.getsource(module)
+    for module in (http_requester, simple_retriever):
+        assert module.combine_mappings([{}, None, ""]) == {}
+        assert module.combine_mappings([{"a": 1}, {"b": 2}]) == {"a": 1, "b": 2}
+        assert " combine_mappings(" in inspect.getsource(module)
     names = (compiler.COMPONENTS_MODULE_NAME, compiler.SDM_COMPONENTS_MODULE_NAME)
     assert names == ("components", "source_declarative_manifest.components")
     expected = ["components_py_text", "checksums"]

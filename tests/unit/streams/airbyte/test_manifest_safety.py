@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import requests
 from manifest_api import KEY, Api, needs_cdk, rows, shop_with
 
 from airflow_provider_rfr.exceptions import (
@@ -430,6 +431,49 @@ def test_a_wait_before_another_try_ends_when_the_reader_is_stopped(
     with pytest.raises(ReadInterrupted):
         stream.read_page({}, None)
     assert len(api.asked) == 1
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2, 3])
+def test_a_request_is_repeated_as_often_as_the_manifest_says(api: Api, failures: int) -> None:
+    answers, usual = iter([(503, {"error": "later"})] * failures), api.answer
+    api.answer = lambda path, query, url: next(answers, None) or usual(path, query, url)
+    manifest = shop_with("customers")
+    manifest["definitions"]["requester"]["error_handler"] = {
+        "type": "DefaultErrorHandler",
+        "max_retries": 2,
+        "backoff_strategies": [{"type": "ConstantBackoffStrategy", "backoff_time_in_seconds": 0.01}],
+    }
+    stream = load_stream(api.source(manifest), "customers")
+    bound(stream)
+    if failures < 3:
+        assert len(stream.read_page({}, None).records) > 0
+        assert len(api.asked) == failures + 1
+    else:
+        with pytest.raises(SourceError, match="Exhausted available request attempts"):
+            stream.read_page({}, None)
+        assert len(api.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"params": {"a": "1 2", "b": ["x", "y"]}, "headers": {"Accept": "text/csv", "User-Agent": None}},
+        {"method": "post", "json": {"a": [1]}},
+        {"method": "POST", "data": {"a": "ü"}, "auth": ("user", "word")},
+        {"url": "http://example.com/a b?c=d", "cookies": {"e": "f"}},
+    ],
+)
+@pytest.mark.parametrize("own", [{}, {"auth": ("other", "word")}, {"params": {"z": "1"}}, {"headers": {"X-Key": "k"}}])
+def test_a_request_is_prepared_as_by_any_session(given: dict[str, Any], own: dict[str, Any]) -> None:
+    request = requests.Request(**{"method": "GET", "url": "http://example.com/", **given})
+    plain, guarded = requests.Session(), _guard.guard(requests.Session())
+    for session in (plain, guarded):
+        session.trust_env = False
+        for name, value in own.items():
+            setattr(session, name, value)
+    expected, found = plain.prepare_request(request), guarded.prepare_request(request)
+    for name in ("method", "url", "headers", "body"):
+        assert getattr(found, name) == getattr(expected, name)
 
 
 def test_pages_of_parents_are_not_kept(api: Api) -> None:
