@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, partial, wraps
+from functools import cache, cached_property, wraps
 from importlib.metadata import version
-from itertools import chain, repeat
 from types import SimpleNamespace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import requests
 
@@ -115,17 +114,19 @@ def _repeating_only_failures(original: Callable[..., requests.Response]) -> Call
         try:
             return self._send(*arguments, **options)  # type: ignore[no-any-return]  # the CDK may be missing
         except (BaseBackoffException, *TRANSIENT_EXCEPTIONS) as error:
-            attempts = chain([partial(_fail, error)], repeat(self._send))
+            failed = [error]
+
+        def attempt(*given: Any, **named: Any) -> requests.Response:
+            if failed:
+                raise failed.pop()
+            return self._send(*given, **named)  # type: ignore[no-any-return]  # the CDK may be missing
+
         # A copy, because other threads send with the same one.
         repeating = copy.copy(self)
-        repeating._send = lambda *given, **named: next(attempts)(*given, **named)
+        repeating._send = attempt
         return original(repeating, *arguments, **options)
 
     return send
-
-
-def _fail(error: Exception, *arguments: Any, **options: Any) -> NoReturn:
-    raise error
 
 
 def _guard_paging() -> None:
