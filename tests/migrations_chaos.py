@@ -41,6 +41,7 @@ from tests.releases import Author, Release, Table, registered, write
 PROJECT = "ops"
 HANGS_AFTER = 600.0
 CALM_ATTEMPTS = 3
+OVERTAKEN = "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS"
 STEPS = "SELECT count(*) + count(ended_at) FROM rfr_builtin_steps"
 
 
@@ -119,11 +120,21 @@ def read(folder: Path) -> None:
             reads, bad = 0, []
         for name in _whole_views(deploy):
             try:
-                deploy.sql(f"SELECT * FROM {name}")
+                _read_whole(deploy, name)
             except Exception as error:
                 bad.append(f"{name}: {str(error)[:300]}")
             reads += 1
         time.sleep(0.2)
+
+
+def _read_whole(deploy: Deploy, name: str) -> None:
+    try:
+        deploy.sql(f"SELECT * FROM {name}")
+    except Exception as error:
+        if OVERTAKEN not in str(error):
+            raise
+        # Spark refuses a query of its own that a commit overtook; the view is as readable as ever.
+        deploy.sql(f"SELECT * FROM {name}")
 
 
 def _whole_views(deploy: Deploy) -> list[str]:
