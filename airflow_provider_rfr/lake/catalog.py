@@ -8,12 +8,14 @@ refresh does not need.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog as Catalog  # the rooms above know catalogs by this module
@@ -29,7 +31,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
@@ -109,9 +111,12 @@ def open_catalog(settings: LakeSettings) -> Catalog:
                 f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",
                 "see PyIceberg's catalog properties: type, uri, warehouse",
             ) from None
-    # On the instance: a subclass for each type of catalog would have to be kept in step with PyIceberg's.
-    for name in _METHODS & set(dir(catalog)):
-        setattr(catalog, name, _translated(settings)(getattr(catalog, name)))
+    catalog.__class__ = _translating(type(catalog))
+    catalog._lake_settings = settings  # type: ignore[attr-defined]
+    if isinstance(engine := getattr(catalog, "engine", None), Engine):
+        # At once, not when the garbage collector comes: who reads a status again and again would use up all connections
+        # that the database has. So nothing here may make the catalog refer to itself.
+        weakref.finalize(catalog, engine.dispose)
     return catalog
 
 
@@ -218,6 +223,21 @@ def _catalog_type(properties: Mapping[str, str]) -> str:
         return properties["type"].lower()
     uri = properties.get("uri", "")
     return "rest" if uri.startswith("http") else "sql" if uri.startswith(("sqlite", "postgresql", "mysql")) else ""
+
+
+@functools.cache
+def _translating(kind: type[Catalog]) -> type[Catalog]:
+    """The type of catalog whose methods raise :class:`CatalogError`."""
+
+    def translating(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with _translated(self._lake_settings):
+                return method(self, *args, **kwargs)
+
+        return call
+
+    return type(kind.__name__, (kind,), {name: translating(getattr(kind, name)) for name in _METHODS & set(dir(kind))})
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from pathlib import Path
 
@@ -82,6 +83,19 @@ def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(t
     (tmp_path / "catalog.db").mkdir()
     with pytest.raises(CatalogError, match=rf"\(sqlite:///{tmp_path}/catalog.db\).*unable to open database file"):
         load_table(catalog, "raw.none")
+
+
+def test_a_catalog_that_nobody_holds_has_no_connection_left(tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        catalog = open_catalog(sqlite(tmp_path))
+        assert load_table(catalog, "raw.none") is None
+        engine = catalog.engine  # type: ignore[attr-defined]
+        assert engine.pool.checkedin() == 1
+        del catalog
+        assert engine.pool.checkedin() == 0
+    finally:
+        gc.enable()
 
 
 def test_what_is_not_the_catalogs_client_stays_what_it_is(tmp_path: Path) -> None:
