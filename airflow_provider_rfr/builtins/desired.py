@@ -25,9 +25,9 @@ from airflow_provider_rfr.builtins.spec import (
     CatalogSpec,
     Dependency,
     Kind,
-    is_retired,
     namespace_of,
     present_names,
+    retired_by,
 )
 from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
@@ -154,7 +154,7 @@ def _declared(
     spec: CatalogSpec, recorded: RegistryState, live: ActualState
 ) -> Iterator[tuple[BuiltinObject, str | None]]:
     """The declared objects; for each with ``per_instance`` those of its instances, with their instances' ids."""
-    made = {each.marker: each.name for each in live.objects.values() if each.marker and not is_retired(each.name)}
+    made = {each.marker: each.name for each in live.objects.values() if each.marker and retired_by(each.name) is None}
     taken = {*live.objects, *(each.key for each in (*spec.objects, *recorded.objects, *live.user_views))}
     for obj in spec.objects:
         if obj.per_instance is None:

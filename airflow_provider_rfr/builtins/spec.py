@@ -14,7 +14,7 @@ from airflow_provider_rfr.lake.types import is_plain
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
 _NAMESPACE: Final = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
-RETIRED: Final = "__g"
+_RETIRED: Final = re.compile(r"__g([0-9a-f]{8})$", re.IGNORECASE)
 """Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
 _MOST_COMPARED: Final = 500
 LONGEST_PART: Final = 100
@@ -188,8 +188,15 @@ def namespace_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def is_retired(name: str) -> bool:
-    return re.search(rf"{RETIRED}[0-9a-f]{{8}}$", name, re.IGNORECASE) is not None
+def retired_name(name: str, deploy_id: str) -> str:
+    """The name that a deploy gives to a table which it puts aside."""
+    return f"{name}__g{deploy_id[:8]}"
+
+
+def retired_by(name: str) -> str | None:
+    """How the id of the deploy begins that put the table aside; None: nobody did."""
+    found = _RETIRED.search(name)
+    return found[1].lower() if found else None
 
 
 def name_problem(name: str) -> str | None:
@@ -202,7 +209,7 @@ def name_problem(name: str) -> str | None:
             return f"{name!r} is not a name: its parts are letters, digits and underscores, and begin with no digit"
         if len(part) > LONGEST_PART:
             return f"{part[:20]}... is longer than {LONGEST_PART} characters"
-    if is_retired(name):
+    if retired_by(name) is not None:
         return f"{name!r} ends like the tables that a deploy puts aside"
     return None
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from airflow_provider_rfr.exceptions import CatalogError
 from airflow_provider_rfr.hooks.commits import CommitsReader, Position
 from airflow_provider_rfr.hooks.common import quiet_masking
 from airflow_provider_rfr.hooks.lake import LakeHook
+
+log = logging.getLogger(__name__)
 
 _SEEN = "rfr_commit_seen"
 
@@ -54,14 +59,15 @@ class CommitTrigger(BaseEventTrigger):
                 case []:
                     known = True
         while True:
-            reader = await _reader(self.lake_conn_id)
-            if not known:
-                known, seen = True, await asyncio.to_thread(reader.position, self.table)
-                await self._remember(seen)
-            for position, commit in await asyncio.to_thread(reader.commits, self.table, seen):
-                yield TriggerEvent(commit)
-                seen = position
-                await self._remember(seen)
+            with _until_it_answers(self.poll_interval):
+                reader = await _reader(self.lake_conn_id)
+                if not known:
+                    known, seen = True, await asyncio.to_thread(reader.position, self.table)
+                    await self._remember(seen)
+                for position, commit in await asyncio.to_thread(reader.commits, self.table, seen):
+                    yield TriggerEvent(commit)
+                    seen = position
+                    await self._remember(seen)
             await asyncio.sleep(self.poll_interval)
 
     async def _remember(self, position: Position | None) -> None:
@@ -93,12 +99,22 @@ class CommitReachedTrigger(BaseTrigger):
         """The newest commit by table."""
         after = datetime.fromisoformat(self.after)
         while True:
-            reader = await _reader(self.lake_conn_id)
-            found: Mapping[str, Any] | None = await asyncio.to_thread(reader.newest_after, self.tables, after)
-            if found is not None:
-                yield TriggerEvent({"commits": dict(found)})
-                return
+            with _until_it_answers(self.poll_interval):
+                reader = await _reader(self.lake_conn_id)
+                found: Mapping[str, Any] | None = await asyncio.to_thread(reader.newest_after, self.tables, after)
+                if found is not None:
+                    yield TriggerEvent({"commits": dict(found)})
+                    return
             await asyncio.sleep(self.poll_interval)
+
+
+@contextmanager
+def _until_it_answers(poll_interval: float) -> Iterator[None]:
+    """A catalog that does not answer once ends no wait of hours."""
+    try:
+        yield
+    except CatalogError as error:
+        log.warning("%s; checked again in %g s", error, poll_interval)
 
 
 async def _reader(lake_conn_id: str) -> CommitsReader:

@@ -21,7 +21,7 @@ from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, Replac
 from airflow_provider_rfr.builtins.execution.observe import entry_of, fence, observe
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind
+from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind, retired_name
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     ConfigurationError,
@@ -197,7 +197,7 @@ def _run(work: Work, step: Step) -> None:
         deploys.start_step(connection, work.deploy_id, step.seq, token=work.lease.token, now=now)
         if "keep_days" in step.details:
             # Garbage is queued before it exists: a crash in between must not leave a table that nothing ever collects.
-            until, name = now + int(step.details["keep_days"]) * _DAY, work.retired_name(step.name)
+            until, name = now + int(step.details["keep_days"]) * _DAY, retired_name(step.name, work.deploy_id)
             left = deploys.Garbage(name, str(step.uuid), work.deploy_id, step.reason, until)
             deploys.queue(connection, work.plan.project, left, now=now)
 

@@ -21,7 +21,7 @@ from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.execution.refresh import files_family, inputs_summary
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
-from airflow_provider_rfr.builtins.spec import RETIRED, STORED, CatalogSpec, Kind
+from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind, retired_name
 from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, DEPLOY, MARKER, STEP, TOKEN, RecordedObject
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog
@@ -60,10 +60,6 @@ class Work:
         """What the registry is going to hold, by id."""
         kept = (each for each in self.recorded.objects if each.uuid not in self.plan.forgotten)
         return {each.uuid: each for each in (*kept, *self.plan.records)}
-
-    def retired_name(self, name: str) -> str:
-        """The name that this deploy gives to a table which it retires."""
-        return f"{name}{RETIRED}{self.deploy_id[:8]}"
 
     def table(self, name: str) -> MigratedTable | None:
         """A table as it is now; refused if another deploy took over, and has marked it."""
@@ -319,14 +315,14 @@ class RetireTable(TableStep):
     """Rename the table out of the way, to be collected; its properties stay."""
 
     def probe(self) -> bool:
-        retired = self.work.table(self.work.retired_name(self.name))
+        retired = self.work.table(retired_name(self.name, self.work.deploy_id))
         if retired is not None and self.is_ours(retired.properties):
             return True
         table = self.work.table(self.name)
         return table is None or self.is_done(table.properties)
 
     def do(self) -> None:
-        self.table().rename(self.work.retired_name(self.name))
+        self.table().rename(retired_name(self.name, self.work.deploy_id))
 
 
 def _listed_objects(work: Work) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
-from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, is_retired, namespace_of
+from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of, retired_by
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
 from airflow_provider_rfr.exceptions import QueryError
@@ -41,11 +41,12 @@ def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[Reg
     with store.read() as connection:
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
-        left = {each[:8] for each in unfinished_ids(connection, project)}
+        left = unfinished_ids(connection, project)
     views = list_views(catalog)
     entries: tuple[TableEntry | ViewEntry, ...] = (*views, *list_tables(catalog))
     # What a finished deploy retired is garbage: the object may be another table by now.
-    there = (each for each in entries if not is_retired(each.name) or each.name[-8:] in left)
+    aside = ((each, retired_by(each.name)) for each in entries)
+    there = (each for each, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
     # Where a table and a view have one name, the table counts.
     found = {each.key: each for each in (_live(entry, recorded) for entry in there)}
     # Of a source, too, a user's star shows all columns.

@@ -148,8 +148,9 @@ class Decision:
 
     def lose(self, losses: Mapping[str, str], accepted: Set[str]) -> None:
         """Note what would be lost (names to accept, and what they stand for), and what stops that."""
+        reason = self.desired.keep_reason
         for name, what in losses.items():
-            if (reason := self.desired.keep_reason) is not None:
+            if reason is not None:
                 self.problems.append(because(Why.KEPT, what, reason))
             elif name.casefold() not in accepted:
                 self.problems.append(because(Why.WOULD_LOSE, what, name, name))

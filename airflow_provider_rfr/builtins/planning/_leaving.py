@@ -15,7 +15,7 @@ from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
 from airflow_provider_rfr.builtins.planning._origin import whose
 from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, Kind, is_retired
+from airflow_provider_rfr.builtins.spec import STORED, Kind, retired_by
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject
 
 
@@ -77,7 +77,7 @@ class Removals:
         used = {(each.uuid, each.live.key) for each in wanted if each.live is not None}
         used |= {(identity, step.name.casefold()) for identity, step in self.steps.items()}
         made = ((identity, each) for identity in live.unfinished for each in live.by_marker.get(identity, ()))
-        left = [each for each in made if not is_retired(each[1].name) and (each[0], each[1].key) not in used]
+        left = [each for each in made if retired_by(each[1].name) is None and (each[0], each[1].key) not in used]
         # What leftovers read is not recorded; views may read tables.
         return sorted(left, key=lambda each: (each[1].kind is Kind.TABLE, each[1].key))
 
@@ -118,7 +118,7 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
     was, named = relation(known.kind), live.objects.get(known.key)
     if was and named and (named.marker in (None, known.uuid) or named.marker not in known_ids):
         return named
-    ours = [each for each in live.by_marker.get(known.uuid, ()) if each.kind is was and not is_retired(each.name)]
+    ours = [each for each in live.by_marker.get(known.uuid, ()) if each.kind is was and retired_by(each.name) is None]
     return ours[0] if len(ours) == 1 else None
 
 

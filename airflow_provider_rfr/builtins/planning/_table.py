@@ -19,7 +19,7 @@ from airflow_provider_rfr.builtins.planning._origin import Origin
 from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, Change, ColumnDiff
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.reasons import Why, because
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
+from airflow_provider_rfr.builtins.spec import Column, Kind, Was
 
 
 def decide_table(decision: Decision, origin: Origin, states: States) -> None:
@@ -136,7 +136,9 @@ class _Change:
         if how is None and decision.differences.keys() - {Why.RENAMED}:
             how = Action.METADATA
         kind = self._desired.kind
-        is_filled = kind in (Kind.MATERIALIZED_VIEW, Kind.SOURCE) and not _appends(self._obj)
+        options = (self._obj.refresh or {}).get("options")
+        appends = isinstance(options, Mapping) and options.get("mode") == "append"
+        is_filled = kind in (Kind.MATERIALIZED_VIEW, Kind.SOURCE) and not appends
         if is_filled and known is not None and known.kind is not kind and known.keep is not False:
             # Rows that nothing can make again are overwritten by a query's result, or by the first refresh.
             self._losses = {self._obj.name: "all rows"}
@@ -145,12 +147,6 @@ class _Change:
         decision.reasons += decision.noticed.values()
         is_new = decision.differences.keys() & {Why.KIND_CHANGED, Why.QUERY_CHANGED, Why.STAR_CHANGED}
         return Action.RECOMPUTE if decision.noticed or is_new else how
-
-
-def _appends(obj: BuiltinObject) -> bool:
-    """Whether a refresh leaves the rows that are there."""
-    options = (obj.refresh or {}).get("options")
-    return isinstance(options, Mapping) and options.get("mode") == "append"
 
 
 def _entry(column: Column, was: Was) -> str:

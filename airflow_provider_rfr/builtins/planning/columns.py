@@ -249,9 +249,10 @@ class ColumnDiff:
 
     def _using(self, name: str, column: Column) -> str | None:
         """The newest ``using`` for what the table has."""
+        source = self.sources.get(name)
         for was in column.was:
             said = (was.name or name).casefold()
-            if (source := self.sources.get(name)) is None:
+            if source is None:
                 meets = was.name is None and was.type is None
             else:
                 # What the column as it is declared would meet, too, is for values that can't be taken as they are.
@@ -300,8 +301,8 @@ class ColumnDiff:
         first = [{"op": "drop", "column": each.name} for name, each in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
         for each in self.changes:
-            kind = {"type": each.after} if each.what is Change.WIDEN else {}
             if each.what in (Change.WIDEN, Change.RELAX) and each.column.casefold() in kept:
+                kind = {"type": each.after} if each.what is Change.WIDEN else {}
                 first.append({"op": each.what.name.lower(), "column": kept[each.column.casefold()].name, **kind})
         for number, (name, column) in enumerate(self.wanted.items()):
             if name not in kept:

@@ -55,7 +55,10 @@ def _entries(plan: Plan) -> Iterator[str]:
     for dependent in plan.dependents:
         nested[dependent.on].append(dependent)
     shown = {(each.uuid, each.name) for each in plan.dependents if each.how in ("rebind", "break")}
-    steps = [each for each in plan.steps if not _is_shown(each, shown)]
+    # A view that is issued again, or broken, is shown below its cause.
+    of_view = (each for each in plan.steps if each.how in (Action.REBIND, Action.MARK_BROKEN))
+    placed = {each.seq for each in of_view if (each.uuid, each.name) in shown}
+    steps = [each for each in plan.steps if each.seq not in placed and each.how not in _OF_DEPENDENTS]
     own = {each.uuid for each in steps}
     # Names are behind indent, sign and kind.
     names = [*map(_name, steps), *(each.name for each in plan.blocked)]
@@ -91,12 +94,6 @@ def _kind(each: Step | Dependent | Finding) -> str:
 
 def _name(each: Step | Dependent) -> str:
     return f"{each.name}  (user)" if each.user else each.name
-
-
-def _is_shown(step: Step, shown: set[tuple[UUID | None, str]]) -> bool:
-    """Whether the entry of a dependent shows it, below the object that is its cause."""
-    of_view = step.how in (Action.REBIND, Action.MARK_BROKEN) and (step.uuid, step.name) in shown
-    return of_view or step.how in _OF_DEPENDENTS
 
 
 def _said(step: Step) -> Iterator[str]:

@@ -63,6 +63,29 @@ async def nothing(trigger: CommitTrigger | CommitReachedTrigger, memory: AssetSt
     await stream.aclose()
 
 
+def test_a_catalog_that_does_not_answer_for_a_while_ends_no_wait(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    file = Path(lake.catalog.properties["uri"].removeprefix("sqlite:///"))
+    reached = CommitReachedTrigger(["raw.orders"], datetime.now(timezone.utc).isoformat(), "lake", 0.01)
+
+    async def wait() -> list[list[dict[str, Any]]]:
+        memory = AssetState()
+        file.rename(file.with_suffix(".away"))
+        file.mkdir()
+        waiting = asyncio.gather(events(reached, 1), events(watcher(memory), 1))
+        while caplog.text.count("unable to open database file; check that it runs") < 4:
+            await asyncio.sleep(0.01)
+        assert memory.kept == {}, "it knows nothing yet"
+        file.rmdir()
+        file.with_suffix(".away").rename(file)
+        while not memory.kept:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(lake.commit, "raw.orders")
+        return list(await waiting)
+
+    reached_with, watched = asyncio.run(wait())
+    assert reached_with[0]["commits"]["raw.orders"] == watched[0]
+
+
 def test_every_commit_after_the_first_look_is_told_once_and_in_order(lake: Lake) -> None:
     lake.commit("raw.orders")
     memory = AssetState()
