@@ -24,10 +24,7 @@ def get_provider_info() -> dict[str, Any]:
         "cli": ["airflow_provider_rfr.cli.definition.get_rfr_commands"],
         "config": _CONFIG,
         # The scheduler refuses links of operators that are not named here.
-        "extra-links": [
-            "airflow_provider_rfr.links.RefreshLink",
-            "airflow_provider_rfr.links.SparkUiLink",
-        ],
+        "extra-links": ["airflow_provider_rfr.links.RefreshLink", "airflow_provider_rfr.links.SparkUiLink"],
         "asset-uris": [{"schemes": ["rfr"], "handler": None}],
         "connection-types": [_API, _LAKE],
     }
@@ -104,8 +101,7 @@ _API: dict[str, Any] = {
             "Test path", "Requested by the test button, below the base URL; any status below 400 passes"
         ),
         "identity_path": _text(
-            "Identity path",
-            "Its answer identifies the upstream; ALTER CONNECTION refuses a change to another one",
+            "Identity path", "Its answer identifies the upstream; ALTER CONNECTION refuses a change to another one"
         ),
     },
 }

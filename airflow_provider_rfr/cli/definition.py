@@ -98,12 +98,7 @@ _ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Cont
 _POLICIES = (
     Arg(("--break-views",), action="append", metavar="NAME", help="A user's view that may break"),
     Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What was changed by hand"),
-    Arg(
-        ("--accept-data-loss",),
-        action="append",
-        metavar="NAME",
-        help="An object or a column that may be lost",
-    ),
+    Arg(("--accept-data-loss",), action="append", metavar="NAME", help="An object or a column that may be lost"),
     Arg(("--adopt",), action="append", metavar="NAME", help="An existing table or view to manage"),
     Arg(("--sink",), action="append", metavar="NAME=CHOICE", help="hold, resume_from_new or resend, if it is emptied"),
     Arg(("--keep-days",), type=int, help="Days for which retired tables are kept"),

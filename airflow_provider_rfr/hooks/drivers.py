@@ -206,9 +206,7 @@ class _KubernetesDriver:
     def __init__(self, address: DriverAddress) -> None:
         self._namespace, _, self._pod = address.driver_id.partition(":")
         try:
-            from airflow.providers.cncf.kubernetes import (  # type: ignore[import-not-found, unused-ignore]
-                kube_client,
-            )
+            from airflow.providers.cncf.kubernetes import kube_client  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
             raise PreflightError(
                 "Kubernetes can't be asked: pip install apache-airflow-providers-cncf-kubernetes, on the triggerer too"

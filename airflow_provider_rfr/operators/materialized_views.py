@@ -74,9 +74,7 @@ class RefreshMaterializedViewOperator(SparkApplicationOperator):
         """
         with final_errors(self.log.error):
             hook = BuiltinsHook(
-                project=self.project,
-                lake_conn_id=self.lake_conn_id,
-                control_store_conn_id=self.control_store_conn_id,
+                project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=self.control_store_conn_id
             )
             names = [self.views] if isinstance(self.views, str) else list(self.views)
             due = hook.due_views(names)

@@ -16,10 +16,7 @@ SCHEMA_VERSION: Final = 1
 METADATA: Final = MetaData()
 
 SETTINGS: Final = Table(
-    "rfr_settings",
-    METADATA,
-    Column("name", String(64), primary_key=True),
-    Column("value", Text, nullable=False),
+    "rfr_settings", METADATA, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False)
 )
 
 # An endpoint is one trigger of one block at one table.
