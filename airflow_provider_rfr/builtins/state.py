@@ -102,8 +102,7 @@ def was_mark(base: int, columns: Iterable[Column]) -> str:
 def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
     """The names that each column had, as an unfinished deploy of this revision was told; None: there was none."""
     at, _, names = properties.get(WAS, "").partition("/")
-    found: Mapping[str, Sequence[str]] | None = orjson.loads(names) if at == str(base) else None
-    return found
+    return orjson.loads(names) if at == str(base) else None
 
 
 @dataclass(frozen=True, slots=True)

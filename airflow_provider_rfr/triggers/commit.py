@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -101,9 +101,8 @@ class CommitReachedTrigger(BaseTrigger):
         while True:
             with _until_it_answers(self.poll_interval):
                 reader = await _reader(self.lake_conn_id)
-                found: Mapping[str, Any] | None = await asyncio.to_thread(reader.newest_after, self.tables, after)
-                if found is not None:
-                    yield TriggerEvent({"commits": dict(found)})
+                if (found := await asyncio.to_thread(reader.newest_after, self.tables, after)) is not None:
+                    yield TriggerEvent({"commits": found})
                     return
             await asyncio.sleep(self.poll_interval)
 
