@@ -16,19 +16,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema, index_by_id, index_by_name
-from pyiceberg.types import (
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-)
 
 from airflow_provider_rfr.exceptions import SchemaEvolutionError
 from airflow_provider_rfr.lake.schemas import (
@@ -69,9 +58,9 @@ class _SchemaChange:
 
     kind: _ChangeKind
     path: _Path
-    type: IcebergType
+    type: iceberg.IcebergType
     doc: str | None = None
-    old: IcebergType | None = None
+    old: iceberg.IcebergType | None = None
     required: bool = False
 
     def __str__(self) -> str:
@@ -108,12 +97,12 @@ class _Findings:
     pinned: Mapping[int, str] | None
     changes: list[_SchemaChange] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    stale: dict[_Path, NestedField] = field(default_factory=dict)
+    stale: dict[_Path, iceberg.NestedField] = field(default_factory=dict)
 
     def reject(self, path: _Path, problem: str) -> None:
         self.problems.append(f"{'.'.join(path)}: {problem}")
 
-    def drop(self, change: _SchemaChange, column: NestedField, problem: str) -> None:
+    def drop(self, change: _SchemaChange, column: iceberg.NestedField, problem: str) -> None:
         """Add a change that drops the table's column; or the problem, if the column is still needed."""
         if self.pinned is None:
             self.reject(change.path, problem)
@@ -213,7 +202,7 @@ def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | N
     replaced = {change.path for change in plan.changes if change.kind is _ChangeKind.REPLACE}
     for parent in sorted({path[:-1] for path in replaced}):
         struct = before.find_type(".".join(parent)) if parent else before.as_struct()
-        assert isinstance(struct, StructType)
+        assert isinstance(struct, iceberg.StructType)
         names = [each.name for each in struct.fields if (*parent, each.name) not in dropped]
         for after, name in zip([None, *names], names, strict=False):
             if (*parent, name) in replaced:
@@ -221,7 +210,7 @@ def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | N
 
 
 def _columns(
-    current: Sequence[NestedField], wanted: Iterable[pa.Field], path: _Path, findings: _Findings
+    current: Sequence[iceberg.NestedField], wanted: Iterable[pa.Field], path: _Path, findings: _Findings
 ) -> Iterator[pa.Field]:
     """The fields to read rows as; changes and problems are added to the findings."""
     known = {column.name: column for column in current}
@@ -231,7 +220,7 @@ def _columns(
             new = iceberg_type(column.type)
             findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, new, column_doc(column)))
             yield column
-        elif findings.inferred and present.doc == JSON_TEXT_DOC and isinstance(present.field_type, StringType):
+        elif findings.inferred and present.doc == JSON_TEXT_DOC and isinstance(present.field_type, iceberg.StringType):
             yield json_text_field(column.name)
         elif (found := _typed(present.field_type, column, place, findings)) is not None:
             yield found
@@ -244,25 +233,25 @@ def _columns(
     findings.stale.update({(*path, name): column for name, column in known.items()})
 
 
-def _typed(current: IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:
+def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:
     """The field to read rows as, where the type stays or widens; else None."""
-    if isinstance(current, StructType) and pa.types.is_struct(wanted.type):
+    if isinstance(current, iceberg.StructType) and pa.types.is_struct(wanted.type):
         fields = list(_columns(current.fields, list(wanted.type), path, findings))
         return wanted.with_type(pa.struct(fields))
-    if isinstance(current, ListType) and pa.types.is_list(wanted.type):
+    if isinstance(current, iceberg.ListType) and pa.types.is_list(wanted.type):
         element = _typed(current.element_type, wanted.type.value_field, (*path, "element"), findings)
         return None if element is None else wanted.with_type(pa.list_(element))
     new = iceberg_type(wanted.type)
     if new == current:
         return wanted
     # The table's own type, where that holds every value of the wanted one.
-    if isinstance(current, DoubleType) and wanted.type in (pa.int64(), pa.int32(), pa.float32()):
+    if isinstance(current, iceberg.DoubleType) and wanted.type in (pa.int64(), pa.int32(), pa.float32()):
         return wanted.with_type(pa.float64())
-    if isinstance(current, LongType) and wanted.type == pa.int32():
+    if isinstance(current, iceberg.LongType) and wanted.type == pa.int32():
         return wanted.with_type(pa.int64())
-    if isinstance(current, DecimalType) and _widens(new, current):
+    if isinstance(current, iceberg.DecimalType) and _widens(new, current):
         return wanted.with_type(pa.decimal128(current.precision, current.scale))
-    if isinstance(current, StringType) and findings.inferred:
+    if isinstance(current, iceberg.StringType) and findings.inferred:
         return json_text_field(wanted.name) if pa.types.is_nested(wanted.type) else wanted.with_type(pa.string())
     if not _widens(current, new):
         return None
@@ -284,13 +273,14 @@ def _check_stale(wanted: pa.Schema, findings: _Findings) -> None:
             findings.reject(path, "the table requires a value and the rows have no such column")
 
 
-def _widens(current: IcebergType, new: IcebergType) -> bool:
-    if isinstance(current, DecimalType) and isinstance(new, DecimalType):
+def _widens(current: iceberg.IcebergType, new: iceberg.IcebergType) -> bool:
+    if isinstance(current, iceberg.DecimalType) and isinstance(new, iceberg.DecimalType):
         return current.scale == new.scale and current.precision < new.precision
-    return (type(current), type(new)) in ((IntegerType, LongType), (FloatType, DoubleType))
+    wider = ((iceberg.IntegerType, iceberg.LongType), (iceberg.FloatType, iceberg.DoubleType))
+    return (type(current), type(new)) in wider
 
 
-def _brief(kind: IcebergType) -> str:
-    if isinstance(kind, ListType):
+def _brief(kind: iceberg.IcebergType) -> str:
+    if isinstance(kind, iceberg.ListType):
         return f"list<{_brief(kind.element_type)}>"
-    return "struct" if isinstance(kind, StructType) else str(kind)
+    return "struct" if isinstance(kind, iceberg.StructType) else str(kind)

@@ -10,40 +10,10 @@ from itertools import count
 from typing import Any, Final
 
 import pyarrow as pa
+from pyiceberg import transforms
+from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    VoidTransform,
-    YearTransform,
-)
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.types import ColumnType, PartitionTransform, parse_transform, parse_type, quoted
@@ -64,37 +34,37 @@ _JSON_TEXT_KEY: Final = b"rfr.json"
 JSON_TEXT_DOC: Final = "JSON text"
 """The comment, in the table, of a column of JSON texts."""
 
-_FROM_SPARK: Final[dict[str, IcebergType]] = {
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "date": DateType(),
-    "timestamp": TimestamptzType(),
-    "timestamp_ntz": TimestampType(),
-    "string": StringType(),
-    "binary": BinaryType(),
+_FROM_SPARK: Final[dict[str, iceberg.IcebergType]] = {
+    "boolean": iceberg.BooleanType(),
+    "int": iceberg.IntegerType(),
+    "bigint": iceberg.LongType(),
+    "float": iceberg.FloatType(),
+    "double": iceberg.DoubleType(),
+    "date": iceberg.DateType(),
+    "timestamp": iceberg.TimestamptzType(),
+    "timestamp_ntz": iceberg.TimestampType(),
+    "string": iceberg.StringType(),
+    "binary": iceberg.BinaryType(),
 }
 _TO_SPARK: Final = {kind: name for name, kind in _FROM_SPARK.items()}
-_FROM_ARROW: Final[dict[pa.DataType, IcebergType]] = {
-    pa.bool_(): BooleanType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.string(): StringType(),
-    pa.large_string(): StringType(),
-    pa.date32(): DateType(),
-    pa.time64("us"): TimeType(),
-    pa.timestamp("us"): TimestampType(),
-    TIMESTAMP: TimestamptzType(),
+_FROM_ARROW: Final[dict[pa.DataType, iceberg.IcebergType]] = {
+    pa.bool_(): iceberg.BooleanType(),
+    pa.int32(): iceberg.IntegerType(),
+    pa.int64(): iceberg.LongType(),
+    pa.float32(): iceberg.FloatType(),
+    pa.float64(): iceberg.DoubleType(),
+    pa.string(): iceberg.StringType(),
+    pa.large_string(): iceberg.StringType(),
+    pa.date32(): iceberg.DateType(),
+    pa.time64("us"): iceberg.TimeType(),
+    pa.timestamp("us"): iceberg.TimestampType(),
+    TIMESTAMP: iceberg.TimestamptzType(),
 }
-_TIME_TRANSFORMS: Final[dict[str, Transform[Any, Any]]] = {
-    "years": YearTransform(),
-    "months": MonthTransform(),
-    "days": DayTransform(),
-    "hours": HourTransform(),
+_TIME_TRANSFORMS: Final[dict[str, transforms.Transform[Any, Any]]] = {
+    "years": transforms.YearTransform(),
+    "months": transforms.MonthTransform(),
+    "days": transforms.DayTransform(),
+    "hours": transforms.HourTransform(),
 }
 _NAME_SUFFIXES: Final = {
     "": "",
@@ -108,22 +78,22 @@ _NAME_SUFFIXES: Final = {
 """Names of partition fields behind the column's, as Iceberg gives them."""
 
 
-def type_text(kind: IcebergType) -> str:
+def type_text(kind: iceberg.IcebergType) -> str:
     """The canonical text of a type. Types that Spark SQL has no name for are shown as Iceberg calls them."""
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, iceberg.DecimalType):
         return f"decimal({kind.precision},{kind.scale})"
-    if isinstance(kind, ListType):
+    if isinstance(kind, iceberg.ListType):
         return f"array<{type_text(kind.element_type)}>"
-    if isinstance(kind, MapType):
+    if isinstance(kind, iceberg.MapType):
         return f"map<{type_text(kind.key_type)},{type_text(kind.value_type)}>"
-    if isinstance(kind, StructType):
+    if isinstance(kind, iceberg.StructType):
         return f"struct<{','.join(f'{quoted(each.name)}:{type_text(each.field_type)}' for each in kind.fields)}>"
-    if isinstance(kind, FixedType):
+    if isinstance(kind, iceberg.FixedType):
         return "binary"
-    return "string" if isinstance(kind, UUIDType) else _TO_SPARK.get(kind, str(kind))
+    return "string" if isinstance(kind, iceberg.UUIDType) else _TO_SPARK.get(kind, str(kind))
 
 
-def type_from_text(text: str, ids: Iterator[int] | None = None) -> IcebergType:
+def type_from_text(text: str, ids: Iterator[int] | None = None) -> iceberg.IcebergType:
     """The Iceberg type that a Spark SQL text names; everything inside it is optional.
 
     :param ids: gives the ids of inner fields; None: from 1
@@ -132,25 +102,25 @@ def type_from_text(text: str, ids: Iterator[int] | None = None) -> IcebergType:
     return _iceberg_type(parse_type(text), count(1) if ids is None else ids)
 
 
-def _iceberg_type(kind: ColumnType, ids: Iterator[int]) -> IcebergType:
+def _iceberg_type(kind: ColumnType, ids: Iterator[int]) -> iceberg.IcebergType:
     if kind.name == "decimal":
-        return DecimalType(*kind.numbers)
+        return iceberg.DecimalType(*kind.numbers)
     if kind.name == "array":
         number = next(ids)
-        return ListType(element_id=number, element=_iceberg_type(kind.inner[0], ids), element_required=False)
+        return iceberg.ListType(element_id=number, element=_iceberg_type(kind.inner[0], ids), element_required=False)
     if kind.name == "map":
         key_id, value_id = next(ids), next(ids)
         key, value = (_iceberg_type(each, ids) for each in kind.inner)
-        return MapType(key_id=key_id, key_type=key, value_id=value_id, value_type=value, value_required=False)
+        return iceberg.MapType(key_id=key_id, key_type=key, value_id=value_id, value_type=value, value_required=False)
     if kind.name == "struct":
         fields = zip(kind.fields, kind.inner, strict=True)
-        return StructType(
-            *(NestedField(next(ids), name, _iceberg_type(each, ids), required=False) for name, each in fields)
+        return iceberg.StructType(
+            *(iceberg.NestedField(next(ids), name, _iceberg_type(each, ids), required=False) for name, each in fields)
         )
     return _FROM_SPARK[kind.name]
 
 
-def iceberg_type(kind: pa.DataType, ids: Iterator[int] | None = None) -> IcebergType:
+def iceberg_type(kind: pa.DataType, ids: Iterator[int] | None = None) -> iceberg.IcebergType:
     """The Iceberg type of an Arrow type; everything inside it is optional.
 
     :param ids: gives the ids of inner fields; None: from 1
@@ -158,22 +128,22 @@ def iceberg_type(kind: pa.DataType, ids: Iterator[int] | None = None) -> Iceberg
     """
     ids = count(1) if ids is None else ids
     if pa.types.is_struct(kind):
-        return StructType(*_fields(list(kind), ids))
+        return iceberg.StructType(*_fields(list(kind), ids))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         number = next(ids)
-        return ListType(element_id=number, element=iceberg_type(kind.value_type, ids), element_required=False)
+        return iceberg.ListType(element_id=number, element=iceberg_type(kind.value_type, ids), element_required=False)
     if pa.types.is_decimal128(kind):
-        return DecimalType(kind.precision, kind.scale)
+        return iceberg.DecimalType(kind.precision, kind.scale)
     if kind not in _FROM_ARROW:
         raise ConfigurationError("schema", f"a table can't hold Arrow's type {kind}")
     return _FROM_ARROW[kind]
 
 
-def _fields(columns: Sequence[pa.Field], ids: Iterator[int]) -> list[NestedField]:
+def _fields(columns: Sequence[pa.Field], ids: Iterator[int]) -> list[iceberg.NestedField]:
     # Ids of one level first, then those below: the order in which Iceberg itself numbers a new table.
     numbers = [next(ids) for _ in columns]
     return [
-        NestedField(number, column.name, iceberg_type(column.type, ids), required=False, doc=column_doc(column))
+        iceberg.NestedField(number, column.name, iceberg_type(column.type, ids), required=False, doc=column_doc(column))
         for number, column in zip(numbers, columns, strict=True)
     ]
 
@@ -282,12 +252,12 @@ def _clashes(columns: Sequence[pa.Field]) -> Iterator[tuple[str, pa.Field, pa.Fi
                 yield name, other, column
 
 
-def iceberg_transform(transform: PartitionTransform) -> Transform[Any, Any]:
+def iceberg_transform(transform: PartitionTransform) -> transforms.Transform[Any, Any]:
     if transform.name == "bucket":
-        return BucketTransform(transform.size)
+        return transforms.BucketTransform(transform.size)
     if transform.name == "truncate":
-        return TruncateTransform(transform.size)
-    return _TIME_TRANSFORMS[transform.name] if transform.name else IdentityTransform()
+        return transforms.TruncateTransform(transform.size)
+    return _TIME_TRANSFORMS[transform.name] if transform.name else transforms.IdentityTransform()
 
 
 def partition_spec(texts: Sequence[str], schema: Schema) -> PartitionSpec:
@@ -307,7 +277,9 @@ def partition_spec(texts: Sequence[str], schema: Schema) -> PartitionSpec:
 def partition_texts(spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
     """How a table is partitioned, in canonical texts."""
     return tuple(
-        partition_text(field, schema) for field in spec.fields if not isinstance(field.transform, VoidTransform)
+        partition_text(field, schema)
+        for field in spec.fields
+        if not isinstance(field.transform, transforms.VoidTransform)
     )
 
 
@@ -315,11 +287,11 @@ def partition_text(field: PartitionField, schema: Schema) -> str:
     """One partition field; a transform that declarations don't have is shown as Iceberg calls it."""
     column = schema.find_column_name(field.source_id) or f"#{field.source_id}"
     transform = field.transform
-    if isinstance(transform, BucketTransform):
+    if isinstance(transform, transforms.BucketTransform):
         return str(PartitionTransform(column, "bucket", transform.num_buckets))
-    if isinstance(transform, TruncateTransform):
+    if isinstance(transform, transforms.TruncateTransform):
         return str(PartitionTransform(column, "truncate", transform.width))
-    if isinstance(transform, IdentityTransform):
+    if isinstance(transform, transforms.IdentityTransform):
         return str(PartitionTransform(column))
     name = next((name for name, kind in _TIME_TRANSFORMS.items() if transform == kind), str(transform))
     return str(PartitionTransform(column, name))

@@ -20,6 +20,7 @@ from airflow_provider_rfr.streams.airbyte.report import StreamReport, report_of,
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
 
+_FIELDS: Final = "airflow rfr manifest connection lists the fields; to check, stand-ins will do"
 _FINGERPRINT_FORMAT: Final = 1
 # They may change while a refresh is under way, as in our own format.
 _NOT_IN_FINGERPRINT: Final = frozenset({"primary_key", "schema_loader", "error_handler", "authenticator"})
@@ -123,7 +124,7 @@ class _ManifestSource:
         _refuse_code(manifest, self._components)
         problems = dict.fromkeys(_cdk.config_problems(spec, self._config)) if spec else ()
         if problems:
-            raise ConfigurationError.of(Problem(*each, "see the manifest's spec") for each in problems)
+            raise ConfigurationError.of(Problem(*each, _FIELDS) for each in problems)
 
     def streams(self, name: str | None) -> dict[str, ManifestStream]:
         with _cdk.registering():
@@ -153,7 +154,14 @@ class _ManifestSource:
         return report
 
     def _interpreter(self, work: Work) -> _cdk.Interpreter:
-        return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
+        try:
+            return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
+        except Exception as error:
+            problem = _cdk.manifest_problem(error)
+            if problem is None:
+                raise
+        # Out here: the first error quotes the manifest at length.
+        raise SourceDefinitionError("source.manifest", problem, "see the manifest's reference of Airbyte")
 
     def _working(self, do: Any, hosts: Hosts | None) -> Any:
         try:

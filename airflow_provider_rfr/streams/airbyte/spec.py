@@ -156,8 +156,9 @@ def config_fields(spec: Mapping[str, Any], *above: str, choice: str = "") -> Ite
         if "properties" in field or alternatives:
             yield from config_fields(field, *above, name, choice=choice)
             continue
-        kinds = field.get("enum") or ([field["const"]] if "const" in field else field.get("type", "string"))
-        kind = " or ".join(map(str, kinds if isinstance(kinds, list) else [kinds]))
+        values = field.get("enum") or ([field["const"]] if "const" in field else [])
+        kinds = list(map(repr, values)) or field.get("type", "string")
+        kind = " or ".join(kinds if isinstance(kinds, list) else [kinds])
         title = str(field.get("title") or "")
         is_hidden = bool(field.get("airbyte_secret"))
         yield ConfigField((*above, name), kind, is_hidden, name in required, title, choice)

@@ -180,7 +180,11 @@ def test_what_keeps_a_manifest_from_building_is_one_sentence_each(
         return captured.err
 
     assert said(SHOP) == (
-        "config.url: is missing; see the manifest's spec\nconfig.api_key: is missing; see the manifest's spec\n"
+        "".join(
+            f"config.{name}: is missing; "
+            "airflow rfr manifest connection lists the fields; to check, stand-ins will do\n"
+            for name in ("url", "api_key")
+        )
     )
     components = tmp_path / "components.py"
     components.write_text("from airbyte_cdk import NoSuchClassAnyMore\n")
@@ -223,10 +227,10 @@ def test_the_connection_to_make_has_the_fields_of_the_spec(tmp_path: Path, capsy
         ("password", True, True, "string"),
         ("extra.secrets.token", True, False, "string"),
         ("extra.start", False, False, "string or null"),
-        ("extra.region", False, False, "eu or us"),
-        ("extra.credentials.kind", False, False, "login"),
+        ("extra.region", False, False, "'eu' or 'us'"),
+        ("extra.credentials.kind", False, False, "'login'"),
         ("extra.secrets.credentials.pin", True, True, "string"),
-        ("extra.credentials.kind", False, False, "none"),
+        ("extra.credentials.kind", False, False, "'none'"),
     ]
     assert manifest("connection", file) == 0
     out = capsys.readouterr().out

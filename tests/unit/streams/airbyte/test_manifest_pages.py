@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from airflow_provider_rfr.streams.loader import inline_source, load_stream, load
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 
 pytestmark = needs_cdk
+
+FIELDS = "airflow rfr manifest connection lists the fields; to check, stand-ins will do"
 
 INFINITY = float("inf")
 NAMES = ["customers", "orders", "Offset Events", "links", "windows"]
@@ -217,7 +219,9 @@ def test_what_a_connection_gives_every_source_is_left_out_where_the_spec_takes_n
     assert load_stream(source, "customers").read_page({}, None).records == rows(3)
     assert api.headers[0]["Authorization"] == f"Bearer {KEY}"
     source["config"]["typo"] = 1
-    with pytest.raises(ConfigurationError, match="does not fit the manifest's specification: additionalProperties"):
+    with pytest.raises(
+        ConfigurationError, match="does not fit the manifest's specification, additionalProperties: False"
+    ):
         load_stream(source, "customers")
 
 
@@ -230,8 +234,8 @@ def test_mistakes_are_said_in_one_sentence_each(api: Api, tmp_path: Path) -> Non
 
     broken = tmp_path / "broken.yaml"
     broken.write_text("streams: [}\n")
-    assert problem(secrets={}) == "config.api_key: is missing; see the manifest's spec"
-    assert "config.url: does not fit the manifest's specification: type" in problem(config={"url": 5})
+    assert problem(secrets={}) == f"config.api_key: is missing; {FIELDS}"
+    assert "config.url: does not fit the manifest's specification, type: string;" in problem(config={"url": 5})
     assert "no-such.yaml: No such file or directory" in problem(manifest="no-such.yaml")
     assert "broken.yaml, line 1" in problem(manifest=str(broken))
     assert "source.manifest" in problem(manifest={"streams": [{"type": "Nonsense"}]})
@@ -309,3 +313,39 @@ def test_an_asynchronous_stream_is_read_slice_by_slice_and_its_jobs_live_within_
     assert [row["id"] for row in page.records] == [1, 2, 3]
     assert page.next == Complete()
     assert [path.split("?")[0] for path in api.asked] == ["/v1/reports", "/v1/reports/r1", "/files/r1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda manifest: strategy_of(manifest).update(type="PageIncremen"),
+            "pagination_strategy.type: must be one of CursorPagination, CustomPaginationStrategy, OffsetIncrement, "
+            "PageIncrement;",
+        ),
+        (
+            lambda manifest: strategy_of(manifest).update(page_size=["canary"]),
+            "pagination_strategy.page_size: does not fit the CDK's schema, type: integer;",
+        ),
+        (
+            lambda manifest: manifest["streams"][0]["retriever"]["requester"].update(http_method="canary"),
+            "retriever.requester.http_method: does not fit the CDK's schema, enum: GET, POST;",
+        ),
+    ],
+)
+def test_a_mistake_in_the_manifest_is_told_with_its_place(
+    api: Api, change: Callable[[dict[str, Any]], None], told: str
+) -> None:
+    manifest = shop_with("customers")
+    manifest["streams"][0]["retriever"]["requester"] = dict(manifest["definitions"]["requester"])
+    change(manifest)
+    with pytest.raises(ConfigurationError) as caught:
+        load_stream(api.source(manifest), "customers")
+    assert "source.manifest: streams.0.retriever." in str(caught.value)
+    assert told in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+def strategy_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = manifest["streams"][0]["retriever"]["paginator"]["pagination_strategy"]
+    return found
