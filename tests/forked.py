@@ -6,6 +6,7 @@ A kill is a SIGKILL to a process of its own, as anywhere else; only the imports 
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -14,6 +15,8 @@ from tests.soon import PATIENCE
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.integration.webhook_program", "tests.integration.sink_program"])
+# A process's exit code is read once, from a pipe: a second thread that reads it at the same time finds 255.
+_READING = threading.Lock()
 
 
 def start(program: Callable[[Any], None], task: Any) -> ForkServerProcess:
@@ -29,6 +32,7 @@ def start(program: Callable[[Any], None], task: Any) -> ForkServerProcess:
 
 def exit_code(process: ForkServerProcess) -> int:
     """The exit code of a process that ends by itself, or that somebody has killed; a signal's number is negative."""
-    process.join(PATIENCE)
+    with _READING:
+        process.join(PATIENCE)
     assert process.exitcode is not None, f"it still runs after {PATIENCE:g} s"
     return process.exitcode
