@@ -145,7 +145,9 @@ def forget(args: Namespace) -> None:
     views = {each.key for each in hook.observe()[0].objects if each.kind.value == "view"}
     needs_sql = not views.isdisjoint(name.casefold() for name in args.names)
     with closing(_engine(hook, args)) if needs_sql else nullcontext() as sql:
-        for name in forget_objects(args.names, project=hook.project, catalog=hook.catalog, store=hook.store, sql=sql):
+        done = list(forget_objects(args.names, project=hook.project, catalog=hook.catalog, store=hook.store, sql=sql))
+    if not print_data({"forgot": done}, args):
+        for name in done:
             print(f"forgot {name}")
 
 
@@ -156,7 +158,8 @@ def force_unlock(args: Namespace) -> None:
 
     hook = _hook(args)
     unlock(hook.store, hook.project, args.token)
-    print(f"project {hook.project} is free; the holder of token {args.token} can no longer write")
+    if not print_data({"project": hook.project, "token": args.token, "state": "free"}, args):
+        print(f"project {hook.project} is free; the holder of token {args.token} can no longer write")
 
 
 @command
@@ -169,6 +172,8 @@ def release_sink(args: Namespace) -> None:
     if sink is None or sink.sink is None:
         raise ConfigurationError("sink", f"{args.sink_name} is not a declared sink", "name one of the plan's sinks")
     hook.store.run(lambda connection: release(connection, sink.id, args.choice, hook.store.now(connection)))
+    if not print_data({"sink": sink.name, "choice": args.choice}, args):
+        print(f"{sink.name} is released: {args.choice}")
 
 
 @command

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final
@@ -27,11 +28,14 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
         from airflow_provider_rfr.hooks.common import quiet_masking
 
         try:
+            # It tells each time which library reads files, in the middle of what is drawn.
+            logging.getLogger("pyiceberg").setLevel(logging.WARNING)
             with quiet_masking(), _with_stored_connections():
                 code = work(args)
             sys.stdout.flush()
         except RfrError as error:
-            print(error, file=sys.stderr)
+            # An error may have a line for each problem.
+            print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
             code = 1
         except BrokenPipeError:
             # The reader has closed the pipe, as in ``| head``. Buffered text would fail again when Python ends.
@@ -58,10 +62,34 @@ def _with_stored_connections() -> Iterator[None]:
         del os.environ[_CONTEXT]
 
 
+def plain(text: str) -> str:
+    """The text on one line, without what a terminal would obey: names and errors may come from a source."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
+
+
+def say(text: str) -> None:
+    """Print one line for people."""
+    print(plain(text))
+
+
 def print_value(value: Any, args: Namespace) -> None:
     """Print lists and mappings: as JSON or YAML where ``--output`` asks for that, else a line each."""
     if not print_data(value, args):
         print("\n".join(_lines_of(value)) or "nothing")
+
+
+def print_columns(rows: Sequence[Mapping[str, Any]], empty: str) -> None:
+    """Print rows below each other, under the names of their columns; columns that are empty are left out.
+
+    :param empty: what is said where there are no rows
+    """
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if value not in (None, ""))
+    lines = [[name.upper() for name in names], *([plain(str(row.get(name, ""))) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines if rows else ():
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    if not rows:
+        say(empty)
 
 
 def print_data(value: Any, args: Namespace) -> bool:
@@ -80,11 +108,12 @@ def _lines_of(value: Any) -> Iterator[str]:
                 yield f"{name}:" if each else f"{name}: none"
                 yield from (f"  {line}" for line in _lines_of(each))
             else:
-                yield f"{name}: {'none' if each is None else each}"
+                yield f"{name}: {'none' if each is None else plain(str(each))}"
     elif isinstance(value, list):
         for each in value:
             named = each.items() if isinstance(each, Mapping) else ((None, each),)
-            yield "  ".join(str(text) if name is None else f"{name}={text}" for name, text in named if text is not None)
+            shown = ((name, plain(str(text))) for name, text in named if text is not None)
+            yield "  ".join(text if name is None else f"{name}={text}" for name, text in shown)
 
 
 def moment(milliseconds: int | None) -> str | None:

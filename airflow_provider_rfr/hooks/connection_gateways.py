@@ -8,9 +8,10 @@ lock, and no rights are checked except those to read secrets. The methods are de
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 _TEST_SECONDS: Final = 90.0
 _PAGE: Final = 100
+_VARIABLE: Final = "AIRFLOW_CONN_"
 _STALE: Final = "another process changed it meanwhile; try again"
 
 
@@ -239,6 +241,29 @@ def _body(definition: Definition) -> dict[str, Any]:
 def can_be_reached() -> bool:
     """Whether this process has Airflow's database; a task on a worker has not."""
     return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
+
+
+def connections_of_types(types: Iterable[str]) -> dict[str, str]:
+    """Type by id of the connections of these types in Airflow's database and in the environment.
+
+    Those of other secrets backends can't be listed.
+    """
+    from airflow.models import Connection
+    from sqlalchemy import select
+
+    wanted = frozenset(types)
+    found = {}
+    if can_be_reached():
+        with _session() as session:
+            # No secret is read.
+            query = select(Connection.conn_id, Connection.conn_type).where(Connection.conn_type.in_(wanted))
+            found = {str(conn_id): str(kind) for conn_id, kind in session.execute(query)}
+    for name in (name.removeprefix(_VARIABLE).lower() for name in os.environ if name.startswith(_VARIABLE)):
+        with suppress(ConfigurationError):
+            definition = find_definition(name)
+            if definition is not None and definition.conn_type in wanted:
+                found[name] = definition.conn_type
+    return found
 
 
 class DatabaseGateway:

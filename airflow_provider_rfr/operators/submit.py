@@ -161,7 +161,7 @@ def load_application(
         run["supervisor"] = {"pid": pid, "started": process_started(pid) or 0, "host": socket.gethostname()}
     path = _write_config(folder, {**document, "run": run})
     hook.ship(path, None if hook.is_local else zip_package(folder, more))
-    hook.default_environment(_spark_environment(hook.spark_binary or "spark-submit", os.environ))
+    hook.default_environment(spark_environment(hook.spark_binary or "spark-submit", os.environ))
     if hook.in_cluster:
         return
     hook.default_environment(_python_environment(document.get("source") or {}, os.environ, local=hook.is_local))
@@ -200,7 +200,7 @@ def _write_config(folder: Path, document: Mapping[str, Any]) -> Path:
     return path
 
 
-def _spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]:
+def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]:
     """``PATH`` and ``SPARK_HOME``, for a Spark that pip installed.
 
     Its ``spark-submit`` looks for its home with whatever ``python3`` comes first on the path, which may be another

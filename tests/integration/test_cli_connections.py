@@ -85,3 +85,22 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_traceback(objects: Pat
         errors = process.stderr.read().decode()
     assert process.returncode == 1
     assert "Traceback" not in errors and "BrokenPipe" not in errors, errors[-2000:]
+
+
+def test_doctor_tries_the_connections_that_airflows_database_knows(
+    objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with create_session() as session:
+        session.add(Connection(conn_id="doctors_shop", conn_type="rfr_api", password="canary-77d0"))
+    try:
+        assert rfr("doctor", "--json") == 1
+    finally:
+        with create_session() as session:
+            session.execute(delete(Connection).where(Connection.conn_id == "doctors_shop"))
+    told = capsys.readouterr().out
+    assert "canary" not in told
+    found = {each["check"]: each for each in json.loads(told[told.index("{") :])["checks"]}
+    assert [found[name]["outcome"] for name in ("catalog", "warehouse", "control store")] == ["ok", "ok", "ok"]
+    shop = found["connection doctors_shop (rfr_api)"]
+    assert (shop["outcome"], shop["detail"]) == ("missing", "The base URL is missing")
+    assert "ALTER CONNECTION doctors_shop" in shop["remedy"]
