@@ -83,7 +83,9 @@ class TableStatus:
             return None
         if self.state is State.PUBLISHED or _is_complete(header):
             return 100
-        shares = [header.partitions_done / header.partitions] if header.partitions > 1 else []
+        # Where all partitions are read at once, the first is complete near the end: till then they say nothing.
+        says = header.partitions > 1 and (header.partitions_done or not header.pages)
+        shares = [header.partitions_done / header.partitions] if says else []
         if header.previous_rows:
             shares.append(min(header.records / header.previous_rows, 0.99))
         return int(100 * max(shares)) if shares else None

@@ -112,6 +112,9 @@ def test_a_clock_behind_the_driver_s_makes_nobody_dead() -> None:
 @pytest.mark.parametrize(
     ("fields", "percent"),
     [
+        ({"pages": 0}, 0),
+        ({"pages": 9}, None),
+        ({"pages": 9, "previous_rows": 100, "records": 30}, 30),
         ({"partitions_done": 2}, 25),
         ({"partitions_done": 2, "previous_rows": 100, "records": 80}, 80),
         ({"partitions": 1}, None),
