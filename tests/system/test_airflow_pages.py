@@ -130,6 +130,9 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
         expect(tab.get_by_role("heading", name="raw.watched")).to_be_visible()
         tab.get_by_role("link", name="Refresh again").click()
         owner.wait_for_url(f"{url}/dags/{DAG}/runs/watched**")
+        owner.get_by_role("button", name="Trigger").last.click()
+        owner.get_by_role("menuitem", name="Trigger again with this config").click()
+        expect(owner.locator("[name=element_table]")).to_have_value("watched", timeout=PATIENCE * 1000)
     with somebody("viewer") as viewer:
         frame = framed(viewer, url)
         frame.get_by_role("link", name="raw.watched", exact=True).click()
