@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider_rfr.links import PAGE_OF_TASK
+
 
 class RfrPlugin(AirflowPlugin):
     """The pages of this package: in the menu *Browse*, and as a tab of DAGs and of task instances."""
@@ -32,7 +34,7 @@ class RfrPlugin(AirflowPlugin):
         return [
             _view("Refreshes", "nav", "rfr", f"{base}/rfr/") | {"category": "browse"},
             _view("Refreshes", "dag", "rfr_of_dag", f"{base}/rfr/?dag_id={{DAG_ID}}"),
-            _view("Refresh", "task_instance", "rfr_of_task", f"{base}/rfr/?{task}"),
+            _view("Refresh", "task_instance", PAGE_OF_TASK, f"{base}/rfr/?{task}"),
         ]
 
 

@@ -85,7 +85,8 @@ def begin(airflow: AirflowStack, stream: str, run: str, **options: Any) -> None:
         "source_config": {"partitions": SIZES.partitions, "page_size": 50},
         "streams": [stream],
         "target": "shop.{stream}",
-        "options": {"round_seconds": 2, **options},
+        "round_seconds": 2,
+        **options,
     }
     airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf})
 
@@ -120,6 +121,10 @@ def take(browser: Browser, url: str, theme: str) -> None:
 
     picture("refreshes", "plugin/rfr", listed)
     picture("refresh", "plugin/rfr", one)
+    page.goto(f"{url}/dags/{DAG}")
+    page.get_by_role("button", name="Trigger").last.click()
+    expect(page.locator("[name=element_conn_id]")).to_be_visible()
+    save(page, f"form-{theme}")
     page.goto(f"{url}/rfr/deliveries")
     save(page, f"deliveries-{theme}")
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]

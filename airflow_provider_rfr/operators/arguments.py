@@ -5,6 +5,8 @@ A value that Airflow has yet to render is checked in the task. Also the paramete
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,27 @@ TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
 
 
-def options_schema(*without: str) -> dict[str, Any]:
-    """JSON schema of the refresh's options, as keywords of a ``Param``; it refuses unknown names and invalid values.
+def options_schema(*without: str) -> dict[str, dict[str, Any]]:
+    """The JSON schema of each of the refresh's options by its name, as keywords of a ``Param``: a field of a form each.
 
-    :param without: options that the form has a field of its own for
+    :param without: options that the form has another field for
     """
+    meanings = dict(re.findall(r":ivar (\w+): (.+?)(?=\n:ivar|\Z)", inspect.getdoc(RefreshOptions) or "", re.DOTALL))
     fields = RefreshOptions.model_json_schema()["properties"]
-    left = {name: field for name, field in fields.items() if name not in without}
-    return {"type": "object", "properties": left, "additionalProperties": False}
+    return {
+        name: _as_one_type(field) | {"description": " ".join(meanings[name].replace("``", "").split())}
+        for name, field in fields.items()
+        if name not in without
+    }
+
+
+def _as_one_type(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Without ``anyOf``, for which Airflow's form has a JSON editor: a value or null is a type with null."""
+    value = next((each for each in schema.get("anyOf", ()) if each != {"type": "null"}), None)
+    if value is None:
+        return dict(schema)
+    rest = {key: found for key, found in schema.items() if key != "anyOf"}
+    return rest | value | {"type": [value["type"], "null"]}
 
 
 def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:

@@ -79,7 +79,7 @@ def assert_harmless(record: Path, url: str) -> None:
     entries = json.loads(record.read_text())["log"]["entries"]
     asked = {urlsplit(each["request"]["url"]).netloc for each in entries if each["request"]["url"].startswith("http")}
     assert asked == {urlsplit(url).netloc}
-    assert any("/rfr/static/rfr.js" in each["request"]["url"] for each in entries)
+    assert any("/rfr/" in each["request"]["url"] for each in entries)
     for each in entries:
         content = each["response"]["content"]
         text = content.get("text", "")
@@ -178,3 +178,17 @@ def test_hundreds_of_ledgers_hostile_names_and_a_dead_catalog_share_a_page(
         finally:
             for name in ("crowd", "dead"):
                 story.airflow.call("DELETE", f"/connections/{name}")
+
+
+def test_the_form_of_the_ready_dag_shows_source_table_and_connections_at_first_sight(
+    somebody: SomebodyAt, url: str
+) -> None:
+    with somebody("owner") as owner:
+        owner.goto(f"{url}/dags/resumable_full_refresh")
+        owner.get_by_role("button", name="Trigger").last.click()
+        for name in ("source_file", "target", "api_conn_id", "lake_conn_id", "conn_id"):
+            expect(owner.locator(f"[name=element_{name}]")).to_be_visible(timeout=PATIENCE * 1000)
+        option = owner.locator("[name=element_concurrency]")
+        expect(option).not_to_be_visible()
+        owner.get_by_role("button", name="Options", exact=True).click()
+        expect(option).to_be_visible()
