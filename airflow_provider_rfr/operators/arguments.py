@@ -38,13 +38,10 @@ def options_schema(*without: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _as_one_type(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _as_one_type(schema: dict[str, Any]) -> dict[str, Any]:
     """Without ``anyOf``, for which Airflow's form has a JSON editor: a value or null is a type with null."""
-    value = next((each for each in schema.get("anyOf", ()) if each != {"type": "null"}), None)
-    if value is None:
-        return dict(schema)
-    rest = {key: found for key, found in schema.items() if key != "anyOf"}
-    return rest | value | {"type": [value["type"], "null"]}
+    value = next((each for each in schema.pop("anyOf", ()) if each != {"type": "null"}), None)
+    return schema if value is None else {**schema, **value, "type": [value["type"], "null"]}
 
 
 def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk.configuration import conf
 
@@ -179,7 +178,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
     """
 
     template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields,
+        *SparkApplicationOperator.template_fields,
         "source",
         "streams",
         "target",

@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -45,11 +45,22 @@ _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptio
 
 
 class SparkApplicationOperator(SparkSubmitOperator):
-    """Base of the operators that submit an application of this package."""
+    """Base of the operators that submit an application of this package; ``conn_id`` is templated besides."""
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "conn_id")
 
     _application_name: ClassVar[str]
     """Of a module in ``spark_apps``, used where the argument ``application`` is left out."""
     _load: Callable[[RefreshSparkHook], None] | None = None
+
+    @property
+    def conn_id(self) -> str:
+        """The connection of Spark; for Airflow's rendering, which sets it."""
+        return str(self._conn_id)
+
+    @conn_id.setter
+    def conn_id(self, rendered: str) -> None:
+        self._conn_id = rendered
 
     def _run_application(self, context: Context, load: Callable[[RefreshSparkHook], None]) -> dict[str, Any] | None:
         """Submit, and wait; returns the driver's line of figures, None if it ran elsewhere and printed none here.
