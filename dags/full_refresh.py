@@ -29,13 +29,6 @@ FIELDS = {
         title="Source file",
         description="YAML file of the source; a relative one is looked up next to the DAG's file.",
     ),
-    "source_config": Param(
-        {},
-        type="object",
-        title="Source settings",
-        description='What the source\'s templates see as config, e.g. {"page_size": 500}. Secrets belong into the'
-        " connection: everyone who can see the run can see these.",
-    ),
     "streams": Param(
         ["orders"],
         type="array",
@@ -80,6 +73,13 @@ FIELDS = {
         minLength=1,
         title="Connection of Spark",
         description="Its id, of type spark: the cluster, or local[*].",
+    ),
+    "source_config": Param(
+        {},
+        type="object",
+        title="Source settings",
+        description='What the source\'s templates see as config, e.g. {"page_size": 500}. Secrets belong into the'
+        " connection: everyone who can see the run can see these.",
     ),
 }
 

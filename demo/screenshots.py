@@ -29,6 +29,7 @@ PICTURES = ROOT / "docs" / "images"
 SIZES = Sizes(records=6_000, customers=2_000, partitions=24, pages=40, page_records=50)
 THEMES = ("light", "dark")
 WINDOW = {"width": 1440, "height": 760}
+FORM = {"width": 1100, "height": 1500}
 PHONE = {"width": 390, "height": 760}
 
 
@@ -121,10 +122,12 @@ def take(browser: Browser, url: str, theme: str) -> None:
 
     picture("refreshes", "plugin/rfr", listed)
     picture("refresh", "plugin/rfr", one)
+    page.set_viewport_size(FORM)  # type: ignore[arg-type]
     page.goto(f"{url}/dags/{DAG}")
     page.get_by_role("button", name="Trigger").last.click()
     expect(page.locator("[name=element_conn_id]")).to_be_visible()
     save(page, f"form-{theme}")
+    page.set_viewport_size(WINDOW)  # type: ignore[arg-type]
     page.goto(f"{url}/rfr/deliveries")
     save(page, f"deliveries-{theme}")
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]

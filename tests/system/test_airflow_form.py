@@ -32,8 +32,8 @@ def test_every_field_has_a_title_and_says_what_it_is_for(story: Story) -> None:
     assert "Trigger** opens a form" in details["doc_md"]
     params = details["params"]
     shown = [name for name, param in params.items() if "section" not in param["schema"]]
-    source, connections = ["source_file", "source_config", "streams"], ["api_conn_id", "lake_conn_id", "conn_id"]
-    assert shown == [*source, "target", "unfinished", *connections]
+    connections = ["api_conn_id", "lake_conn_id", "conn_id"]
+    assert shown == ["source_file", "streams", "target", "unfinished", *connections, "source_config"]
     for name, param in params.items():
         assert param["schema"]["title"], name
         assert param["description"] or param["schema"]["description"], name
