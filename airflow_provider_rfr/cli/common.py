@@ -7,11 +7,12 @@ import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import wraps
 from typing import Any, Final
 
+import structlog
 import yaml
 
 from airflow_provider_rfr.exceptions import RfrError
@@ -30,7 +31,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
         try:
             # It tells each time which library reads files, in the middle of what is drawn.
             logging.getLogger("pyiceberg").setLevel(logging.WARNING)
-            with quiet_masking(), _with_stored_connections():
+            with quiet_masking(), _logs_apart(), _with_stored_connections():
                 code = work(args)
             sys.stdout.flush()
         except RfrError as error:
@@ -45,6 +46,32 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             sys.exit(code)
 
     return wrapped
+
+
+@contextmanager
+def _logs_apart() -> Iterator[None]:
+    """Airflow logs to standard output, where a script reads what the command prints; here to standard error."""
+    config = structlog.get_config()
+
+    def to_stderr(*names: Any) -> Any:
+        with redirect_stdout(sys.stderr):
+            return config["logger_factory"](*names)
+
+    structlog.configure(logger_factory=to_stderr, processors=[_without_noise, *config["processors"]])
+    handlers = [each for each in logging.getLogger().handlers if getattr(each, "stream", None) is sys.stdout]
+    for handler in handlers:
+        handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        structlog.configure(logger_factory=config["logger_factory"], processors=config["processors"])
+
+
+def _without_noise(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Without what Airflow says of each connection of our types, and of extra fields that we refuse in a sentence."""
+    if str(event["event"]).startswith(("Connection schemes (type: ", "Failed to deserialize extra")):
+        raise structlog.DropEvent
+    return event
 
 
 @contextmanager

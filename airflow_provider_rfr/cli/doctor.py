@@ -12,16 +12,26 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from airflow_provider_rfr.cli.common import command, print_data, say
-from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, RfrError
+from airflow_provider_rfr.exceptions import (
+    CatalogError,
+    ConfigurationError,
+    PreflightError,
+    RfrError,
+    TriggerConfigError,
+)
 
 if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
     from airflow_provider_rfr.webhooks.config import TriggerBlock
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
@@ -33,6 +43,7 @@ _SHOWN_VERSIONS: Final = (
     _PACKAGE,
 )
 _CONNECT_SECONDS: Final = 5.0
+_STORE_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,8 @@ _Check = Callable[[str, Namespace], Iterator[Finding]]
 @command
 def doctor(args: Namespace) -> int:
     """Print what each check found; 1 if anything is missing."""
+    # A server that accepts and says nothing; what else waits for one is left behind.
+    os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
     findings = []
     for each in _findings(args):
         findings.append(each)
@@ -71,13 +84,13 @@ def _findings(args: Namespace) -> Iterator[Finding]:
     for name, (check, remedy) in _CHECKS.items():
         try:
             yield from check(name, args)
-        except PreflightError as error:
+        except (PreflightError, CatalogError) as error:
             problem, _, own = str(error).partition("; ")
             yield Finding(name, _MISSING, problem, own or remedy)
         except ConfigurationError as error:
             for each in error.problems:
-                place = ": ".join(filter(None, (each.place, each.field)))
-                yield Finding(name, _MISSING, f"{place}: {each.problem}", each.remedy or remedy)
+                words = [word for word in (each.place, each.field, each.problem) if word and word != name]
+                yield Finding(name, _MISSING, ": ".join(words), each.remedy or remedy)
         except RfrError as error:
             yield Finding(name, _MISSING, str(error), remedy)
         except Exception as error:  # noqa: BLE001 - whatever fails is a finding; texts of others may hold secrets
@@ -98,15 +111,14 @@ def _show(finding: Finding) -> None:
 
 def _versions(name: str, args: Namespace) -> Iterator[Finding]:
     """Whether what is installed is what this package asks for."""
-    from packaging.requirements import Requirement
-
-    try:
-        needed = [Requirement(each) for each in metadata.requires(_PACKAGE) or ()]
-    except metadata.PackageNotFoundError:
+    needed = _requirements()
+    if not needed:
         yield Finding(name, _SKIPPED, f"{_PACKAGE} is not installed, it runs from its sources")
         return
     wrong = {}
     for each in needed:
+        if each.name.startswith("pyspark"):
+            continue  # a check of its own, because one package's remedy breaks the other
         # What an extra needs may be missing; what is there has to fit.
         asked = each.marker is None or each.marker.evaluate({"extra": ""})
         found = _version(each.name)
@@ -118,6 +130,16 @@ def _versions(name: str, args: Namespace) -> Iterator[Finding]:
     if not wrong:
         shown = ", ".join(f"{each} {found}" for each in _SHOWN_VERSIONS if (found := _version(each)) is not None)
         yield Finding(name, _OK, f"Python {sys.version.split()[0]}, {shown}")
+
+
+def _requirements() -> list[Requirement]:
+    """Of this package and its extras; none where it is not installed."""
+    from packaging.requirements import Requirement
+
+    try:
+        return [Requirement(each) for each in metadata.requires(_PACKAGE) or ()]
+    except metadata.PackageNotFoundError:
+        return []
 
 
 def _version(distribution: str) -> str | None:
@@ -138,7 +160,11 @@ def _pyspark(name: str, args: Namespace) -> Iterator[Finding]:
 
     found = check_pyspark()
     check_localhost()
-    yield Finding(name, _OK, f"pyspark {found}" if found else "no pyspark here, so Spark has to be elsewhere")
+    asked = next((each for each in _requirements() if each.name == "pyspark"), None)
+    if found and asked is not None and not asked.specifier.contains(found, prereleases=True):
+        yield Finding(name, _MISSING, f"pyspark is {found}", f"pip install '{_PACKAGE}[pyspark]'")
+    else:
+        yield Finding(name, _OK, f"pyspark {found}" if found else "no pyspark here, so Spark has to be elsewhere")
 
 
 def _spark(name: str, args: Namespace) -> Iterator[Finding]:
@@ -152,15 +178,25 @@ def _spark(name: str, args: Namespace) -> Iterator[Finding]:
     require_type(connection, "spark")
     spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
     master = without_credentials(connection.host or "yarn") + (f":{connection.port}" if connection.port else "")
-    address = urlsplit(master)
-    if address.scheme == "spark" and "," not in master:
-        try:
-            socket.create_connection((address.hostname or "", address.port or 7077), _CONNECT_SECONDS).close()
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            yield Finding(name, _MISSING, f"nothing listens at {master}: {reason}", "start the master, or correct it")
-            return
+    if master.startswith("spark://") and (problem := _why_no_master_listens(master)) is not None:
+        yield Finding(name, _MISSING, f"nothing listens at {master}: {problem}", "start the master, or correct it")
+        return
     yield Finding(name, _OK, f"{args.spark_conn_id} leads to {master}")
+
+
+def _why_no_master_listens(master: str) -> str | None:
+    """Of several, one that listens is enough."""
+    problem = ""
+    for each in master.removeprefix("spark://").split(","):
+        host, _, port = each.partition(":")
+        try:
+            socket.create_connection((host, int(port or 7077)), _CONNECT_SECONDS).close()
+            return None
+        except ValueError:
+            problem = f"{port!r} is not a port"
+        except OSError as error:
+            problem = error.strerror or type(error).__name__
+    return problem
 
 
 def _catalog(name: str, args: Namespace) -> Iterator[Finding]:
@@ -173,7 +209,13 @@ def _catalog(name: str, args: Namespace) -> Iterator[Finding]:
 def _warehouse(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.hooks.lake import LakeHook
 
-    if LakeHook(args.lake_conn_id).check_warehouse():
+    hook = LakeHook(args.lake_conn_id)
+    try:
+        hook.get_lake_document()
+    except ConfigurationError:
+        yield Finding(name, _SKIPPED, f"{args.lake_conn_id} can't be read, as the check of the catalog says")
+        return
+    if hook.check_warehouse():
         yield Finding(name, _OK, "an object was written and deleted")
     else:
         yield Finding(name, _SKIPPED, "its name is the catalog's own, so only a refresh can write there")
@@ -192,26 +234,39 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
     for conn_id, kind in sorted(others.items()):
         hook = ApiHook(conn_id) if kind == ApiHook.conn_type else LakeHook(conn_id)
         works, message = hook.test_connection()
-        remedy = "" if works else f"correct it: airflow rfr connection alter 'ALTER CONNECTION {conn_id} SET (...)'"
-        yield Finding(f"{name} {conn_id} ({kind})", _OK if works else _MISSING, message, remedy)
+        problem, _, own = message.partition("; ")
+        remedy = own or f"correct it: airflow rfr connection alter 'ALTER CONNECTION {conn_id} SET (...)'"
+        yield Finding(f"{name} {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
 
 
 def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
+    from sqlalchemy.exc import DBAPIError
+
+    from airflow_provider_rfr.hooks.common import within
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 
     hook = ControlStoreHook(args.control_store_conn_id)
     # Its query may hold a password as well.
     shown = hook.get_url().set(query={}).render_as_string(hide_password=True)
     if hook.is_there():
-        with closing(hook.get_store()) as store:
-            store.run(store.now)
-        yield Finding(name, _OK, f"{shown} can be written")
+        try:
+            within(_STORE_SECONDS, lambda: _write_to(hook))
+            yield Finding(name, _OK, f"{shown} can be written")
+        except (TimeoutError, DBAPIError) as error:
+            # The first line: the statement follows. A password is never in it.
+            reason = str(getattr(error, "orig", error)).partition("\n")[0]
+            yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
         return
-    folder = Path(hook.get_url().database or "").parent
-    if os.access(folder, os.W_OK):
+    try:
+        TemporaryFile(dir=Path(hook.get_url().database or "").parent).close()
         yield Finding(name, _OK, f"{shown} is made when it is used first")
-    else:
-        yield Finding(name, _MISSING, f"{shown} can't be made, the folder is missing or read-only", _STORE_REMEDY)
+    except OSError as error:
+        yield Finding(name, _MISSING, f"{shown} can't be made: {error.strerror}", _STORE_REMEDY)
+
+
+def _write_to(hook: ControlStoreHook) -> None:
+    with closing(hook.get_store()) as store:
+        store.check_writable()
 
 
 def _triggers(args: Namespace) -> TriggerBlock | None:
@@ -219,7 +274,11 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
     from airflow_provider_rfr.hooks.webhooks import check_triggers
 
     path = args.triggers or os.environ.get("RFR_TRIGGERS_FILE")
-    return check_triggers(path) if path else None
+    try:
+        return check_triggers(path) if path else None
+    except TriggerConfigError as error:
+        remedy = f"see airflow rfr triggers validate {path}"
+        raise ConfigurationError.of(replace(each, remedy=each.remedy or remedy) for each in error.problems) from None
 
 
 def _sealed_keys(name: str, args: Namespace) -> Iterator[Finding]:
@@ -238,11 +297,15 @@ def _sealed_keys(name: str, args: Namespace) -> Iterator[Finding]:
 def _webhook_hosts(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
-    block = _triggers(args)
+    try:
+        block = _triggers(args)
+        endpoints = block.opened(open_sealed).endpoints if block is not None else ()
+    except RfrError:
+        yield Finding(name, _SKIPPED, "the triggers file can't be read, as the check of its keys says")
+        return
     if block is None:
         yield Finding(name, _SKIPPED, _NO_TRIGGERS)
-        return
-    for endpoint in block.opened(open_sealed).endpoints:
+    for endpoint in endpoints:
         yield _host_of_webhook(f"{name} {endpoint.name}", endpoint)
 
 
@@ -272,14 +335,15 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
 _NO_TRIGGERS: Final = "no triggers file is named: give --triggers, or set RFR_TRIGGERS_FILE"
 _STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
 _HOST_REMEDY: Final = "correct the trigger's address, or let this machine reach it"
-_LAKE_REMEDY: Final = "correct the connection: airflow connections get rfr_lake_default, or --lake-conn-id"
+_LAKE_REMEDY: Final = "check that it runs and can be reached from here, or correct the lake's connection"
+_WAREHOUSE_REMEDY: Final = "let this machine write there, or correct the warehouse in the lake's connection"
 _CHECKS: Final[Mapping[str, tuple[_Check, str]]] = {
     "versions": (_versions, f"pip install --upgrade {_PACKAGE}"),
     "Java": (_java, "install Java 17 or 21, or set JAVA_HOME to one"),
     "pyspark": (_pyspark, f"pip install '{_PACKAGE}[pyspark]'"),
     "Spark": (_spark, "correct the connection of type spark"),
     "catalog": (_catalog, _LAKE_REMEDY),
-    "warehouse": (_warehouse, _LAKE_REMEDY),
+    "warehouse": (_warehouse, _WAREHOUSE_REMEDY),
     "connection": (_connections, "airflow db check says whether Airflow's database can be used"),
     "control store": (_control_store, _STORE_REMEDY),
     "sealed keys": (_sealed_keys, "set SOPS_AGE_KEY_FILE to the file with the key"),

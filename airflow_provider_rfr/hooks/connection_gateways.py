@@ -243,6 +243,28 @@ def can_be_reached() -> bool:
     return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
 
 
+def why_unreadable(name: str) -> tuple[str, str] | None:
+    """Why a connection of Airflow's database can't be read, and what helps: Airflow itself says that there is none.
+
+    None where it can be read, is not there, or this process has no database.
+    """
+    if not can_be_reached():
+        return None
+    from airflow.models import Connection
+    from sqlalchemy import select
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with _session() as session:
+            session.execute(select(Connection).where(Connection.conn_id == name)).scalar_one_or_none()
+    except SQLAlchemyError:
+        return f"{name!r} can't be read, Airflow's database does not answer", "see airflow db check"
+    except Exception:  # noqa: BLE001 - Fernet's errors, and Airflow's own for a key that is none
+        problem = f"{name!r} can't be decrypted with this machine's [core] fernet_key"
+        return problem, "set the key with which it was stored, or store it again"
+    return None
+
+
 def connections_of_types(types: Iterable[str]) -> dict[str, str]:
     """Type by id of the connections of these types in Airflow's database and in the environment.
 

@@ -12,7 +12,14 @@ from uuid import uuid4
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
-from airflow_provider_rfr.hooks.common import connection_named, extras_of, mapping_extra, read_connection, require_type
+from airflow_provider_rfr.hooks.common import (
+    connection_named,
+    extras_of,
+    mapping_extra,
+    read_connection,
+    require_type,
+    within,
+)
 from airflow_provider_rfr.http.redaction import is_secret
 
 if TYPE_CHECKING:
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake.catalog import LakeSettings
 
 _CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb")
+_TEST_SECONDS = 20.0
 _STORE_EXTRAS = {
     "warehouse": "warehouse",
     "s3_endpoint": "s3.endpoint",
@@ -112,7 +120,7 @@ class LakeHook(BaseHook):
         with self._explained("The catalog can't be opened", document):
             from airflow_provider_rfr.lake.catalog import open_catalog
 
-            return len(open_catalog(document.settings()).list_namespaces())
+            return within(_TEST_SECONDS, lambda: len(open_catalog(document.settings()).list_namespaces()))
 
     def check_warehouse(self) -> bool:
         """Write and delete a small object; False where the warehouse is a name that only the catalog understands.
@@ -122,7 +130,7 @@ class LakeHook(BaseHook):
         """
         document = self.get_lake_document()
         with self._explained("The catalog works, but nothing can be written below the warehouse", document):
-            return _try_warehouse(document.properties)
+            return within(_TEST_SECONDS, lambda: _try_warehouse(document.properties))
 
     @contextmanager
     def _explained(self, problem: str, document: LakeDocument) -> Iterator[None]:
@@ -132,7 +140,8 @@ class LakeHook(BaseHook):
             from airflow_provider_rfr.refresh.errors import redact
 
             secrets = [*document.secrets(), read_connection(self.lake_conn_id).password or ""]
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
+            # What follows of an object store is curl's, and says the same again.
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition("; Details: ")[0][:500]
             raise CatalogError(f"{problem}: {redact(reason, filter(None, secrets))}") from None
 
 

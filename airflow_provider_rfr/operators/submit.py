@@ -220,6 +220,8 @@ def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]
     :raises PreflightError: there is no spark-submit
     """
     home = environ.get("SPARK_HOME")
+    if home and not Path(home, "bin").is_dir():
+        raise PreflightError(f"no Spark was found in SPARK_HOME, {home}; correct it, or unset it")
     scripts = Path(home) / "bin" if home else Path(sys.executable).parent
     found = shutil.which(binary, path=environ.get("PATH"))
     ours = scripts / binary

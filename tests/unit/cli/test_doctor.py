@@ -13,6 +13,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_rfr.cli import doctor
+from airflow_provider_rfr.hooks import lake as lake_hook
 from airflow_provider_rfr.webhooks.sealing import seal_file
 from tests.unit.test_preflight import java
 from tests.unit.triggers.lake import Lake
@@ -79,6 +80,7 @@ def missing(capsys: pytest.CaptureFixture[str], file: Path, *arguments: Any) -> 
     code = rfr("--triggers", file, "--json", *arguments)
     told = capsys.readouterr()
     assert CANARY not in told.out + told.err
+    assert "Traceback" not in told.err
     content = json.loads(told.out)
     found = [each for each in content["checks"] if each["outcome"] == "missing"]
     assert (code, content["ok"]) == ((1, False) if found else (0, True))
@@ -131,6 +133,9 @@ def test_spark_without_its_program_its_connection_or_its_master(
     connect(monkeypatch, "spark_default", conn_type="spark", host="local", extra={"spark-binary": "spark3-submit"})
     (found,) = missing(capsys, healthy)
     assert found["detail"] == "no spark3-submit was found"
+    connect(monkeypatch, "spark_default", conn_type="spark", host="local", extra=f"{{no {CANARY}")
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "spark_default.extra: is not a JSON object"
 
 
 def test_a_package_of_another_version(
@@ -158,7 +163,109 @@ def test_a_catalog_that_does_not_answer_and_a_warehouse_that_can_not_be_written(
     assert found["check"] == "warehouse"
     assert "Not a directory" in found["detail"]
     monkeypatch.delenv("AIRFLOW_CONN_LAKE")
-    assert [each["check"] for each in missing(capsys, healthy)] == ["catalog", "warehouse"]
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "lake_conn_id: there is no connection 'lake'"
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail", "remedy"),
+    [
+        ({"conn_type": "http", "host": "h"}, "connection lake: is of type 'http'", "make one of type 'rfr_lake'"),
+        ({"host": "sqlite:////c.db"}, "connection lake: warehouse: is empty", "write the folder of the tables"),
+        ({"host": "sqlite:////no/where/c.db", "extra": {"warehouse": "/w"}}, "the folder /no/where", "create it, or"),
+        ({"host": "http://127.0.0.1:{closed}", "extra": {"catalog_type": "rest"}}, "Connection refused", "check that"),
+    ],
+)
+def test_a_lake_that_can_not_be_read_is_one_miss(
+    fields: dict[str, Any],
+    detail: str,
+    remedy: str,
+    healthy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    closed_port: int,
+) -> None:
+    fields = {"conn_type": "rfr_lake", "password": CANARY, **fields}
+    connect(monkeypatch, "lake", **fields | {"host": fields["host"].format(closed=closed_port)})
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "catalog"
+    assert detail in found["detail"]
+    assert found["remedy"].startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("host", "kind"), [("http://127.0.0.1:{}", "rest"), ("postgresql+psycopg2://127.0.0.1:{}/lake", "sql")]
+)
+def test_a_catalog_that_accepts_and_says_nothing_is_not_waited_for_for_ever(
+    host: str,
+    kind: str,
+    healthy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    listener: int,
+) -> None:
+    monkeypatch.setattr(lake_hook, "_TEST_SECONDS", 0.3)
+    extra = {"warehouse": "named", "catalog_type": kind} | ({"warehouse": str(tmp_path)} if kind == "sql" else {})
+    connect(monkeypatch, "lake", conn_type="rfr_lake", host=host.format(listener), password=CANARY, extra=extra)
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "The catalog can't be opened: no answer within 0.3 s"
+
+
+def test_an_object_store_that_says_nothing_is_not_waited_for_for_ever(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], listener: int
+) -> None:
+    monkeypatch.setattr(lake_hook, "_TEST_SECONDS", 3.0)
+    keys = {"s3_access_key_id": "AK", "s3_secret_access_key": CANARY, "s3_region": "eu-west-1"}
+    extra = {"warehouse": "s3://bucket/w", "s3_endpoint": f"http://127.0.0.1:{listener}", **keys}
+    connect(monkeypatch, "lake", conn_type="rfr_lake", host=f"sqlite:///{tmp_path}/catalog.db", extra=extra)
+    (found,) = missing(capsys, healthy)
+    assert (found["check"], found["detail"].rpartition(": ")[2]) == ("warehouse", "no answer within 3 s")
+    assert found["remedy"].startswith("let this machine write there")
+
+
+def test_a_machine_without_java(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == f"no Java was found in JAVA_HOME, {tmp_path}"
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "no Java was found on the path"
+
+
+def test_a_client_of_another_version_than_pyspark_is_one_miss(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "site" / "pyspark_client-4.0.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-client\nVersion: 4.0.0\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "pyspark"
+    assert "pyspark-client 4.0.0 are both installed" in found["detail"]
+
+
+def test_one_of_several_masters_is_enough(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int, listener: int
+) -> None:
+    for masters, says in (
+        (f"spark://127.0.0.1:{closed_port},127.0.0.1:{listener}", None),
+        (f"spark://127.0.0.1:{closed_port},127.0.0.1:{closed_port}", "Connection refused"),
+        ("spark://127.0.0.1:70x7", "'70x7' is not a port"),
+    ):
+        connect(monkeypatch, "spark_default", conn_type="spark", host=masters, password=CANARY)
+        assert [each["detail"].rpartition(": ")[2] for each in missing(capsys, healthy)] == [says] * (says is not None)
+
+
+def test_a_spark_home_that_holds_no_spark(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", f"{tmp_path}/gone")
+    (found,) = missing(capsys, healthy)
+    assert (found["check"], found["remedy"]) == ("Spark", "correct it, or unset it")
 
 
 def test_each_connection_of_ours_is_tried(
@@ -169,7 +276,7 @@ def test_each_connection_of_ours_is_tried(
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", f'{{"conn_type": "rfr_api", "extra": "{CANARY}')
     (found,) = missing(capsys, healthy)
     assert found["check"] == "connection shop (rfr_api)"
-    assert found["detail"].startswith(f"the API did not answer at {host}")
+    assert found["detail"] == f"the API did not answer at {host} (Connection refused)"
 
 
 def test_a_control_store_that_is_away(
@@ -182,10 +289,27 @@ def test_a_control_store_that_is_away(
     connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host=f"{tmp_path}/nowhere/control.db")
     (found,) = missing(capsys, healthy)
     assert "can't be made" in found["detail"]
+    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host="/proc/control.db")
+    (found,) = missing(capsys, healthy)
+    assert "can't be made" in found["detail"]
+    (tmp_path / "garbage.db").write_text("this is no database, and longer than a header of one" * 9)
+    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host=f"{tmp_path}/garbage.db")
+    (found,) = missing(capsys, healthy)
+    assert "file is not a database" in found["detail"]
     monkeypatch.delenv("AIRFLOW_CONN_RFR_CONTROL_STORE")
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", f"{CANARY} is no address")
     (found,) = missing(capsys, healthy)
     assert "[rfr] control_store" in found["detail"]
+
+
+def test_a_control_store_that_accepts_and_says_nothing_is_not_waited_for_for_ever(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], listener: int
+) -> None:
+    monkeypatch.setattr(doctor, "_STORE_SECONDS", 0.3)
+    fields = {"host": "127.0.0.1", "port": listener, "login": "me", "password": CANARY, "schema": "rfr"}
+    connect(monkeypatch, "rfr_control_store", conn_type="postgres", **fields)
+    (found,) = missing(capsys, healthy)
+    assert found["detail"].endswith("/rfr can't be written: no answer within 0.3 s")
 
 
 def test_a_sealed_file_without_its_key(
@@ -193,7 +317,11 @@ def test_a_sealed_file_without_its_key(
 ) -> None:
     key = pyrage.x25519.Identity.generate()
     healthy.write_text(seal_file(healthy, [str(key.to_public())]))
-    assert [each["check"] for each in missing(capsys, healthy)] == ["sealed keys", "webhook"]
+    (found,) = missing(capsys, healthy)
+    assert (found["check"], found["remedy"]) == ("sealed keys", "set SOPS_AGE_KEY_FILE to the file with the key")
+    monkeypatch.setenv("SOPS_AGE_KEY", str(pyrage.x25519.Identity.generate()))
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "sealed keys"
     monkeypatch.setenv("SOPS_AGE_KEY", str(key))
     assert missing(capsys, healthy) == []
 
@@ -208,4 +336,10 @@ def test_a_webhook_s_host_that_is_closed_or_refused(
     (found,) = missing(capsys, triggers(tmp_path, closed_port))
     assert found["detail"] == "127.0.0.1 is a loopback address"
     assert "webhook_allowed_hosts" in found["remedy"]
-    assert [each["check"] for each in missing(capsys, tmp_path / "gone.yaml")] == ["sealed keys", "webhook"]
+    (found,) = missing(capsys, tmp_path / "gone.yaml")
+    assert found["detail"] == f"triggers: {tmp_path}/gone.yaml: there is no such file"
+    assert found["remedy"] == f"see airflow rfr triggers validate {tmp_path}/gone.yaml"
+    block = {"name": "shop", "config": {"hook": {"url": f"https://nowhere.invalid/{CANARY}", "payload": {"a": 1}}}}
+    healthy.write_text(json.dumps({"triggers": block}))
+    (found,) = missing(capsys, healthy)
+    assert found["detail"].startswith("https://nowhere.invalid: ")
