@@ -29,7 +29,7 @@ demo: setup
 	@$(RUN) python -m demo.run
 
 screenshots: setup
-	@scripts/test_packages.sh
+	@scripts/packages.sh chromium
 	@$(RUN) python -m demo.screenshots
 
 # Lint beside the tests: the type checker keeps one core busy, the tests wait a lot.
@@ -37,11 +37,11 @@ check: setup
 	@$(MAKE) -s -j 2 lint tests TIER=check
 
 test: setup
-	@scripts/test_packages.sh
+	@scripts/packages.sh postgresql chromium
 	@$(MAKE) -s -j 2 lint tests TIER=test
 
 test-all: setup
-	@scripts/test_packages.sh
+	@scripts/packages.sh postgresql chromium
 	@$(MAKE) -s -j 2 lint tests TIER=all
 
 tests:
