@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_provider_rfr.links import PAGE_OF_TASK
-
 
 class RfrPlugin(AirflowPlugin):
     """The pages of this package: in the menu *Browse*, and as a tab of DAGs and of task instances."""
@@ -29,6 +27,8 @@ class RfrPlugin(AirflowPlugin):
 
     @cached_property
     def external_views(self) -> list[Any]:  # type: ignore[override]
+        from airflow_provider_rfr.links import PAGE_OF_TASK
+
         base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
         task = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
         return [
