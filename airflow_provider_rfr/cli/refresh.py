@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from airflow_provider_rfr.cli.common import command, plain, print_columns, print_data, say
+from airflow_provider_rfr.cli.common import command, print_columns, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -118,21 +118,6 @@ class _Lines:
             say(Progress.of(found.header).line(found.table))
 
 
-class _Bar:
-    """For terminals."""
-
-    def __init__(self, bar: Any, table: str) -> None:
-        self._bar = bar
-        self._task = bar.add_task(plain(table), total=None, said="")
-
-    def update(self, found: TableStatus) -> None:
-        row, percent = _row(found), found.percent
-        units = {"done": "{}", "pages": "{} pages", "pages/s": "{}/s", "left": "{} left"}
-        parts = [found.state.value, *(unit.format(row[name]) for name, unit in units.items() if row.get(name))]
-        said = plain(", ".join(parts))
-        self._bar.update(self._task, total=None if percent is None else 100, completed=percent or 0, said=said)
-
-
 @contextmanager
 def _display(found: TableStatus, args: Namespace) -> Iterator[_Display]:
     if args.output in ("json", "yaml"):
@@ -140,12 +125,10 @@ def _display(found: TableStatus, args: Namespace) -> Iterator[_Display]:
     elif not sys.stdout.isatty():
         yield _Lines()
     else:
-        from rich.progress import BarColumn, Progress, TextColumn
+        from airflow_provider_rfr.refresh.bar import drawn_bar
 
-        # Names come from a catalog, and brackets in them are no markup.
-        columns = (TextColumn("{task.description}", markup=False), BarColumn())
-        with Progress(*columns, TextColumn("{task.fields[said]}", markup=False), transient=True) as bar:
-            yield _Bar(bar, found.table)
+        with drawn_bar() as bar:
+            yield bar
 
 
 def _catalog(args: Namespace) -> Catalog:

@@ -14,6 +14,7 @@ from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_rfr.cli import refresh as commands
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.bar import Bar
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from tests.unit.refresh.test_status import begun, read_page
@@ -156,16 +157,16 @@ def test_watch_draws_a_bar_in_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     ledger, shown = begun(lake.catalog), []
-    update = commands._Bar.update
+    update = Bar.update
 
-    def once(bar: Any, found: Any) -> None:
+    def once(bar: Bar, found: Any) -> None:
         update(bar, found)
-        shown.append(bar._bar.tasks[0].fields["said"])
+        shown.append(bar.said)
         if len(shown) == 1:
             read_page(ledger)
             published(ledger)
 
-    monkeypatch.setattr(commands._Bar, "update", once)
+    monkeypatch.setattr(Bar, "update", once)
     assert rfr("watch", NAME) == 0
     assert shown[0] == "reading, 0 %, 0 of 4, 0 pages"
     assert shown[-1].startswith("published, 100 %")
