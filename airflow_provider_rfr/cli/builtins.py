@@ -29,7 +29,7 @@ def plan(args: Namespace) -> int:
 
     found = _hook(args).plan(_policies(args))
     if args.check:
-        print_value([{"name": name} for name in found.stale], args)
+        print_value([{"name": name} for name in found.stale], args, "every `was` and `removed` is still needed")
         return 1 if found.stale else 0
     _show(found, args)
     if args.save is not None:
@@ -60,7 +60,8 @@ def refresh(args: Namespace) -> None:
     hook = _hook(args)
     # Spark is started by the first query, so not where nothing came.
     with closing(_engine(hook, args)) as sql:
-        print_value([asdict(each) for each in hook.refresh_views(args.names, sql=sql, force=args.force)], args)
+        done = hook.refresh_views(args.names, sql=sql, force=args.force)
+        print_value([asdict(each) for each in done], args, "no materialized view is deployed")
 
 
 @command
@@ -106,7 +107,7 @@ def history(args: Namespace) -> None:
             rows = [_row(each, _OF_STEPS) for each in deploys.steps_of(connection, args.deploy_id)]
         else:
             rows = [_row(each, _OF_DEPLOYS) for each in deploys.history(connection, hook.project, args.limit)]
-    print_value(rows, args)
+    print_value(rows, args, "nothing was deployed yet")
 
 
 @command
@@ -116,7 +117,7 @@ def drift(args: Namespace) -> int:
     rows = [
         {"name": each.name, "kind": each.kind.value, "problems": list(map(str, each.problems))} for each in found.drift
     ]
-    print_value(rows, args)
+    print_value(rows, args, "nothing was changed by hand")
     return 2 if found.drift else 0
 
 

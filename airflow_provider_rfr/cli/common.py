@@ -77,7 +77,7 @@ def _without_noise(logger: Any, method: str, event: MutableMapping[str, Any]) ->
 @contextmanager
 def _with_stored_connections() -> Iterator[None]:
     """Airflow looks for connections in its database only in a process that is marked as a server's."""
-    from airflow_provider_rfr.hooks.connection_gateways import can_be_reached
+    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
 
     if _CONTEXT in os.environ or not can_be_reached():
         yield
@@ -99,10 +99,13 @@ def say(text: str) -> None:
     print(plain(text))
 
 
-def print_value(value: Any, args: Namespace) -> None:
-    """Print lists and mappings: as JSON or YAML where ``--output`` asks for that, else a line each."""
+def print_value(value: Any, args: Namespace, empty: str = "") -> None:
+    """Print lists and mappings: as JSON or YAML where ``--output`` asks for that, else a line each.
+
+    :param empty: what is said where there is nothing
+    """
     if not print_data(value, args):
-        print("\n".join(_lines_of(value)) or "nothing")
+        print("\n".join(_lines_of(value)) or empty)
 
 
 def print_columns(rows: Sequence[Mapping[str, Any]], empty: str) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, print_data, print_value
+from airflow_provider_rfr.cli.common import command, print_data, print_value, say
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.store.engine import instant
 
@@ -116,8 +116,12 @@ def list_deliveries(args: Namespace) -> None:
     found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
     shown = [_row(each, rows.get(each.key)) for each in found[: args.limit]]
-    if not print_data(shown, args):
+    if print_data(shown, args):
+        return
+    if shown:
         AirflowConsole().print_as(data=shown, output=args.output)
+    else:
+        say("there are no such deliveries")
 
 
 @command

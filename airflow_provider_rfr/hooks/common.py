@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.airflow_database import why_unreadable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -68,8 +69,6 @@ def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
     try:
         return read_connection(conn_id)
     except AirflowNotFoundException:
-        from airflow_provider_rfr.hooks.connection_gateways import why_unreadable
-
         problem, cure = why_unreadable(conn_id) or (f"there is no connection {conn_id!r}", remedy)
         raise ConfigurationError(field, problem, cure) from None
 
