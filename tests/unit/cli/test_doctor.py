@@ -10,11 +10,11 @@ from typing import Any
 
 import pyrage
 import pytest
-from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_rfr.cli import doctor
 from airflow_provider_rfr.hooks import lake as lake_hook
 from airflow_provider_rfr.webhooks.sealing import seal_file
+from tests.unit.cli import calls
 from tests.unit.test_preflight import java
 from tests.unit.triggers.lake import Lake
 
@@ -67,12 +67,7 @@ def triggers(folder: Path, port: int) -> Path:
 
 
 def rfr(*arguments: Any) -> int:
-    args = get_parser().parse_args(["rfr", "doctor", "--lake-conn-id", "lake", *map(str, arguments)])
-    try:
-        args.func(args)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
+    return calls.rfr("doctor", "--lake-conn-id", "lake", *arguments)
 
 
 def missing(capsys: pytest.CaptureFixture[str], file: Path, *arguments: Any) -> list[dict[str, str]]:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_rfr.cli import refresh as commands
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.bar import Bar
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
+from tests.unit.cli import calls
+from tests.unit.cli.calls import told
 from tests.unit.refresh.test_status import begun, read_page
 from tests.unit.triggers.lake import Lake
 
@@ -27,16 +28,7 @@ ESCAPE = "\x1b[31m\x07\u202ered"
 
 def rfr(*arguments: Any) -> int:
     """``airflow rfr refresh ...`` in this process; returns the exit code."""
-    args = get_parser().parse_args(["rfr", "refresh", *map(str, arguments), "--lake-conn-id", "lake"])
-    try:
-        args.func(args)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
+    return calls.rfr("refresh", *arguments, "--lake-conn-id", "lake")
 
 
 def published(ledger: Ledger) -> None:
