@@ -35,12 +35,14 @@ def why_unreadable(name: str) -> tuple[str, str] | None:
     if not can_be_reached():
         return None
     from airflow.models import Connection
-    from sqlalchemy import select
+    from sqlalchemy import inspect, select
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         with session_of_airflow() as session:
-            session.execute(select(Connection).where(Connection.conn_id == name)).scalar_one_or_none()
+            # A machine that only runs tasks may have settings of a database that nobody ever made.
+            if inspect(session.connection()).has_table(Connection.__tablename__):
+                session.execute(select(Connection).where(Connection.conn_id == name)).scalar_one_or_none()
     except SQLAlchemyError:
         return f"{name!r} can't be read, Airflow's database does not answer", "see airflow db check"
     except Exception:  # noqa: BLE001 - Fernet's errors, and Airflow's own for a key that is none
