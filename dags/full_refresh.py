@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
+from typing import Any
 
 from airflow.sdk import DAG, Param
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.arguments import TARGET_PATTERN, options_schema
+from airflow_provider_rfr.operators.arguments import TARGET_PATTERN, option_fields
 
 FIELDS = {
     "source_file": Param(
@@ -83,6 +84,13 @@ FIELDS = {
     ),
 }
 
+
+def options_of(params: dict[str, Any]) -> dict[str, Any]:
+    """What no field above takes, so that the operator refuses a name that it does not know."""
+    options = {name: value for name, value in params.items() if name not in FIELDS}
+    return {"force_restart": params["unfinished"] == "restart", **options}
+
+
 with DAG(
     dag_id="resumable_full_refresh",
     schedule=None,
@@ -92,11 +100,8 @@ with DAG(
     render_template_as_native_obj=True,
     tags=["rfr"],
     doc_md=__doc__,
-    params={
-        **FIELDS,
-        **{name: Param(section="Options", **schema) for name, schema in options_schema("force_restart").items()},
-    },
-    user_defined_macros={"form": list(FIELDS)},
+    params={**FIELDS, **option_fields("force_restart")},
+    user_defined_macros={"options_of": options_of},
 ) as dag:
     ResumableFullRefreshOperator(
         task_id="refresh",
@@ -106,8 +111,7 @@ with DAG(
         api_conn_id="{{ params.api_conn_id }}",
         lake_conn_id="{{ params.lake_conn_id }}",
         conn_id="{{ params.conn_id }}",
-        # All that is not one of those fields, so that the operator refuses an option that it does not know.
-        options="{{ dict(params.items() | rejectattr(0, 'in', form), force_restart=params.unfinished == 'restart') }}",
+        options="{{ options_of(params) }}",
         retries=5,
         retry_delay=timedelta(seconds=10),
     )

@@ -54,12 +54,12 @@ class SparkApplicationOperator(SparkSubmitOperator):
     _load: Callable[[RefreshSparkHook], None] | None = None
 
     @property
-    def conn_id(self) -> str:
-        """The connection of Spark; for Airflow's rendering, which sets it."""
-        return str(self._conn_id)
+    def conn_id(self) -> Any:
+        """The connection of Spark, which the parent keeps under a name that is none of its arguments'."""
+        return self._conn_id
 
     @conn_id.setter
-    def conn_id(self, rendered: str) -> None:
+    def conn_id(self, rendered: Any) -> None:
         self._conn_id = rendered
 
     def _run_application(self, context: Context, load: Callable[[RefreshSparkHook], None]) -> dict[str, Any] | None:

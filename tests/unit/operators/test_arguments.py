@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, AssetAlias, Param, XComArg
-from airflow.sdk.exceptions import ParamValidationError
+from airflow.sdk import DAG, AssetAlias, XComArg
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.arguments import options_schema, stream_names, tables_of
-from airflow_provider_rfr.refresh.config import RefreshOptions, parse_config
+from airflow_provider_rfr.operators.arguments import stream_names, tables_of
+from airflow_provider_rfr.refresh.config import parse_config
 
 SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
 
@@ -202,22 +201,3 @@ def test_deferral_is_a_choice_that_airflows_configuration_may_make() -> None:
         check=True,
     )
     assert done.stdout.split()[-1] == "True"
-
-
-def test_each_option_is_a_field_of_a_form_with_its_default_its_meaning_and_one_type() -> None:
-    schemas = options_schema("force_restart")
-    assert set(schemas) == set(RefreshOptions.model_fields) - {"force_restart"}
-    defaults = RefreshOptions().model_dump(mode="json")
-    for name, schema in schemas.items():
-        field = Param(section="Options", **schema)
-        assert field.resolve() == defaults[name]
-        assert field.description and "`" not in field.description
-    assert schemas["max_shrink"]["type"] == ["number", "null"]
-    assert (schemas["max_shrink"]["minimum"], schemas["max_shrink"]["maximum"]) == (0, 1)
-    assert schemas["on_busy"]["enum"] == ["wait", "fail", "take_over"]
-
-
-@pytest.mark.parametrize(("name", "value"), [("concurrency", 0), ("max_shrink", 1.5), ("expire", "yes")])
-def test_a_form_refuses_a_value_out_of_range(name: str, value: Any) -> None:
-    with pytest.raises(ParamValidationError):
-        Param(**options_schema()[name]).resolve(value)
