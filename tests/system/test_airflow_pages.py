@@ -98,10 +98,10 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
     somebody: SomebodyAt, url: str, story: Story
 ) -> None:
     options = {"concurrency": 1, "requests_per_second": 8}
-    story.start(DAG, "watched", table="watched", **options)
+    story.start(DAG, "looked_at", table="looked_at", **options)
     with somebody("owner") as owner:
         frame = framed(owner, url)
-        row = frame.locator("tr", has_text="raw.watched").first
+        row = frame.locator("tr", has_text="raw.looked_at").first
         expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
         seen: set[int] = set()
 
@@ -121,22 +121,22 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
         expect(row.locator(".state")).to_have_text("published", timeout=PATIENCE * 1000)
         assert row.locator("[data-label=Attempts]").inner_text() == "2"
 
-        row.get_by_role("link", name="raw.watched").click()
+        row.get_by_role("link", name="raw.looked_at").click()
         expect(frame.locator("polyline")).to_have_count(1)
         expect(frame.locator("line.attempt")).to_have_count(1)
-        story.succeed(DAG, "watched")
-        story.assert_whole("raw.watched")
-        tab = framed(owner, url, f"dags/{DAG}/runs/watched/tasks/refresh/plugin/rfr_of_task")
-        expect(tab.get_by_role("heading", name="raw.watched")).to_be_visible()
+        story.succeed(DAG, "looked_at")
+        story.assert_whole("raw.looked_at")
+        tab = framed(owner, url, f"dags/{DAG}/runs/looked_at/tasks/refresh/plugin/rfr_of_task")
+        expect(tab.get_by_role("heading", name="raw.looked_at")).to_be_visible()
         tab.get_by_role("link", name="Refresh again").click()
-        owner.wait_for_url(f"{url}/dags/{DAG}/runs/watched**")
+        owner.wait_for_url(f"{url}/dags/{DAG}/runs/looked_at**")
         owner.get_by_role("button", name="Trigger").last.click()
         owner.get_by_role("menuitem", name="Trigger again with this config").click()
-        expect(owner.locator("[name=element_table]")).to_have_value("watched", timeout=PATIENCE * 1000)
+        expect(owner.locator("[name=element_table]")).to_have_value("looked_at", timeout=PATIENCE * 1000)
     with somebody("viewer") as viewer:
         frame = framed(viewer, url)
-        frame.get_by_role("link", name="raw.watched", exact=True).click()
-        expect(frame.get_by_role("heading", name="raw.watched")).to_be_visible()
+        frame.get_by_role("link", name="raw.looked_at", exact=True).click()
+        expect(frame.get_by_role("heading", name="raw.looked_at")).to_be_visible()
         expect(frame.get_by_role("link", name="Refresh again")).to_have_count(0)
         expect(frame.locator("dt:text-is('Attempts') + dd")).to_contain_text("2, ")
 
