@@ -7,10 +7,11 @@ CHAOS_ARGS ?= --kills 1000 --seed 1
 MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all tests lint format bench chaos migrations-chaos compose-check setup lock clean
+.PHONY: help demo screenshots check test test-all tests lint format bench chaos migrations-chaos compose-check setup lock clean
 
 help:
 	@echo "make demo    a refresh is killed half way, resumed by Airflow's retry, and published whole"
+	@echo "make screenshots  the pictures in docs/images, of a running Airflow; needs Chromium"
 	@echo "make check   lint, types, rules, and all tests without Spark, Airflow and servers; some minutes"
 	@echo "make test    that, and a part of the tests with them; a quarter of an hour. PYTEST_ARGS go to pytest"
 	@echo "make test-all  every test, random ones at full length"
@@ -27,16 +28,20 @@ help:
 demo: setup
 	@$(RUN) python -m demo.run
 
+screenshots: setup
+	@scripts/packages.sh chromium
+	@$(RUN) python -m demo.screenshots
+
 # Lint beside the tests: the type checker keeps one core busy, the tests wait a lot.
 check: setup
 	@$(MAKE) -s -j 2 lint tests TIER=check
 
 test: setup
-	@scripts/postgres.sh
+	@scripts/packages.sh postgresql chromium
 	@$(MAKE) -s -j 2 lint tests TIER=test
 
 test-all: setup
-	@scripts/postgres.sh
+	@scripts/packages.sh postgresql chromium
 	@$(MAKE) -s -j 2 lint tests TIER=all
 
 tests:

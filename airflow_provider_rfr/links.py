@@ -6,7 +6,7 @@ Airflow asks for a link's address only when the task has ended; these links work
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
@@ -18,27 +18,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CHECKPOINT_TABS = {"task_state": "task-state-store", "xcom": "xcom"}
-_PUBLISHED_TAB = "asset_events"
+PAGE_OF_TASK: Final = "rfr_of_task"
+"""The tab of a task instance that the plugin adds, as the end of its address."""
 
 
 class RefreshLink(BaseOperatorLink):
-    """Before the publish the task's tab with the checkpoint, after it the tab with each table's figures."""
+    """The page about the task's refresh: state, progress, generations and last error."""
 
-    name = "Refresh progress"
+    name = "Refresh page"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Address of the tab. A checkpoint in a Variable has no tab at the task, so that goes to the list of them."""
+        """The address of the tab that the plugin adds to the task instance."""
         base = str(conf.get("api", "base_url", fallback="http://localhost:8080/")).rstrip("/")
-        tab = _CHECKPOINT_TABS.get(getattr(operator, "checkpoint_store", "task_state"))
-        if getattr(operator, "is_published", False):
-            tab = _PUBLISHED_TAB
-        if tab is None:
-            return f"{base}/variables"
         dag, run, task = (quote(str(part), safe="") for part in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
         index = ti_key.map_index
         mapped = f"/mapped/{index}" if index is not None and index >= 0 else ""
-        return f"{base}/dags/{dag}/runs/{run}/tasks/{task}{mapped}/{tab}"
+        return f"{base}/dags/{dag}/runs/{run}/tasks/{task}{mapped}/plugin/{PAGE_OF_TASK}"
 
 
 class SparkUiLink(BaseOperatorLink):

@@ -1,11 +1,42 @@
-"""The plugin that Airflow loads in every component. It imports nothing of Spark, Iceberg or the engine."""
+"""The plugin that Airflow loads in every component. It imports nothing of Spark, Iceberg or the engine.
+
+The API server alone asks for the application, and only then are the pages imported.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 
 class RfrPlugin(AirflowPlugin):
-    """Pages and listeners of this package."""
+    """The pages of this package: in the menu *Browse*, and as a tab of DAGs and of task instances."""
 
     name = "rfr"
+
+    @cached_property
+    def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
+        """Imports FastAPI and Airflow's own application, which only the API server has loaded already."""
+        from airflow_provider_rfr.web.app import make_app
+
+        return [{"app": make_app(), "url_prefix": "/rfr", "name": "Resumable full refresh"}]
+
+    @cached_property
+    def external_views(self) -> list[Any]:  # type: ignore[override]
+        from airflow_provider_rfr.links import PAGE_OF_TASK
+
+        base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+        task = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
+        return [
+            _view("Refreshes", "nav", "rfr", f"{base}/rfr/") | {"category": "browse"},
+            _view("Refreshes", "dag", "rfr_of_dag", f"{base}/rfr/?dag_id={{DAG_ID}}"),
+            _view("Refresh", "task_instance", PAGE_OF_TASK, f"{base}/rfr/?{task}"),
+        ]
+
+
+def _view(name: str, destination: str, route: str, href: str) -> dict[str, Any]:
+    return {"name": name, "destination": destination, "url_route": route, "href": href}

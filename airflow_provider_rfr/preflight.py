@@ -25,9 +25,9 @@ def check_machine() -> None:
 
     :raises PreflightError: with the command that repairs what is missing
     """
-    _check_java()
-    _check_pyspark()
-    _check_localhost()
+    check_java()
+    check_pyspark()
+    check_localhost()
 
 
 def child_environment() -> dict[str, str]:
@@ -38,8 +38,8 @@ def child_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(_AIRFLOW_PREFIXES)}
 
 
-def _check_java() -> None:
-    """Check for Java 17 or 21, on which Spark 4 starts: the one of ``JAVA_HOME``, else on the path.
+def check_java() -> str:
+    """Check for Java 17 or 21, on which Spark 4 starts: the one of ``JAVA_HOME``, else on the path; returns which.
 
     :raises PreflightError: there is none, or another version
     """
@@ -59,10 +59,11 @@ def _check_java() -> None:
     if found not in _JAVA_VERSIONS:
         what = f"Java {found}" if found else "a Java of unknown version"
         raise PreflightError(f"{java} is {what}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it")
+    return f"Java {found}, {java}"
 
 
-def _check_pyspark() -> None:
-    """Check the versions of ``pyspark`` and ``pyspark-client``.
+def check_pyspark() -> str | None:
+    """Check the versions of ``pyspark`` and ``pyspark-client``; returns it, None where there is none.
 
     They install the same files, so unequal versions break ``import pyspark``. Nor are equal versions always enough: an
     earlier installation may have left its files behind. A machine without pyspark passes, for its Spark may be
@@ -87,6 +88,7 @@ def _check_pyspark() -> None:
             f"pyspark {expected} is installed but the files in its folder are of {found}, which another installation"
             f" left there; install it again: {_PAIR.format(expected)}"
         )
+    return expected
 
 
 def _version(distribution: str) -> str | None:
@@ -96,7 +98,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _check_localhost() -> None:
+def check_localhost() -> None:
     """Check the name ``localhost``, on which PySpark's driver listens, whatever Spark's own addresses are.
 
     :raises PreflightError: this machine does not resolve the name

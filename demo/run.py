@@ -105,7 +105,8 @@ def watch(airflow: AirflowStack, api: SampleApi) -> dict[str, Any]:
         "source_config": {"partitions": SIZES.partitions, "page_size": SIZES.page_records},
         "streams": ["items"],
         "target": "raw.{stream}",
-        "options": {"concurrency": 8, "round_seconds": 2},
+        "concurrency": 8,
+        "round_seconds": 2,
     }
     airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None, "conf": conf})
     total = SIZES.partitions * SIZES.pages

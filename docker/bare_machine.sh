@@ -3,5 +3,5 @@
 # See demo/bare_machine.py; arguments go to it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/postgres.sh
+scripts/packages.sh postgresql
 exec scripts/run.sh python -m demo.bare_machine "$@"

@@ -29,7 +29,7 @@ def plan(args: Namespace) -> int:
 
     found = _hook(args).plan(_policies(args))
     if args.check:
-        print_value([{"name": name} for name in found.stale], args)
+        print_value([{"name": name} for name in found.stale], args, "every `was` and `removed` is still needed")
         return 1 if found.stale else 0
     _show(found, args)
     if args.save is not None:
@@ -60,7 +60,8 @@ def refresh(args: Namespace) -> None:
     hook = _hook(args)
     # Spark is started by the first query, so not where nothing came.
     with closing(_engine(hook, args)) as sql:
-        print_value([asdict(each) for each in hook.refresh_views(args.names, sql=sql, force=args.force)], args)
+        done = hook.refresh_views(args.names, sql=sql, force=args.force)
+        print_value([asdict(each) for each in done], args, "no materialized view is deployed")
 
 
 @command
@@ -106,7 +107,7 @@ def history(args: Namespace) -> None:
             rows = [_row(each, _OF_STEPS) for each in deploys.steps_of(connection, args.deploy_id)]
         else:
             rows = [_row(each, _OF_DEPLOYS) for each in deploys.history(connection, hook.project, args.limit)]
-    print_value(rows, args)
+    print_value(rows, args, "nothing was deployed yet")
 
 
 @command
@@ -116,7 +117,7 @@ def drift(args: Namespace) -> int:
     rows = [
         {"name": each.name, "kind": each.kind.value, "problems": list(map(str, each.problems))} for each in found.drift
     ]
-    print_value(rows, args)
+    print_value(rows, args, "nothing was changed by hand")
     return 2 if found.drift else 0
 
 
@@ -145,7 +146,9 @@ def forget(args: Namespace) -> None:
     views = {each.key for each in hook.observe()[0].objects if each.kind.value == "view"}
     needs_sql = not views.isdisjoint(name.casefold() for name in args.names)
     with closing(_engine(hook, args)) if needs_sql else nullcontext() as sql:
-        for name in forget_objects(args.names, project=hook.project, catalog=hook.catalog, store=hook.store, sql=sql):
+        done = list(forget_objects(args.names, project=hook.project, catalog=hook.catalog, store=hook.store, sql=sql))
+    if not print_data({"forgot": done}, args):
+        for name in done:
             print(f"forgot {name}")
 
 
@@ -156,7 +159,8 @@ def force_unlock(args: Namespace) -> None:
 
     hook = _hook(args)
     unlock(hook.store, hook.project, args.token)
-    print(f"project {hook.project} is free; the holder of token {args.token} can no longer write")
+    if not print_data({"project": hook.project, "token": args.token, "state": "free"}, args):
+        print(f"project {hook.project} is free; the holder of token {args.token} can no longer write")
 
 
 @command
@@ -169,6 +173,8 @@ def release_sink(args: Namespace) -> None:
     if sink is None or sink.sink is None:
         raise ConfigurationError("sink", f"{args.sink_name} is not a declared sink", "name one of the plan's sinks")
     hook.store.run(lambda connection: release(connection, sink.id, args.choice, hook.store.now(connection)))
+    if not print_data({"sink": sink.name, "choice": args.choice}, args):
+        print(f"{sink.name} is released: {args.choice}")
 
 
 @command

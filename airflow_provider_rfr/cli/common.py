@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import wraps
 from typing import Any, Final
 
+import structlog
 import yaml
 
 from airflow_provider_rfr.exceptions import RfrError
@@ -27,11 +29,14 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
         from airflow_provider_rfr.hooks.common import quiet_masking
 
         try:
-            with quiet_masking(), _with_stored_connections():
+            # It tells each time which library reads files, in the middle of what is drawn.
+            logging.getLogger("pyiceberg").setLevel(logging.WARNING)
+            with quiet_masking(), _logs_apart(), _with_stored_connections():
                 code = work(args)
             sys.stdout.flush()
         except RfrError as error:
-            print(error, file=sys.stderr)
+            # An error may have a line for each problem.
+            print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
             code = 1
         except BrokenPipeError:
             # The reader has closed the pipe, as in ``| head``. Buffered text would fail again when Python ends.
@@ -44,9 +49,35 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 
 
 @contextmanager
+def _logs_apart() -> Iterator[None]:
+    """Airflow logs to standard output, where a script reads what the command prints; here to standard error."""
+    config = structlog.get_config()
+
+    def to_stderr(*names: Any) -> Any:
+        with redirect_stdout(sys.stderr):
+            return config["logger_factory"](*names)
+
+    structlog.configure(logger_factory=to_stderr, processors=[_without_noise, *config["processors"]])
+    handlers = [each for each in logging.getLogger().handlers if getattr(each, "stream", None) is sys.stdout]
+    for handler in handlers:
+        handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        structlog.configure(logger_factory=config["logger_factory"], processors=config["processors"])
+
+
+def _without_noise(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Without what Airflow says of each connection of our types, and of extra fields that we refuse in a sentence."""
+    if str(event["event"]).startswith(("Connection schemes (type: ", "Failed to deserialize extra")):
+        raise structlog.DropEvent
+    return event
+
+
+@contextmanager
 def _with_stored_connections() -> Iterator[None]:
     """Airflow looks for connections in its database only in a process that is marked as a server's."""
-    from airflow_provider_rfr.hooks.connection_gateways import can_be_reached
+    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
 
     if _CONTEXT in os.environ or not can_be_reached():
         yield
@@ -58,10 +89,37 @@ def _with_stored_connections() -> Iterator[None]:
         del os.environ[_CONTEXT]
 
 
-def print_value(value: Any, args: Namespace) -> None:
-    """Print lists and mappings: as JSON or YAML where ``--output`` asks for that, else a line each."""
+def plain(text: str) -> str:
+    """The text on one line, without what a terminal would obey: names and errors may come from a source."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
+
+
+def say(text: str) -> None:
+    """Print one line for people."""
+    print(plain(text))
+
+
+def print_value(value: Any, args: Namespace, empty: str = "") -> None:
+    """Print lists and mappings: as JSON or YAML where ``--output`` asks for that, else a line each.
+
+    :param empty: what is said where there is nothing
+    """
     if not print_data(value, args):
-        print("\n".join(_lines_of(value)) or "nothing")
+        print("\n".join(_lines_of(value)) or empty)
+
+
+def print_columns(rows: Sequence[Mapping[str, Any]], empty: str) -> None:
+    """Print rows below each other, under the names of their columns; columns that are empty are left out.
+
+    :param empty: what is said where there are no rows
+    """
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if value not in (None, ""))
+    lines = [[name.upper() for name in names], *([plain(str(row.get(name, ""))) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines if rows else ():
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    if not rows:
+        say(empty)
 
 
 def print_data(value: Any, args: Namespace) -> bool:
@@ -80,11 +138,12 @@ def _lines_of(value: Any) -> Iterator[str]:
                 yield f"{name}:" if each else f"{name}: none"
                 yield from (f"  {line}" for line in _lines_of(each))
             else:
-                yield f"{name}: {'none' if each is None else each}"
+                yield f"{name}: {'none' if each is None else plain(str(each))}"
     elif isinstance(value, list):
         for each in value:
             named = each.items() if isinstance(each, Mapping) else ((None, each),)
-            yield "  ".join(str(text) if name is None else f"{name}={text}" for name, text in named if text is not None)
+            shown = ((name, plain(str(text))) for name, text in named if text is not None)
+            yield "  ".join(text if name is None else f"{name}={text}" for name, text in shown)
 
 
 def moment(milliseconds: int | None) -> str | None:

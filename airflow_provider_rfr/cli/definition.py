@@ -20,11 +20,12 @@ class _AsJson(Action):
         namespace.output = "json"
 
 
+_ARG_JSON = Arg(("--json",), action=_AsJson, help="The same as --output json")
 _ARG_PATH = Arg(("path",), type=Path, metavar="PATH", help="A triggers block, YAML or JSON")
 _ARG_TEMPLATE = Arg(("--template",), type=Path, required=True, metavar="FILE", help="The Handlebars template")
 _ARG_VARIABLES = Arg(("--variables",), type=Path, required=True, metavar="FILE", help="Its variables, a JSON object")
 _ARG_JSON_MODE = Arg(
-    ("--json",), action="store_true", dest="json_mode", help="Escape values for JSON, as bodies of webhooks do"
+    ("--json-body",), action="store_true", dest="json_mode", help="Escape values for JSON, as bodies of webhooks do"
 )
 _ARG_RECIPIENT = Arg(
     ("--recipient",), action="append", required=True, metavar="AGE", help="An age public key; may be given repeatedly"
@@ -55,24 +56,64 @@ _STORE = (_ARG_LAKE, _ARG_STORE)
 _SELECTED = (_ARG_TARGET, _ARG_TRIGGER, _ARG_STATE)
 
 
-def _command(name: str, help: str, *args: Arg, does: str | None = None, of: str = "triggers") -> ActionCommand:
-    """A command of a group: the function of its name, or ``does``, in the group's module."""
+def _command(
+    name: str, help: str, *args: Arg, example: str = "", does: str | None = None, of: str = "triggers"
+) -> ActionCommand:
+    """A command of a group: the function of its name, or ``does``, in the group's module.
+
+    :param example: what follows the command's name
+    """
     function = f"airflow_provider_rfr.cli.{of}.{does or name.replace('-', '_')}"
-    return ActionCommand(name=name, help=help, func=lazy_load_command(function), args=args)
+    words = ("airflow rfr", name if name == of else f"{of} {name}", example)
+    return ActionCommand(
+        name=name,
+        help=help,
+        func=lazy_load_command(function),
+        args=(*args, _ARG_JSON) if ARG_OUTPUT in args else args,
+        epilog=f"Example: {' '.join(filter(None, words))}",
+    )
 
 
+_SELECTION = (_ARG_DELIVERY, *_SELECTED, ARG_OUTPUT, *_STORE)
+_ENDPOINT = (_ARG_ONE_TARGET, _ARG_ONE_TRIGGER, ARG_OUTPUT, *_STORE)
 _TRIGGERS = (
-    _command("render", "Print what a template gives", _ARG_TEMPLATE, _ARG_VARIABLES, _ARG_JSON_MODE),
-    _command("validate", "Check a triggers block as a deploy does", _ARG_PATH),
+    _command(
+        "render",
+        "Print what a template gives",
+        *(_ARG_TEMPLATE, _ARG_VARIABLES, _ARG_JSON_MODE),
+        example="--template body.hbs --variables variables.json",
+    ),
+    _command("validate", "Check a triggers block as a deploy does", _ARG_PATH, ARG_OUTPUT, example="triggers.yaml"),
     _command("schema", "Print the JSON schema of a triggers block"),
-    _command("seal", "Print the file with its secrets sealed (SOPS, age)", _ARG_PATH, _ARG_RECIPIENT, _ARG_RESEAL),
-    _command("deliver", "Deliver what is due, once", _ARG_PATH, _ARG_TARGET, _ARG_START_FROM, *_STORE),
-    _command("test-fire", "Send one invented event to an endpoint", _ARG_PATH, _ARG_ONE_TRIGGER, *_STORE),
-    _command("list", "Show deliveries", *_SELECTED, _ARG_LIMIT, ARG_OUTPUT, *_STORE, does="list_deliveries"),
-    _command("replay", "Send again, under the same id", _ARG_DELIVERY, *_SELECTED, *_STORE),
-    _command("cancel", "Give pending deliveries up", _ARG_DELIVERY, _ARG_TARGET, _ARG_TRIGGER, _ARG_REASON, *_STORE),
-    _command("pause", "Hold an endpoint's deliveries back", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, *_STORE),
-    _command("resume", "Resume a paused or disabled endpoint", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, *_STORE),
+    _command(
+        "seal",
+        "Print the file with its secrets sealed (SOPS, age)",
+        *(_ARG_PATH, _ARG_RECIPIENT, _ARG_RESEAL),
+        example="--recipient age1kx0e5... triggers.yaml",
+    ),
+    _command(
+        "deliver",
+        "Deliver what is due, once",
+        *(_ARG_PATH, _ARG_TARGET, _ARG_START_FROM, ARG_OUTPUT, *_STORE),
+        example="triggers.yaml --target raw.orders",
+    ),
+    _command(
+        "test-fire",
+        "Send one invented event to an endpoint",
+        *(_ARG_PATH, _ARG_ONE_TRIGGER, ARG_OUTPUT, *_STORE),
+        example="triggers.yaml startDownstream",
+    ),
+    _command(
+        "list",
+        "Show deliveries",
+        *(*_SELECTED, _ARG_LIMIT, ARG_OUTPUT, *_STORE),
+        does="list_deliveries",
+        example="--state dead",
+    ),
+    _command("replay", "Send again, under the same id", *_SELECTION, example="--trigger startDownstream"),
+    _command("cancel", "Give pending deliveries up", *_SELECTION, _ARG_REASON, example="3f0c... --reason obsolete"),
+    _command("pause", "Hold an endpoint's deliveries back", *_ENDPOINT, example="raw.orders startDownstream"),
+    _command("resume", "Resume a paused or disabled endpoint", *_ENDPOINT, example="raw.orders startDownstream"),
 )
 
 
@@ -110,23 +151,39 @@ _SPARK = (
 _PLACE = (_ARG_OBJECTS, _ARG_PROJECT, _ARG_VERSION, _ARG_BUILTINS_LAKE, _ARG_STORE)
 
 
-def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
-    return _command(name, help, *_PLACE, *args, of="builtins")
+def _builtins(name: str, help: str, *args: Arg, example: str = "") -> ActionCommand:
+    return _command(name, help, *_PLACE, *args, of="builtins", example=example)
 
 
+_DEPLOY = "--objects objects --project acme"
 _BUILTINS = (
-    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT),
-    _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT),
-    _builtins("refresh", "Refresh materialized views", _ARG_VIEWS, _ARG_ALL, _ARG_FORCE, *_SPARK, ARG_OUTPUT),
+    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT, example=_DEPLOY),
+    _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, example=_DEPLOY),
+    _builtins(
+        "refresh",
+        "Refresh materialized views",
+        *(_ARG_VIEWS, _ARG_ALL, _ARG_FORCE, *_SPARK, ARG_OUTPUT),
+        example="ops.daily_orders",
+    ),
     _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
-    _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT),
-    _builtins("drift", "What was changed by hand", ARG_OUTPUT),
-    _builtins("adopt", "Manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT),
-    _builtins("forget", "Take objects out of the registry; rows stay", _ARG_NAMES, *_SPARK),
-    _builtins("force-unlock", "Take the lease from a dead deploy", _ARG_TOKEN),
-    _builtins("release-sink", "Decide what becomes of a sink that is held", _ARG_SINK, _ARG_CHOICE),
+    _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT, example="--limit 5"),
+    _builtins("drift", "What was changed by hand", ARG_OUTPUT, example=_DEPLOY),
+    _builtins("adopt", "Manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT, example="ops.runs"),
+    _builtins(
+        "forget",
+        "Take objects out of the registry; rows stay",
+        *(_ARG_NAMES, *_SPARK, ARG_OUTPUT),
+        example="ops.runs",
+    ),
+    _builtins("force-unlock", "Take the lease from a dead deploy", _ARG_TOKEN, ARG_OUTPUT, example="--token 7"),
+    _builtins(
+        "release-sink",
+        "Decide what becomes of a sink that is held",
+        *(_ARG_SINK, _ARG_CHOICE, ARG_OUTPUT),
+        example="ops.export resend",
+    ),
     _builtins("gc", "Delete retired tables that are no longer needed", ARG_OUTPUT),
-    _builtins("graph", "What reads what, for Graphviz"),
+    _builtins("graph", "What reads what, for Graphviz", example="| dot -Tsvg > graph.svg"),
 )
 
 
@@ -148,15 +205,25 @@ _AIRFLOW = (
 )
 
 
-def _connection(name: str, help: str, *args: Arg) -> ActionCommand:
-    return _command(name, help, *args, *_AIRFLOW, ARG_OUTPUT, of="connection")
+def _connection(name: str, help: str, *args: Arg, example: str) -> ActionCommand:
+    return _command(name, help, *args, *_AIRFLOW, ARG_OUTPUT, of="connection", example=example)
 
 
 _CONNECTION = (
-    _connection("alter", "Change a connection, and restart what uses it", _ARG_STATEMENT, _ARG_PARAMETERS, *_SWITCHES),
-    _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION),
-    _connection("dependents", "What uses a connection, and with which copy of it", _ARG_CONNECTION),
-    _connection("history", "Who altered or dropped what, and what became of it", _ARG_ANY_CONNECTION, _ARG_LIMIT),
+    _connection(
+        "alter",
+        "Change a connection, and restart what uses it",
+        *(_ARG_STATEMENT, _ARG_PARAMETERS, *_SWITCHES),
+        example='"ALTER CONNECTION shop SET (port = 8443)" --dry-run',
+    ),
+    _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION, example="shop"),
+    _connection("dependents", "What uses a connection, and with which copy of it", _ARG_CONNECTION, example="shop"),
+    _connection(
+        "history",
+        "Who altered or dropped what, and what became of it",
+        *(_ARG_ANY_CONNECTION, _ARG_LIMIT),
+        example="shop --limit 5",
+    ),
 )
 
 
@@ -171,36 +238,78 @@ _ARG_RELEASE = Arg(
 _ARG_DAYS = Arg(("--days",), type=float, default=7.0, help="Since the last commit to a ledger, for which it is kept")
 
 
-def _tables(name: str, help: str, *args: Arg) -> ActionCommand:
-    return _command(name, help, _ARG_TABLES, *args, _ARG_LAKE, ARG_OUTPUT, of="tables")
+def _tables(name: str, help: str, *args: Arg, example: str) -> ActionCommand:
+    return _command(name, help, _ARG_TABLES, *args, _ARG_LAKE, ARG_OUTPUT, of="tables", example=example)
 
 
 _TABLES = (
     _tables(
-        "expire", "Expire old snapshots of our tables, with the files that only they need", _ARG_RELEASE, _ARG_DRY_RUN
+        "expire",
+        "Expire old snapshots of our tables, with the files that only they need",
+        *(_ARG_RELEASE, _ARG_DRY_RUN),
+        example="raw.orders --dry-run",
     ),
-    _tables("ledgers", "Show the ledgers of parts (replace_where)"),
-    _tables("drop-ledgers", "Drop ledgers of parts that are no longer resumed", _ARG_DAYS, _ARG_DRY_RUN),
+    _tables("ledgers", "Show the ledgers of parts (replace_where)", example="raw.orders"),
+    _tables(
+        "drop-ledgers",
+        "Drop ledgers of parts that are no longer resumed",
+        *(_ARG_DAYS, _ARG_DRY_RUN),
+        example="--days 30",
+    ),
+)
+
+
+_ARG_WHERE = Arg(("--replace-where",), metavar="FILTER", help="A part of the table, as the refresh's option names it")
+_ONE_REFRESH = (Arg(("table",), metavar="TABLE", help="namespace.table"), _ARG_WHERE)
+
+
+def _refresh(name: str, help: str, *args: Arg, does: str | None = None, example: str = "") -> ActionCommand:
+    return _command(name, help, *args, _ARG_LAKE, ARG_OUTPUT, of="refresh", does=does, example=example)
+
+
+_REFRESH = (
+    _refresh("list", "The newest refresh of each table, those in trouble first", _ARG_TABLES, does="list_refreshes"),
+    _refresh("show", "All that is known of a table's newest refresh", *_ONE_REFRESH, example="raw.orders --json"),
+    _refresh("history", "A table's generations, and what became of them", *_ONE_REFRESH, example="raw.orders"),
+    _refresh(
+        "watch",
+        "Follow a refresh until it is over; exit code 0 if it is published",
+        *_ONE_REFRESH,
+        example="raw.orders",
+    ),
 )
 
 
 _ARG_MANIFEST = Arg(("file",), metavar="FILE", help="A manifest of Airbyte, YAML or JSON")
 _ARG_CONFIG = Arg(("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON, secrets too")
 _ARG_COMPONENTS = Arg(("--components",), metavar="FILE", help="Its components.py: Python code, which is run")
-_ARG_JSON = Arg(("--json",), action=_AsJson, help="The same as --output json")
 _MANIFEST = (
     _command(
         "check",
-        "Say how each stream would be read, without a request, e.g. airflow rfr manifest check FILE --config FILE",
-        *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT, _ARG_JSON),
+        "Say how each stream would be read, without a request",
+        *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT),
         of="manifest",
+        example="manifest.yaml --config config.yaml",
     ),
     _command(
         "connection",
-        "Print the connection to make, from the spec, e.g. airflow rfr manifest connection FILE",
-        *(_ARG_MANIFEST, ARG_OUTPUT, _ARG_JSON),
+        "Print the connection to make, from the spec",
+        *(_ARG_MANIFEST, ARG_OUTPUT),
         of="manifest",
+        example="manifest.yaml",
     ),
+)
+
+
+_DOCTOR = _command(
+    "doctor",
+    "Check what refreshes and webhooks need: Java, Spark, versions, connections, catalog, control store, keys, hosts",
+    Arg(("--triggers",), metavar="FILE", help="Triggers file whose keys and hosts are checked; else RFR_TRIGGERS_FILE"),
+    Arg(("--spark-conn-id",), default="spark_default", help="Connection of type spark"),
+    *_STORE,
+    ARG_OUTPUT,
+    of="doctor",
+    example="--triggers triggers.yaml",
 )
 
 
@@ -211,6 +320,8 @@ def get_rfr_commands() -> list[GroupCommand]:
             name="rfr",
             help="Resumable full refresh, commit webhooks, migrations, connections",
             subcommands=(
+                _DOCTOR,
+                GroupCommand(name="refresh", help="Refreshes: progress, errors, history", subcommands=_REFRESH),
                 GroupCommand(name="triggers", help="Commit webhooks", subcommands=_TRIGGERS),
                 GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=_BUILTINS),
                 GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=_TABLES),

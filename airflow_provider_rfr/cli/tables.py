@@ -42,7 +42,7 @@ def expire(args: Namespace) -> int:
         held = ", ".join(f"{holder} ({count})" for holder, count in done.held.items())
         row = {"table": name, "snapshots": done.snapshots, "files": done.files, "undeleted": done.undeleted}
         rows.append({**row, "held": held or None})
-    print_value(rows, args)
+    print_value(rows, args, "no table here is ours")
     return 1 if any(row["undeleted"] for row in rows) else 0
 
 
@@ -52,7 +52,9 @@ def ledgers(args: Namespace) -> None:
     from airflow_provider_rfr.refresh.maintenance import part_ledgers
 
     catalog, names = _tables(args, PUBLISHED_PROPERTY)
-    print_value([_row(each) for name in names for each in part_ledgers(catalog, name)], args)
+    print_value(
+        [_row(each) for name in names for each in part_ledgers(catalog, name)], args, "no part of a table has a ledger"
+    )
 
 
 @command
@@ -71,7 +73,7 @@ def drop_ledgers(args: Namespace) -> None:
             dropped += [each for each in part_ledgers(catalog, name) if each.is_expired(seconds)]
         else:
             dropped += drop_part_ledgers(catalog, name, seconds)
-    print_value([_row(each) for each in dropped], args)
+    print_value([_row(each) for each in dropped], args, "no ledger of a part is that old")
 
 
 def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:

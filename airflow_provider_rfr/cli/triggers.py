@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, print_data
+from airflow_provider_rfr.cli.common import command, print_data, print_value, say
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.store.engine import instant
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.webhooks import WebhookHook
-    from airflow_provider_rfr.store.deliveries import Delivery, EndpointRow, Selection
+    from airflow_provider_rfr.store.deliveries import Delivery, EndpointKey, EndpointRow, Selection
 
 
 @command
@@ -44,8 +44,9 @@ def render(args: Namespace) -> None:
 def validate(args: Namespace) -> None:
     from airflow_provider_rfr.hooks.webhooks import check_triggers
 
-    block = check_triggers(args.path)
-    print(f"{args.path}: nothing wrong, triggers: {len(block.endpoints)}")
+    count = len(check_triggers(args.path).endpoints)
+    if not print_data({"path": str(args.path), "triggers": count}, args):
+        print(f"{args.path}: nothing wrong, triggers: {count}")
 
 
 @command
@@ -74,10 +75,11 @@ def deliver(args: Namespace) -> int:
     tables = args.target or hook.all_tables()
     enqueued = hook.enqueue(tables, args.start_from)
     tally = hook.deliver(tables)
-    print(
-        f"{enqueued} enqueued, {tally.delivered} delivered, {tally.failed} to be repeated,"
-        f" {tally.dead} given up, {tally.pending} pending"
-    )
+    counts = {"enqueued": enqueued, "delivered": tally.delivered, "to be repeated": tally.failed}
+    counts |= {"given up": tally.dead, "pending": tally.pending}
+    named = {name.replace(" ", "_"): count for name, count in counts.items()}
+    if not print_data({**named, "problems": list(tally.problems)}, args):
+        print(", ".join(f"{count} {name}" for name, count in counts.items()))
     for problem in tally.problems:
         print(problem, file=sys.stderr)
     hook.raise_unread()
@@ -97,7 +99,7 @@ def test_fire(args: Namespace) -> int:
         raise ConfigurationError("trigger", f"there is no {args.trigger!r}", f"one of {', '.join(block.config)}")
     event = replace(placeholder_events()[0], committed_at=datetime.now(timezone.utc))
     answer = operations.test_fire(endpoint, event, connections=http_settings, allowed_hosts=configured_hosts())
-    print(json.dumps(asdict(answer), indent=2))
+    print_value(asdict(answer), args)
     return 0 if answer.delivered else 1
 
 
@@ -114,8 +116,12 @@ def list_deliveries(args: Namespace) -> None:
     found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
     shown = [_row(each, rows.get(each.key)) for each in found[: args.limit]]
-    if not print_data(shown, args):
+    if print_data(shown, args):
+        return
+    if shown:
         AirflowConsole().print_as(data=shown, output=args.output)
+    else:
+        say("there are no such deliveries")
 
 
 @command
@@ -123,10 +129,9 @@ def replay(args: Namespace) -> int:
     """Deliver again, under the same id; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    store, left = _change(args, operations.replay, "to be delivered again")
-    for delivery_id, reason in operations.why_not_replayed(store, _lake(args), left).items():
-        print(f"{delivery_id}: {reason}", file=sys.stderr)
-    return 1 if left else 0
+    store, changed, left = _change(args, operations.replay)
+    refused = operations.why_not_replayed(store, _lake(args), left)
+    return _show_change(args, changed, refused, "to be delivered again")
 
 
 @command
@@ -134,10 +139,8 @@ def cancel(args: Namespace) -> int:
     """Give pending or dead deliveries up for good; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    _, left = _change(args, partial(operations.cancel, detail=args.reason or "cancelled"), "cancelled")
-    for delivery_id in left:
-        print(f"{delivery_id}: no pending or dead delivery has this id", file=sys.stderr)
-    return 1 if left else 0
+    _, changed, left = _change(args, partial(operations.cancel, detail=args.reason or "cancelled"))
+    return _show_change(args, changed, dict.fromkeys(left, "no pending or dead delivery has this id"), "cancelled")
 
 
 @command
@@ -147,7 +150,7 @@ def pause(args: Namespace) -> None:
     store = _store(args)
     key = operations.endpoint_named(store, _lake(args), args.target, args.trigger)
     operations.pause(store, [key])
-    print(f"{key}: paused")
+    _show_endpoint(args, key, "paused")
 
 
 @command
@@ -157,7 +160,12 @@ def resume(args: Namespace) -> None:
     store = _store(args)
     key = operations.endpoint_named(store, _lake(args), args.target, args.trigger)
     operations.resume(store, [key])
-    print(f"{key}: resumed")
+    _show_endpoint(args, key, "resumed")
+
+
+def _show_endpoint(args: Namespace, key: EndpointKey, state: str) -> None:
+    if not print_data({"endpoint": str(key), "state": state}, args):
+        print(f"{key}: {state}")
 
 
 def _hook(args: Namespace) -> WebhookHook:
@@ -193,16 +201,24 @@ def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
     return _store(args), tuple(replace(one, table=table) for table in args.target or (None,))
 
 
-def _change(args: Namespace, change: Callable[[Any, Selection], list[str]], done: str) -> tuple[Any, list[str]]:
-    """Do this to the deliveries that are named, and print their ids; returns the store, and the ids that are left."""
+def _change(args: Namespace, change: Callable[[Any, Selection], list[str]]) -> tuple[Any, list[str], list[str]]:
+    """Do this to the deliveries that are named; returns the store, the ids that were changed, and the other ones."""
     if not (args.delivery_id or args.target or args.trigger):
         raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
     store, selection = _selected(args)
     changed = [each for one in selection for each in change(store, one)]
-    for each in changed:
-        print(each)
-    print(f"{len(changed)} {done}", file=sys.stderr)
-    return store, [each for each in args.delivery_id if each not in changed]
+    return store, changed, [each for each in args.delivery_id if each not in changed]
+
+
+def _show_change(args: Namespace, changed: list[str], refused: Mapping[str, str], done: str) -> int:
+    """Print what was changed, and why others were not; returns the exit code."""
+    if not print_data({"changed": changed, "refused": dict(refused)}, args):
+        for each in changed:
+            print(each)
+        print(f"{len(changed)} {done}", file=sys.stderr)
+    for delivery_id, reason in refused.items():
+        print(f"{delivery_id}: {reason}", file=sys.stderr)
+    return 1 if refused else 0
 
 
 def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:

@@ -105,8 +105,12 @@ def ask(connection: Connection, path: str = "") -> Response:
         try:
             return session.get(url, headers=headers, auth=auth, timeout=_TEST_TIMEOUT, allow_redirects=False)
         except requests.RequestException as error:
-            # Its own text may repeat what was sent.
-            problem = f"the API did not answer at {without_credentials(url)} ({type(error).__name__})"
+            # Its own text may repeat what was sent; the system's does not.
+            reason: BaseException | None = error
+            while reason is not None and getattr(reason, "strerror", None) is None:
+                reason = reason.__cause__ or reason.__context__
+            said = type(error).__name__ if reason is None else getattr(reason, "strerror", "")
+            problem = f"the API did not answer at {without_credentials(url)} ({said})"
             raise SourceError(problem) from None
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.airflow_database import why_unreadable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+_T = TypeVar("_T")
 _is_quiet: ContextVar[bool] = ContextVar("rfr_quiet_masking", default=False)
 
 
@@ -66,7 +69,33 @@ def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
     try:
         return read_connection(conn_id)
     except AirflowNotFoundException:
-        raise ConfigurationError(field, f"there is no connection {conn_id!r}", remedy) from None
+        problem, cure = why_unreadable(conn_id) or (f"there is no connection {conn_id!r}", remedy)
+        raise ConfigurationError(field, problem, cure) from None
+
+
+def within(seconds: float, work: Callable[[], _T]) -> _T:
+    """What ``work`` returns. It runs in a thread, which is left behind where it does not end: many clients of
+    catalogs and databases wait for ever for a server that accepts connections and says nothing.
+
+    :raises TimeoutError: it takes longer
+    """
+    ended: list[tuple[_T | None, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            ended.append((work(), None))
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            ended.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not ended:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    found, error = ended[0]
+    if error is not None:
+        raise error
+    return found  # type: ignore[return-value]
 
 
 def extras_of(connection: Connection) -> dict[str, Any]:

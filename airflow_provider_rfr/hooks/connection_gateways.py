@@ -8,9 +8,10 @@ lock, and no rights are checked except those to read secrets. The methods are de
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -41,6 +42,7 @@ from airflow_provider_rfr.hooks._connection_sources import (
     server_backends,
     worker_backends,
 )
+from airflow_provider_rfr.hooks.airflow_database import can_be_reached, session_of_airflow
 from airflow_provider_rfr.hooks.common import read_connection
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 _TEST_SECONDS: Final = 90.0
 _PAGE: Final = 100
+_VARIABLE: Final = "AIRFLOW_CONN_"
 _STALE: Final = "another process changed it meanwhile; try again"
 
 
@@ -236,9 +239,27 @@ def _body(definition: Definition) -> dict[str, Any]:
     return {"connection_id": definition.name, **_fields(definition)}
 
 
-def can_be_reached() -> bool:
-    """Whether this process has Airflow's database; a task on a worker has not."""
-    return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
+def connections_of_types(types: Iterable[str]) -> dict[str, str]:
+    """Type by id of the connections of these types in Airflow's database and in the environment.
+
+    Those of other secrets backends can't be listed.
+    """
+    from airflow.models import Connection
+    from sqlalchemy import select
+
+    wanted = frozenset(types)
+    found = {}
+    if can_be_reached():
+        with session_of_airflow() as session:
+            # No secret is read.
+            query = select(Connection.conn_id, Connection.conn_type).where(Connection.conn_type.in_(wanted))
+            found = {str(conn_id): str(kind) for conn_id, kind in session.execute(query)}
+    for name in (name.removeprefix(_VARIABLE).lower() for name in os.environ if name.startswith(_VARIABLE)):
+        with suppress(ConfigurationError):
+            definition = find_definition(name)
+            if definition is not None and definition.conn_type in wanted:
+                found[name] = definition.conn_type
+    return found
 
 
 class DatabaseGateway:
@@ -255,7 +276,7 @@ class DatabaseGateway:
         origin.refuse_shadowed(name)
         if not origin.is_database:
             return definition_of(origin.connection)
-        with _session() as session:
+        with session_of_airflow() as session:
             row = _row(session, name)
             return None if row is None else definition_of(row)
 
@@ -268,7 +289,7 @@ class DatabaseGateway:
         from sqlalchemy import select
 
         found = []
-        with _session() as session:
+        with session_of_airflow() as session:
             for row in session.scalars(select(Connection)):
                 try:
                     definition = definition_of(row)
@@ -286,7 +307,7 @@ class DatabaseGateway:
                 raise ConnectionConflictError(candidate.name, _STALE)
             origin.backend.set_conn_value(candidate.name, json.dumps(_fields(candidate)))
             return
-        with _session() as session:
+        with session_of_airflow() as session:
             row = _expected_row(session, expected, hashes, candidate.name)
             for name in ("host", "port", "login", "schema", "description"):
                 setattr(row, name, getattr(candidate, name))
@@ -301,7 +322,7 @@ class DatabaseGateway:
 
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
         _require_database(origin_of(definition.name, server_backends()), definition.name)
-        with _session() as session:
+        with session_of_airflow() as session:
             row = _expected_row(session, expected, hashes, definition.name)
             if _row(session, new_name) is not None:
                 raise ConnectionConflictError(definition.name, f"there is a {new_name!r} already")
@@ -309,7 +330,7 @@ class DatabaseGateway:
 
     def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
         _require_database(origin_of(definition.name, server_backends()), definition.name)
-        with _session() as session:
+        with session_of_airflow() as session:
             session.delete(_expected_row(session, expected, hashes, definition.name))
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
@@ -330,7 +351,7 @@ class DatabaseTasks:
     """Tasks by Airflow's database."""
 
     def state(self, task: TaskRef) -> str | None:
-        with _session() as session:
+        with session_of_airflow() as session:
             found = _instance(session, task)
             return "gone" if found is None else str(found.state or "scheduled")
 
@@ -338,7 +359,7 @@ class DatabaseTasks:
         from airflow.models.taskinstance import TaskInstance, clear_task_instances
         from sqlalchemy import select
 
-        with _session() as session:
+        with session_of_airflow() as session:
             found = _instance(session, task)
             if found is None:
                 raise ConfigurationError(str(task), "no longer exists", "start its DAG")
@@ -368,15 +389,6 @@ def _instance(session: Session, task: TaskRef) -> Any:
     from sqlalchemy import select
 
     return session.scalar(select(TaskInstance).filter_by(**asdict(task)))
-
-
-@contextmanager
-def _session() -> Iterator[Session]:
-    from airflow.utils.session import create_session
-
-    make: Callable[[], Any] = create_session
-    with make() as session:
-        yield session
 
 
 class ApiTasks:

@@ -78,11 +78,12 @@ class ConnectionsHook(BaseHook):
         from airflow_provider_rfr.hooks import connection_gateways as gateways
         from airflow_provider_rfr.hooks._connection_checks import HookValidator
         from airflow_provider_rfr.hooks._connection_sources import SecretReader, content_hash
+        from airflow_provider_rfr.hooks.airflow_database import can_be_reached
 
         api = gateways.AirflowApi(self._airflow_api_conn_id)
         at_database = self._at_database
         if at_database is None:
-            at_database = gateways.can_be_reached() and not api.is_there()
+            at_database = can_be_reached() and not api.is_there()
         gateway: Any = gateways.DatabaseGateway() if at_database else gateways.ApiGateway(api)
         tasks: Any = gateways.DatabaseTasks() if at_database else gateways.ApiTasks(api)
         where = ControlStoreHook(self._control_store_conn_id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -10,8 +11,15 @@ from uuid import uuid4
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.common import connection_named, extras_of, mapping_extra, require_type
+from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
+from airflow_provider_rfr.hooks.common import (
+    connection_named,
+    extras_of,
+    mapping_extra,
+    read_connection,
+    require_type,
+    within,
+)
 from airflow_provider_rfr.http.redaction import is_secret
 
 if TYPE_CHECKING:
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake.catalog import LakeSettings
 
 _CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb")
+_TEST_SECONDS = 20.0
 _STORE_EXTRAS = {
     "warehouse": "warehouse",
     "s3_endpoint": "s3.endpoint",
@@ -96,23 +105,44 @@ class LakeHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """List the catalog's namespaces, and write and delete an object below the warehouse."""
         try:
-            document = self.get_lake_document()
-        except ConfigurationError as error:
+            count, written = self.check_catalog(), self.check_warehouse()
+        except (CatalogError, ConfigurationError) as error:
             return False, str(error)
-        secrets = [*document.secrets(), BaseHook.get_connection(self.lake_conn_id).password or ""]
-        doing = "The catalog can't be opened"
-        try:
+        return True, f"The catalog has {count} namespaces" + (", and the warehouse can be written" if written else "")
+
+    def check_catalog(self) -> int:
+        """List the catalog's namespaces; returns how many there are.
+
+        :raises ConfigurationError: the connection is of another type, or says too little
+        :raises CatalogError: the catalog can't be opened; without secrets
+        """
+        document = self.get_lake_document()
+        with self._explained("The catalog can't be opened", document):
             from airflow_provider_rfr.lake.catalog import open_catalog
 
-            count = len(open_catalog(document.settings()).list_namespaces())
-            doing = "The catalog works, but nothing can be written below the warehouse"
-            written = _try_warehouse(document.properties)
+            return within(_TEST_SECONDS, lambda: len(open_catalog(document.settings()).list_namespaces()))
+
+    def check_warehouse(self) -> bool:
+        """Write and delete a small object; False where the warehouse is a name that only the catalog understands.
+
+        :raises ConfigurationError: the connection is of another type, or says too little
+        :raises CatalogError: it can't be written; without secrets
+        """
+        document = self.get_lake_document()
+        with self._explained("The catalog works, but nothing can be written below the warehouse", document):
+            return within(_TEST_SECONDS, lambda: _try_warehouse(document.properties))
+
+    @contextmanager
+    def _explained(self, problem: str, document: LakeDocument) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:  # noqa: BLE001 - each catalog and each store has errors of its own
             from airflow_provider_rfr.refresh.errors import redact
 
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
-            return False, f"{doing}: {redact(reason, filter(None, secrets))}"
-        return True, f"The catalog has {count} namespaces" + (", and the warehouse can be written" if written else "")
+            secrets = [*document.secrets(), read_connection(self.lake_conn_id).password or ""]
+            # What follows of an object store is curl's, and says the same again.
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition("; Details: ")[0][:500]
+            raise CatalogError(f"{problem}: {redact(reason, filter(None, secrets))}") from None
 
 
 def lake_document(connection: Connection) -> LakeDocument:
@@ -149,10 +179,7 @@ def lake_document(connection: Connection) -> LakeDocument:
 
 
 def _try_warehouse(properties: Mapping[str, str]) -> bool:
-    """Write and delete a small object; False where the warehouse is a name that only the catalog understands.
-
-    :raises Exception: the store's own
-    """
+    """See :meth:`LakeHook.check_warehouse`; raises the store's own errors."""
     from airflow_provider_rfr.lake.files import FileStore
 
     warehouse = properties.get("warehouse", "").rstrip("/")

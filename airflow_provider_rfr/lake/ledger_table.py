@@ -6,19 +6,19 @@ PyIceberg expires snapshots but deletes no files, so the metadata files of trimm
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import EqualTo, LessThan
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
 from airflow_provider_rfr.exceptions import LedgerError
-from airflow_provider_rfr.lake.catalog import create_table, load_table
+from airflow_provider_rfr.lake.catalog import create_table, load_table, namespaces
 from airflow_provider_rfr.lake.commits import append_files, conflicts_raised, newest_summary_with, without_retries
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile
 from airflow_provider_rfr.lake.files import FileStore, naming
@@ -34,6 +34,7 @@ _LEDGER_SCHEMA = pyarrow_to_schema(ledger_arrow_schema())
 _LEDGER_SPEC = PartitionSpec(
     PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="generation")
 )
+_KIND = "rfr.kind"
 _LEDGER_PROPERTIES = {
     # The fence: a commit from a stale table is refused instead of repeated on top of the newer one.
     "commit.retry.num-retries": "0",
@@ -46,16 +47,32 @@ _LEDGER_PROPERTIES = {
     "write.metadata.metrics.default": "none",
     "write.metadata.metrics.column.generation": "full",
     "write.metadata.metrics.column.partition_ordinal": "full",
-    "rfr.kind": "ledger",
+    _KIND: "ledger",
 }
 _LEDGER_NAME = re.compile(r"(?P<target>.+)__rfr_ledger(?:_(?P<part>[0-9a-f]{12}))?")
 _KEPT_SNAPSHOTS = 3
 _PARALLEL_READS = 16
 
 
-def _ledger_name(target: str, part: str | None = None) -> str:
+def ledger_name(target: str, part: str | None = None) -> str:
     """The name of the ledger of a target or of a part of it, in the target's namespace."""
     return f"{target}__rfr_ledger" + (f"_{part}" if part else "")
+
+
+def ledgers_in(catalog: Catalog) -> Iterator[tuple[str, str | None]]:
+    """Target and part of every table of the lake whose name is a ledger's; none is loaded."""
+    return (found for namespace in namespaces(catalog) for found in _ledgers_of(catalog, namespace))
+
+
+def _ledgers_of(catalog: Catalog, namespace: str | tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
+    try:
+        tables = catalog.list_tables(namespace)
+    except NoSuchNamespaceError:
+        # Of a table that was never made; or the namespace was dropped a moment ago.
+        return
+    for name in map(".".join, tables):
+        if found := _LEDGER_NAME.fullmatch(name):
+            yield found["target"], found["part"]
 
 
 class LedgerTable:
@@ -75,13 +92,13 @@ class LedgerTable:
     @classmethod
     def load(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable | None:
         """The ledger; None before the first refresh."""
-        name = _ledger_name(target, part)
+        name = ledger_name(target, part)
         table = load_table(catalog, name)
         return None if table is None else cls(catalog, name, table)
 
     @classmethod
     def load_or_create(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable:
-        name = _ledger_name(target, part)
+        name = ledger_name(target, part)
         table = load_table(catalog, name) or create_table(
             catalog, name, _LEDGER_SCHEMA, _LEDGER_SPEC, _LEDGER_PROPERTIES
         )
@@ -90,9 +107,13 @@ class LedgerTable:
     @classmethod
     def parts(cls, catalog: Catalog, target: str) -> list[str]:
         """The parts of the target that have a ledger of their own, in no order."""
-        names = (".".join(each) for each in catalog.list_tables(target.rpartition(".")[0]))
-        ledgers = (found for name in names if (found := _LEDGER_NAME.fullmatch(name)))
-        return [found["part"] for found in ledgers if found["target"] == target and found["part"]]
+        found = _ledgers_of(catalog, target.rpartition(".")[0])
+        return [part for name, part in found if name == target and part is not None]
+
+    @property
+    def is_ledger(self) -> bool:
+        """Whether this package made the table; anybody may give one such a name."""
+        return self._table.properties.get(_KIND) == _LEDGER_PROPERTIES[_KIND]
 
     @property
     def changed_ms(self) -> int:
@@ -115,10 +136,9 @@ class LedgerTable:
         """The newest snapshot summary that has ``key``."""
         return newest_summary_with(self._table, key)
 
-    def commit(self, locations: Sequence[str], generation: int, summary: Mapping[str, str]) -> int:
-        """Name the files in one snapshot on top of the one that was loaded; returns the snapshot's id.
+    def describe(self, locations: Sequence[str], generation: int) -> list[DataFile]:
+        """The files as a commit names them.
 
-        :raises CommitConflictError: another commit came first; nothing was written
         :raises LedgerError: a file is torn or missing
         """
 
@@ -130,7 +150,13 @@ class LedgerTable:
             return file.describe(self._layout)
 
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            files = list(pool.map(describe, locations))
+            return list(pool.map(describe, locations))
+
+    def commit(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> int:
+        """Name the files in one snapshot on top of the one that was loaded; returns the snapshot's id.
+
+        :raises CommitConflictError: another commit came first; nothing was written
+        """
         with naming(self.location):
             return append_files(self._table, files, summary).snapshot_id
 

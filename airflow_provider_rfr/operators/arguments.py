@@ -1,19 +1,24 @@
 """Arguments of the refresh operator: checked at parse time where that needs no connection, else in the task.
 
-A value that Airflow has yet to render is checked in the task. Also the parameters of the ready DAG's form.
+A value that Airflow has yet to render is checked in the task. Also the fields of the ready DAG's form.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.lake import names as table_names
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
+
+if TYPE_CHECKING:
+    from airflow.sdk import Param
 
 FILES = ("file", "manifest", "components")
 """Fields of a source that may be paths."""
@@ -22,14 +27,34 @@ TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
 
 
-def options_schema(*without: str) -> dict[str, Any]:
-    """JSON schema of the refresh's options, as keywords of a ``Param``; it refuses unknown names and invalid values.
+def option_fields(*without: str) -> dict[str, Param]:
+    """A field of a form for each of the refresh's options, in the section *Options*.
 
-    :param without: options that the form has a field of its own for
+    :param without: options that the form has another field for
     """
-    fields = RefreshOptions.model_json_schema()["properties"]
-    left = {name: field for name, field in fields.items() if name not in without}
-    return {"type": "object", "properties": left, "additionalProperties": False}
+    # It imports jsonschema, which no parse of a DAG without a form has to wait for.
+    from airflow.sdk import Param
+
+    text = (inspect.getdoc(RefreshOptions) or "").replace("``", "")
+    notes = re.findall(r":ivar (\w+): (.)(.*?)(?=\n:ivar|\Z)", text, re.DOTALL)
+    meanings = {name: " ".join(f"{first.upper()}{rest}".split()) for name, first, rest in notes}
+    schemas = RefreshOptions.model_json_schema()["properties"]
+    return {
+        name: Param(
+            section="Options",
+            title=name.replace("_", " ").capitalize(),
+            description=meanings.get(name),
+            **_with_one_type({key: value for key, value in schema.items() if key != "title"}),
+        )
+        for name, schema in schemas.items()
+        if name not in without
+    }
+
+
+def _with_one_type(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without ``anyOf``: Airflow's form chooses a field by ``type`` alone, and takes null where that lists it."""
+    value = next((each for each in schema.pop("anyOf", ()) if each != {"type": "null"}), None)
+    return schema if value is None else {**schema, **value, "type": [value["type"], "null"]}
 
 
 def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:

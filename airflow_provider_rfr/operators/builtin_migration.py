@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, summary
@@ -52,7 +51,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
     """
 
     template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields,
+        *SparkApplicationOperator.template_fields,
         *("action", "objects", "project", "policies", "plan", "lake_conn_id"),
     )
     template_fields_renderers = dict.fromkeys(("policies", "plan", "conf", "env_vars", "post_submit_commands"), "json")

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk.configuration import conf
 
@@ -179,7 +178,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
     """
 
     template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields,
+        *SparkApplicationOperator.template_fields,
         "source",
         "streams",
         "target",
@@ -223,7 +222,6 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         self.keep_checkpoint = keep_checkpoint
         self.deferrable = deferrable
         self._deliver_after = deliver_after
-        self.is_published = False
         self._attempt: _Attempt | None = None
         self._leaves_driver = False
         self._left: DriverAddress | None = None
@@ -352,7 +350,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         return self._conclude(context, attempt, result)
 
     def _begin(self, context: Context, lineage: Lineage, replace_where: str | None) -> _Attempt:
-        self._hook, self._left, self._leaves_driver, self.is_published = None, None, False, False
+        self._hook, self._left, self._leaves_driver = None, None, False
         # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
         self.external_id_key = f"{type(self).external_id_key}_{_clear_number(context)}"
         self._attempt = _Attempt(context, lineage, replace_where, self.checkpoint_store, self.log.info)
@@ -361,7 +359,6 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     def _conclude(self, context: Context, attempt: _Attempt, result: dict[str, Any]) -> dict[str, Any]:
         attempt.monitor.published(keep=self.keep_checkpoint)
-        self.is_published = True
         figures = attempt.lineage.figures
         self.log.info("Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(figures))
         add_table_events(context, self.outlets, self.task_id, self.lake_conn_id, figures)

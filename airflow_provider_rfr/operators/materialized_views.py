@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, AssetAny, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
 
@@ -44,7 +43,7 @@ class RefreshMaterializedViewOperator(SparkApplicationOperator):
     :param control_store_conn_id: connection of the control store; None for the default, see :class:`ControlStoreHook`
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "views", "project", "lake_conn_id")
+    template_fields: Sequence[str] = (*SparkApplicationOperator.template_fields, "views", "project", "lake_conn_id")
     ui_color = "#dbe3ee"
     _application_name = "builtin_migration"
 

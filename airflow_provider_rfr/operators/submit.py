@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -45,11 +45,22 @@ _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptio
 
 
 class SparkApplicationOperator(SparkSubmitOperator):
-    """Base of the operators that submit an application of this package."""
+    """Base of the operators that submit an application of this package; ``conn_id`` is templated besides."""
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "conn_id")
 
     _application_name: ClassVar[str]
     """Of a module in ``spark_apps``, used where the argument ``application`` is left out."""
     _load: Callable[[RefreshSparkHook], None] | None = None
+
+    @property
+    def conn_id(self) -> Any:
+        """The connection of Spark, which the parent keeps under a name that is none of its arguments'."""
+        return self._conn_id
+
+    @conn_id.setter
+    def conn_id(self, rendered: Any) -> None:
+        self._conn_id = rendered
 
     def _run_application(self, context: Context, load: Callable[[RefreshSparkHook], None]) -> dict[str, Any] | None:
         """Submit, and wait; returns the driver's line of figures, None if it ran elsewhere and printed none here.
@@ -161,7 +172,7 @@ def load_application(
         run["supervisor"] = {"pid": pid, "started": process_started(pid) or 0, "host": socket.gethostname()}
     path = _write_config(folder, {**document, "run": run})
     hook.ship(path, None if hook.is_local else zip_package(folder, more))
-    hook.default_environment(_spark_environment(hook.spark_binary or "spark-submit", os.environ))
+    hook.default_environment(spark_environment(hook.spark_binary or "spark-submit", os.environ))
     if hook.in_cluster:
         return
     hook.default_environment(_python_environment(document.get("source") or {}, os.environ, local=hook.is_local))
@@ -200,7 +211,7 @@ def _write_config(folder: Path, document: Mapping[str, Any]) -> Path:
     return path
 
 
-def _spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]:
+def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]:
     """``PATH`` and ``SPARK_HOME``, for a Spark that pip installed.
 
     Its ``spark-submit`` looks for its home with whatever ``python3`` comes first on the path, which may be another
@@ -209,6 +220,8 @@ def _spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str
     :raises PreflightError: there is no spark-submit
     """
     home = environ.get("SPARK_HOME")
+    if home and not Path(home, "bin").is_dir():
+        raise PreflightError(f"no Spark was found in SPARK_HOME, {home}; correct it, or unset it")
     scripts = Path(home) / "bin" if home else Path(sys.executable).parent
     found = shutil.which(binary, path=environ.get("PATH"))
     ours = scripts / binary

@@ -38,7 +38,7 @@ _LEAST_SILENCE_SECONDS = 30.0
 _CLOCKS_APART_SECONDS = 300.0
 
 
-def _silence_seconds(options: RefreshOptions) -> float:
+def silence_seconds(options: RefreshOptions) -> float:
     """Seconds for which a live attempt may commit nothing to its ledger."""
     return max(_LEAST_SILENCE_SECONDS, _ROUNDS_OF_SILENCE * options.round_seconds)
 
@@ -78,7 +78,7 @@ class OtherRun:
         )
         if self._options.on_busy == "fail":
             raise RefreshBusyError(f"{busy}; let it end, or set on_busy to wait or take_over")
-        return f"{busy}, unless it commits nothing for {_silence_seconds(self._options):.0f} s"
+        return f"{busy}, unless it commits nothing for {silence_seconds(self._options):.0f} s"
 
     def _is_alive(self, header: LedgerHeader, now: datetime | None) -> bool:
         """Whether another run is active; remembers when it saw each commit first."""
@@ -93,7 +93,7 @@ class OtherRun:
         # counts that is far older than that: its attempt ended long ago.
         if header.committed_at != self._seen:
             self._seen, self._since = header.committed_at, self._clock()
-        longest = _silence_seconds(self._options)
+        longest = silence_seconds(self._options)
         age = ((now or datetime.now(timezone.utc)) - header.committed_at).total_seconds()
         return self._clock() - self._since <= longest and age <= longest + _CLOCKS_APART_SECONDS
 
@@ -101,7 +101,7 @@ class OtherRun:
 @contextmanager
 def heartbeat(ledger: Ledger, options: RefreshOptions) -> Iterator[None]:
     """Commit to the ledger while inside, where the work itself commits nothing for a while."""
-    seconds, over = _silence_seconds(options) / 2, threading.Event()
+    seconds, over = silence_seconds(options) / 2, threading.Event()
 
     def commit_when_silent() -> None:
         while not over.wait(min(1.0, seconds / 10)):

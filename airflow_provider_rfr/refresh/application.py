@@ -8,9 +8,10 @@ import os
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
     EXIT_CONFIGURATION,
@@ -20,15 +21,20 @@ from airflow_provider_rfr.exceptions import (
     RefreshStoppedError,
     RfrError,
 )
+from airflow_provider_rfr.refresh.bar import Bar, drawn_bar
 from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
 from airflow_provider_rfr.refresh.jvm import write_in_background
 from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor
 
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh._rounds import RoundReport
+
 _log = logging.getLogger("airflow_provider_rfr")
 
 _GRACE_SECONDS = 30.0
+_STARTING = "Spark is starting"
 _TOTALS = (
     *("pages", "pages_fetched", "pages_refetched", "overlap_checks", "pages_skipped", "rows", "duplicates_removed"),
     *("partitions", "rounds", "snapshots_expired", "files_deleted", "files_undeleted"),
@@ -48,12 +54,27 @@ class Application:
         self._stopping = threading.Event()
         self._secrets = secrets_of(config)
         self._figures: list[dict[str, Any]] = []
+        self._bar: Bar | None = None
         self._cluster = Cluster(
             "rfr full refresh " + ", ".join(config.streams), preload=config.source.class_path is None
         )
 
     def run(self) -> int:
         """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
+        with drawn_bar() if sys.stdout.isatty() else nullcontext() as self._bar:
+            errors = self._refresh_all()
+        print(json.dumps(self._summary(errors)), flush=True)
+        if not errors and self._cluster.is_local:
+            write_in_background()
+        self._cluster.stop()
+        codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for _, error in errors]
+        # A configuration error outweighs the others: no retry helps.
+        return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=0)
+
+    def _refresh_all(self) -> list[tuple[str, BaseException]]:
+        """Refresh every stream; returns the errors, each with its stream."""
+        if self._bar is not None:
+            self._bar.say(_STARTING)
         self._cluster.start()
         for stream, table in self._config.mapped_tables().items():
             _say(f"{stream}: goes to the table {table}, because no table can have its name")
@@ -71,13 +92,7 @@ class Application:
                     for key, reason in error.failures.items():
                         _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
                 errors.append((stream, error))
-        print(json.dumps(self._summary(errors)), flush=True)
-        if not errors and self._cluster.is_local:
-            write_in_background()
-        self._cluster.stop()
-        codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for _, error in errors]
-        # A configuration error outweighs the others: no retry helps.
-        return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=0)
+        return errors
 
     def stop(self, reason: str) -> None:
         """End after the current round; a process that does not end in time is ended hard."""
@@ -103,7 +118,7 @@ class Application:
             stream,
             catalog,
             self._cluster,
-            report=lambda report: _say(report.line(stream)),
+            report=lambda report: self._report(stream, report),
             stopping=self._stopping,
         )
         began, error = datetime.now(timezone.utc), None
@@ -118,8 +133,19 @@ class Application:
                 catalog, self._config, refresh.figures, refresh.header, began=began, error=error, secrets=self._secrets
             )
 
+    def _report(self, stream: str, report: RoundReport) -> None:
+        if self._bar is None:
+            _say(report.line(stream))
+        else:
+            from airflow_provider_rfr.refresh.status import TableStatus, state_of
+
+            state = state_of(report.header, datetime.now(timezone.utc))
+            self._bar.update(TableStatus(stream, "", state, "", report.header))
+
     def _note_session(self) -> None:
         self._cluster.ready.wait()
+        if self._bar is not None and self._bar.said == _STARTING:
+            self._bar.say("Spark runs, the first round is read")
         self._session_seconds = round(time.monotonic() - self._began, 3)
         # Spark logs it, too, but at a level that is turned off.
         if (address := self._cluster.ui_address) is not None:

@@ -32,6 +32,7 @@ from airflow_provider_rfr.refresh._resume_policy import (
     decide,
     fingerprints_of,
     heartbeat,
+    silence_seconds,
 )
 from airflow_provider_rfr.refresh._rounds import RoundReport, Rounds
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
@@ -155,20 +156,25 @@ class Refresh:
         except FencedError:
             raise
         except Exception as error:
-            secrets = secrets_of(self._config)
+            secrets, ended = secrets_of(self._config), self._as_stopped(error)
+            outcome = ended.outcome if isinstance(ended, RfrError) else RfrError.outcome
             try:
-                self._ledger.end(redact(f"{type(error).__name__}: {error}", secrets), self._refused_under)
+                self._ledger.end(redact(f"{type(ended).__name__}: {ended}", secrets), outcome, self._refused_under)
             except FencedError as fenced:
                 # Another attempt took over, which explains the error, too.
                 raise fenced from error
             except Exception as failure:  # noqa: BLE001 - each catalog fails in its own way
                 _log.warning("the end of this attempt can't be recorded (%s)", redact(str(failure), secrets))
-            if isinstance(error, SparkJobError) and self._stopping.is_set():
-                # The signal that stops the driver stops its Spark, too, and the job fails for a reason of its own.
-                raise RefreshStoppedError(
-                    f"{self.figures.stream}: stopped; what was read is kept, the next attempt continues"
-                ) from error
+            if ended is not error:
+                raise ended from error
             raise
+
+    def _as_stopped(self, error: Exception) -> Exception:
+        """The error, or what it amounts to where the driver was asked to stop."""
+        if not (isinstance(error, SparkJobError) and self._stopping.is_set()):
+            return error
+        # The signal that stops the driver stops its Spark, too, and the job fails for a reason of its own.
+        return RefreshStoppedError(f"{self.figures.stream}: stopped; what was read is kept, the next attempt continues")
 
     def _wait_for_others(self) -> None:
         """Wait until no other run refreshes this table, as ``on_busy`` says."""
@@ -191,9 +197,10 @@ class Refresh:
         on_target = header is not None and found is not None and found.generation == header.generation
         decision = decide(header, prints, self._options, run.key, on_target=on_target)
         _log.info("%s: %s", self.figures.target, decision.reason)
-        task = {"dag_id", "dag_run_id", "task_id", "map_index"}
-        labels = {"replace_where": self._options.replace_where}
-        labels |= run.airflow.model_dump(include=task) if run.airflow is not None else {}
+        outcome = outcome_of(found, header) if header is not None and found is not None and on_target else None
+        if outcome is not None and header is not None and header.state is RefreshState.OPEN:
+            # The attempt that published it did not come to marking it so.
+            self._mark_published(outcome)
         if decision.opening is Opening.NEW:
             slices = (each.partition for each in unique_slices(self._stream))
             return self._ledger.open_generation(
@@ -201,22 +208,27 @@ class Refresh:
                 read_fingerprint=prints.read,
                 publish_fingerprint=prints.publish,
                 run_key=run.key,
-                labels=labels,
+                labels=self._labels(),
             )
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
-            outcome = outcome_of(found, header) if found and on_target else None
-            if header.state is RefreshState.OPEN and outcome is not None:
-                # The attempt that published it did not come to marking it so.
-                self._mark_published(outcome)
             self._take_header()
             self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
             return None
-        return self._resume(labels)
+        return self._resume()
 
-    def _resume(self, labels: dict[str, Any]) -> PartitionBook:
+    def _labels(self) -> dict[str, Any]:
+        """What the header says of this attempt besides its work."""
+        run, task = self._config.run.airflow, {"dag_id", "dag_run_id", "task_id", "map_index"}
+        return {
+            "replace_where": self._options.replace_where,
+            "silence": silence_seconds(self._options),
+            **(run.model_dump(include=task) if run is not None else {}),
+        }
+
+    def _resume(self) -> PartitionBook:
         self.figures.resumed = True
-        book = self._ledger.take_over(self._prints.publish, self._config.run.key, labels)
+        book = self._ledger.take_over(self._prints.publish, self._config.run.key, self._labels())
         table = self._ledger.read_pages(CURSOR_COLUMNS)
         if table is not None:
             checked = self._stream.addressable and self._options.on_source_change != "accept"

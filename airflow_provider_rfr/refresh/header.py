@@ -6,6 +6,7 @@ trimming old snapshots loses nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
@@ -17,6 +18,8 @@ from airflow_provider_rfr.exceptions import LedgerError
 PREFIX = "rfr."
 _FORMAT = 1
 GENERATION_KEY = PREFIX + "generation"
+_KEPT_PAST = 20
+_LONGEST_PAST_ERROR = 200
 
 
 class RefreshState(str, Enum):
@@ -24,6 +27,43 @@ class RefreshState(str, Enum):
 
     OPEN = "open"
     PUBLISHED = "published"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastGeneration:
+    """What is left of an earlier generation.
+
+    :ivar outcome: ``published``, ``refused`` (at its publish) or ``abandoned``
+    :ivar ended_at: when it was published, or last worked on
+    :ivar rows: in the target; None if it was not published
+    """
+
+    generation: int
+    outcome: str
+    opened_at: datetime
+    ended_at: datetime
+    attempts: int = 1
+    pages: int = 0
+    records: int = 0
+    rows: int | None = None
+    error: str | None = None
+    dag_id: str | None = None
+    dag_run_id: str | None = None
+    task_id: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, (self.ended_at - self.opened_at).total_seconds())
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what is None."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        return values | {name: values[name].isoformat() for name in ("opened_at", "ended_at")}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> PastGeneration:
+        times = {name: datetime.fromisoformat(content[name]) for name in ("opened_at", "ended_at")}
+        return cls(**{**content, **times})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +76,24 @@ class LedgerHeader:
     :ivar progressed_at: when pages were last added; a take-over alone does not count
     :ivar refused_under: fingerprint of the rules under which the publish was refused; under the same rules it would be
         refused again. None if it was not refused
+    :ivar began_at: when the attempt opened or took over the generation
+    :ivar found_pages: pages that it found then, adopted ones included; ``found_records`` and ``found_partitions``
+        (complete ones) likewise
+    :ivar silence: seconds for which a live attempt commits nothing at the most
     :ivar ended_at: when the attempt ended, None while it works, and if it was killed
-    :ivar error: what it ended with, without secrets
+    :ivar outcome: how it ended, as its error's class names it; None while ``ended_at`` is
+    :ivar error: what the last attempt that said so ended with, without secrets; it stays while the next one works
     :ivar run_key: the run that holds the generation
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
     :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
         ``map_index`` (-1 where the task is not mapped) likewise
     :ivar records: records on live chains
+    :ivar bytes: of the generation's files in the ledger
     :ivar pages: page rows committed, superseded chains included
     :ivar previous_rows: rows of the last published generation, None before the first
     :ivar published_rows: rows of this generation in the target, once published
     :ivar snapshot_id: the target's commit, once published
+    :ivar past: earlier generations, the newest first; as many as are worth showing
     """
 
     generation: int
@@ -56,9 +103,12 @@ class LedgerHeader:
     publish_fingerprint: str
     opened_at: datetime
     committed_at: datetime
+    began_at: datetime
     progressed_at: datetime | None = None
     refused_under: str | None = None
+    silence: float = 90.0
     ended_at: datetime | None = None
+    outcome: str | None = None
     error: str | None = None
     run_key: str | None = None
     replace_where: str | None = None
@@ -70,33 +120,75 @@ class LedgerHeader:
     rounds: int = 0
     pages: int = 0
     records: int = 0
+    bytes: int = 0
     partitions: int = 0
     partitions_done: int = 0
+    found_pages: int = 0
+    found_records: int = 0
+    found_partitions: int = 0
     pages_refetched: int = 0
     overlap_checks: int = 0
     previous_rows: int | None = None
     published_rows: int | None = None
     snapshot_id: int | None = None
+    past: tuple[PastGeneration, ...] = ()
 
     @property
     def last_published_rows(self) -> int | None:
         """Rows of the last published generation, which may be this one; None before the first."""
         return self.published_rows if self.state is RefreshState.PUBLISHED else self.previous_rows
 
+    @property
+    def as_past(self) -> PastGeneration:
+        """What a newer generation keeps of this one."""
+        if self.state is RefreshState.PUBLISHED:
+            outcome, ended = "published", self.committed_at
+        else:
+            outcome = "abandoned" if self.refused_under is None else "refused"
+            ended = self.ended_at or self.committed_at
+        same = ("generation", "opened_at", "attempts", "pages", "records", "dag_id", "dag_run_id", "task_id")
+        return PastGeneration(
+            **{name: getattr(self, name) for name in same},
+            outcome=outcome,
+            ended_at=ended,
+            rows=self.published_rows,
+            error=self.error and self.error[:_LONGEST_PAST_ERROR],
+        )
+
+    @property
+    def with_past(self) -> tuple[PastGeneration, ...]:
+        """This generation and those before it, as the next one keeps them."""
+        return (self.as_past, *self.past)[:_KEPT_PAST]
+
     def to_summary(self) -> dict[str, str]:
         summary = {PREFIX + "format": str(_FORMAT)}
-        for name, value in asdict(self).items():
-            if isinstance(value, Enum):
+        for name in _FIELDS:
+            value = getattr(self, name)
+            if name == "past":
+                value = json.dumps([each.to_json() for each in value]) if value else None
+            elif isinstance(value, Enum):
                 value = value.value
             if value is not None:
                 summary[_key(name)] = value.isoformat() if isinstance(value, datetime) else str(value)
         return summary
 
     def advanced(self, **changes: Any) -> LedgerHeader:
-        """The header of the next commit. It clears ``ended_at`` and ``error``, unless ``changes`` set them."""
+        """The header of the next commit. The attempt works, unless ``changes`` say how it ended."""
         now = datetime.now(timezone.utc)
         progress = now if changes.get("pages", self.pages) > self.pages else self.progressed_at
-        return replace(self, committed_at=now, progressed_at=progress, **{"ended_at": None, "error": None, **changes})
+        working = {"ended_at": None, "outcome": None}
+        return replace(self, committed_at=now, progressed_at=progress, **{**working, **changes})
+
+    def taken_over(self, **changes: Any) -> LedgerHeader:
+        """The header of the commit with which an attempt begins, by opening the generation or taking it over."""
+        header = self.advanced(**changes)
+        return replace(
+            header,
+            began_at=header.committed_at,
+            found_pages=header.pages,
+            found_records=header.records,
+            found_partitions=header.partitions_done,
+        )
 
 
 def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
@@ -113,7 +205,7 @@ def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
     try:
         values = {name: parse(summary[key]) for name, (key, parse) in _FIELDS.items() if key in summary}
         return LedgerHeader(**values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, KeyError) as error:
         raise LedgerError(f"the ledger's header can't be read: {error}") from error
 
 
@@ -125,8 +217,10 @@ def _key(name: str) -> str:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "int": int,
+    "float": float,
     "datetime": datetime.fromisoformat,
     "RefreshState": RefreshState,
+    "tuple[PastGeneration, ...]": lambda text: tuple(map(PastGeneration.from_json, json.loads(text))),
 }
 _FIELDS = {
     each.name: (_key(each.name), _PARSERS[str(each.type).removesuffix(" | None")]) for each in fields(LedgerHeader)

@@ -6,11 +6,13 @@ commit is refused, finds another epoch in the newest header, and raises :class:`
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
 from posixpath import basename
@@ -92,7 +94,9 @@ class Ledger:
             run_key=run_key,
             opened_at=now,
             committed_at=now,
+            began_at=now,
             previous_rows=before.last_published_rows if before else None,
+            past=before.with_past if before else (),
             **(labels or {}),
         )
         keys: list[str] = []
@@ -104,7 +108,7 @@ class Ledger:
             values.extend(row.slice or "{}" for row in chunk)
             locations.append(f"{self._folder_of(header.generation)}/{_OPENING_PREFIX}{uuid.uuid4().hex}.parquet")
             write_rows(self.store, locations[-1], chunk, footer="{}")
-        self._commit(locations, header.advanced(partitions=len(keys)), expected=before)
+        self._commit(locations, header.taken_over(partitions=len(keys)), expected=before)
         return PartitionBook(keys, values)
 
     def take_over(
@@ -120,7 +124,7 @@ class Ledger:
             held = self.held
             book, pages, adopted, moved, tables = self._look_for_files()
             book.move(moved)
-            header = held.advanced(
+            header = held.taken_over(
                 epoch=held.epoch + 1,
                 attempts=held.attempts + 1,
                 publish_fingerprint=publish_fingerprint,
@@ -166,36 +170,46 @@ class Ledger:
                 self._table.trim()
                 # Trimming loads the table again, perhaps with the commit of a newer attempt.
                 self._expect(header)
-        return header
+            return self.held
 
     @property
     def silent_seconds(self) -> float:
         """Seconds since this attempt's last commit; 0 before the first."""
         return 0.0 if self._committed is None else time.monotonic() - self._committed
 
-    def end(self, error: str, refused_under: str | None = None) -> None:
+    def end(self, error: str, outcome: str = "failed", refused_under: str | None = None) -> None:
         """Record that this attempt is over, so that no other run waits for it; nothing if it never held the generation.
 
         :param error: what it ended with
+        :param outcome: how, as the error's class names it
         :param refused_under: fingerprint of the rules under which the publish refused its rows; None if it did not
         :raises FencedError: another attempt took over
         """
         if self._committed is None or self.held.state is not RefreshState.OPEN:
             return
         refused = {} if refused_under is None else {"refused_under": refused_under}
+        said = {"outcome": outcome, "error": error[:_LONGEST_ERROR]}
         try:
-            self.commit([], ended_at=datetime.now(timezone.utc), error=error[:_LONGEST_ERROR], **refused)
+            self.commit([], ended_at=datetime.now(timezone.utc), **said, **refused)
         except FencedError:
             raise
         except Exception:
-            # Where the catalog does not answer, the object store may: an empty file says the same.
-            self.store.write(self._end_mark(), b"")
+            # Where the catalog does not answer, the object store may: a file says the same.
+            self.store.write(self._end_mark(), json.dumps(said).encode())
             raise
 
     @property
     def has_ended(self) -> bool:
         """Whether the attempt that holds the generation recorded its end, in the header or as a file."""
         return self.held.ended_at is not None or self.store.exists(self._end_mark())
+
+    def end_in_file(self) -> dict[str, str] | None:
+        """``outcome`` and ``error`` of an attempt that could record its end as a file alone; else None."""
+        try:
+            found: dict[str, str] = json.loads(self.store.read(self._end_mark()))
+        except FileNotFoundError:
+            return None
+        return found
 
     def read_pages(self, columns: Sequence[str]) -> pa.Table | None:
         """Some columns of all committed page rows of the generation; None for no pages."""
@@ -264,8 +278,10 @@ class Ledger:
 
     def _commit_once(self, locations: Sequence[str], header: LedgerHeader) -> None:
         commit_id = uuid.uuid4().hex
+        files = self._table.describe(locations, header.generation)
+        header = replace(header, bytes=header.bytes + sum(each.file_size_in_bytes for each in files))
         try:
-            self._table.commit(locations, header.generation, {**header.to_summary(), _COMMIT_ID: commit_id})
+            self._table.commit(files, {**header.to_summary(), _COMMIT_ID: commit_id})
         except (CommitConflictError, LedgerError):
             raise
         except Exception as error:

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import RefreshStatus
 
 CHECKPOINT_VERSION = 1
-
-
-def start_of(status: RefreshStatus, before: RefreshStatus | None) -> RefreshStatus:
-    """Where the attempt began that ``status`` shows: what earlier attempts did does not count for its pace.
-
-    :param before: the ledger's state before the attempt
-    """
-    if before is None or before.generation != status.generation:
-        return replace(status, committed_at=status.opened_at, pages=0, records=0, partitions_done=0)
-    at = before.committed_at if before.epoch == status.epoch else status.committed_at
-    return replace(before, epoch=status.epoch, committed_at=at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +25,11 @@ class Progress:
     seconds_left: float | None
 
     @classmethod
-    def of(cls, status: RefreshStatus, start: RefreshStatus) -> Progress:
-        """Measured from the attempt's start (:func:`start_of`) to the ledger's last commit, by the ledger's clock."""
-        seconds = (status.committed_at - start.committed_at).total_seconds()
-        pages, records = status.pages - start.pages, status.records - start.records
-        done, open_ones = status.partitions_done - start.partitions_done, status.partitions - status.partitions_done
+    def of(cls, status: RefreshStatus) -> Progress:
+        """Measured from the attempt's beginning to its newest pages, by the ledger's clock."""
+        seconds = ((status.progressed_at or status.began_at) - status.began_at).total_seconds()
+        pages, records = status.pages - status.found_pages, status.records - status.found_records
+        done, open_ones = status.partitions_done - status.found_partitions, status.partitions - status.partitions_done
         left = None
         if open_ones and seconds > 0:
             # By partitions where some are done; else by the records of the last refresh, if there was one.
@@ -60,8 +49,7 @@ class Progress:
         if self.pages_per_second is not None:
             parts.append(f"{self.pages_per_second:,.0f} pages/s")
         if (left := self.seconds_left) is not None:
-            shown = f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
-            parts.append(f"about {left:.0f} s left" if left < 90 else f"about {shown} left")
+            parts.append(f"about {duration_in_words(left)} left")
         return f"{table}: generation {now.generation}, round {now.rounds}: {', '.join(parts)}"
 
     def checkpoint(self) -> dict[str, Any]:
@@ -84,6 +72,14 @@ class Progress:
             "snapshot_id": None if now.snapshot_id is None else str(now.snapshot_id),
             "committed_at": now.committed_at.isoformat(),
         }
+
+
+def duration_in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.0f} days"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,6 @@ class ProgressBook:
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
         self.before: dict[str, RefreshStatus | None] = {}
-        self._starts: dict[str, RefreshStatus] = {}
         self._shown: dict[str, Progress] = {}
 
     @property
@@ -124,14 +119,10 @@ class ProgressBook:
 
     def take(self, table: str, status: RefreshStatus | None) -> bool:
         """Take a table's state; returns whether this attempt changed it. Logs a round that ended."""
-        before = self.before.get(table)
-        last = self._shown[table].status if table in self._shown else before
+        last = self._shown[table].status if table in self._shown else self.before.get(table)
         if status is None or (last is not None and status.committed_at == last.committed_at):
             return False
-        start = self._starts.get(table)
-        if start is None or (start.generation, start.epoch) != (status.generation, status.epoch):
-            start = self._starts[table] = start_of(status, before)
-        progress = self._shown[table] = Progress.of(status, start)
+        progress = self._shown[table] = Progress.of(status)
         same = last is not None and last.generation == status.generation
         if status.rounds > (last.rounds if same and last is not None else 0):
             self._log(progress.line(table))

@@ -32,6 +32,49 @@ def attempts_since(connection: Connection, lake: str, since: int) -> list[RowMap
     return list(connection.execute(query).mappings())
 
 
+def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMapping]:
+    """Attempts that ended, the newest first; times are milliseconds since 1970."""
+    query = (
+        select(*_OF_THE_DELIVERY, _D.endpoint_id, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status)
+        .add_columns(_A.detail, _A.answer)
+        .join(DELIVERIES, _A.delivery_id == _D.id)
+        .join(ENDPOINTS, _D.endpoint_id == _E.id)
+        .where(_E.lake == lake)
+        .order_by(_A.at.desc(), _D.id)
+        .limit(limit)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def newest_events(connection: Connection, lake: str) -> dict[int, str]:
+    """By endpoint's id, the event of its newest delivery as JSON; no entry where there is none."""
+    newest = (
+        select(_D.endpoint_id, func.max(_D.sequence).label("sequence"))
+        .join(ENDPOINTS, _D.endpoint_id == _E.id)
+        .where(_E.lake == lake)
+        .group_by(_D.endpoint_id)
+        .subquery()
+    )
+    same = (_D.endpoint_id == newest.c.endpoint_id) & (_D.sequence == newest.c.sequence)
+    return {
+        row.endpoint_id: row.event for row in connection.execute(select(_D.endpoint_id, _D.event).join(newest, same))
+    }
+
+
+def counts_by_endpoint(connection: Connection, lake: str) -> dict[int, dict[str, int]]:
+    """By endpoint's id, its deliveries by state; no entry where there is none."""
+    query = (
+        select(_D.endpoint_id, _D.state, func.count())
+        .join(ENDPOINTS, _D.endpoint_id == _E.id)
+        .where(_E.lake == lake)
+        .group_by(_D.endpoint_id, _D.state)
+    )
+    found: dict[int, dict[str, int]] = {}
+    for endpoint, state, count in connection.execute(query):
+        found.setdefault(endpoint, dict.fromkeys(_STATES, 0))[state] = count
+    return found
+
+
 def ended_without_attempt(connection: Connection, lake: str, since: int) -> list[RowMapping]:
     """Deliveries that were cancelled or merged into another one before any attempt, the oldest first."""
     query = (

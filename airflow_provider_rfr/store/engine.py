@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, text
+from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, false, insert, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
@@ -112,6 +112,10 @@ class ControlStore:
             moment = connection.execute(text("SELECT extract(epoch FROM clock_timestamp()) * 1000")).scalar_one()
             return int(moment)
         return int(time.time() * 1000)
+
+    def check_writable(self) -> None:
+        """Begin to write, and change nothing; raises the database's error where it is read-only."""
+        self.run(lambda connection: connection.execute(delete(SETTINGS).where(false())), patience=5.0)
 
     def close(self) -> None:
         """Close the idle connections; the store can be used again."""

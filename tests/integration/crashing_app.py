@@ -41,8 +41,8 @@ def _stop(*args: Any, **kwargs: Any) -> None:
 def _pages_only(action: Callable[..., None]) -> Callable[..., None]:
     """For ledger commits: only one that names pages."""
 
-    def act(table: Any, locations: Any, *args: Any, **kwargs: Any) -> None:
-        if any("/open-" not in name for name in locations):
+    def act(table: Any, files: Any, *args: Any, **kwargs: Any) -> None:
+        if any("/open-" not in file.file_path for file in files):
             action()
 
     return act

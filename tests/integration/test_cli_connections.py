@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +13,10 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 from airflow.models import Connection
 from airflow.utils.session import create_session
+from cryptography.fernet import Fernet
 from sqlalchemy import delete
 
 OBJECTS = "kind: table\nname: ops.runs\ncolumns: [{name: id, type: int}]\n"
-AIRFLOWS_LOG = re.compile(r"\d{4}-\d\d-\d\dT")
 RFR = ("rfr_lake_default", "rfr_control_store")
 
 
@@ -54,8 +53,7 @@ def test_all_groups_find_connections_that_are_stored_in_airflows_database(
     objects: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def told() -> object:
-        lines = capsys.readouterr().out.splitlines()
-        return json.loads("".join(line for line in lines if not AIRFLOWS_LOG.match(line)))
+        return json.loads(capsys.readouterr().out)
 
     assert rfr("triggers", "list", "-o", "json") == 0, capsys.readouterr().err
     assert told() == []
@@ -85,3 +83,51 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_traceback(objects: Pat
         errors = process.stderr.read().decode()
     assert process.returncode == 1
     assert "Traceback" not in errors and "BrokenPipe" not in errors, errors[-2000:]
+
+
+def test_doctor_tries_the_connections_that_airflows_database_knows(
+    objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with create_session() as session:
+        session.add(Connection(conn_id="doctors_shop", conn_type="rfr_api", password="canary-77d0"))
+    try:
+        assert rfr("doctor", "--json") == 1
+    finally:
+        with create_session() as session:
+            session.execute(delete(Connection).where(Connection.conn_id == "doctors_shop"))
+    told = capsys.readouterr()
+    assert "canary" not in told.out + told.err
+    assert "scheme" not in told.err, "Airflow's remark on the names of our types is no news"
+    found = {each["check"]: each for each in json.loads(told.out)["checks"]}
+    assert [found[name]["outcome"] for name in ("catalog", "warehouse", "control store")] == ["ok", "ok", "ok"]
+    shop = found["connection doctors_shop (rfr_api)"]
+    assert (shop["outcome"], shop["detail"]) == ("missing", "The base URL is missing")
+    assert "ALTER CONNECTION doctors_shop" in shop["remedy"]
+
+
+def test_the_doctor_tells_a_key_that_does_not_fit_from_a_connection_that_is_not_there(
+    objects: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.models import crypto
+
+    def with_key(key: str) -> None:
+        monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", key)
+        crypto.get_fernet.cache_clear()
+
+    with_key(Fernet.generate_key().decode())
+    with create_session() as session:
+        session.execute(delete(Connection).where(Connection.conn_id == RFR[0]))
+        session.add(Connection(conn_id=RFR[0], conn_type="rfr_lake", host="sqlite://", password="canary-77d0"))
+    with_key(Fernet.generate_key().decode())
+    try:
+        assert rfr("doctor", "--json") == 1
+    finally:
+        monkeypatch.undo()
+        crypto.get_fernet.cache_clear()
+    told = capsys.readouterr()
+    assert "canary" not in told.out + told.err
+    assert "Traceback" not in told.err
+    found = {each["check"]: each for each in json.loads(told.out)["checks"]}
+    assert "'rfr_lake_default' can't be decrypted with this machine's [core] fernet_key" in found["catalog"]["detail"]
+    assert found["catalog"]["remedy"] == "set the key with which it was stored, or store it again"
+    assert found["warehouse"]["outcome"] == "skipped"

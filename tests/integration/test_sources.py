@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTable, _ledger_name
+from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTable, ledger_name
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import page_row
@@ -214,7 +214,7 @@ class LedgerWatch(threading.Thread):
     def __init__(self, lake: Lake, target: str) -> None:
         super().__init__(daemon=True)
         self._lake = lake
-        self._name = _ledger_name(target)
+        self._name = ledger_name(target)
         self._over = threading.Event()
         self.most = LedgerSize()
         self.commits: set[int] = set()
@@ -279,7 +279,7 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
             place = {"generation": 1, "epoch": 1, "ordinal": ordinal, "key": key, "chain": 0, "number": number}
             writer.write([page_row(page, token=token, **place)])
         ledger.commit(writer.files, rounds=number, pages=4 * number)
-        sizes.append(size_of(lake.table(_ledger_name("raw.items"))))
+        sizes.append(size_of(lake.table(ledger_name("raw.items"))))
     for size in sizes:
         size.assert_bounded()
     quarter = ROUNDS // 4

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,7 @@ import psutil
 import pytest
 
 from airflow_provider_rfr.lake.catalog import load_table, open_catalog
-from demo.airflow_stack import AirflowStack
+from demo.airflow_stack import AirflowStack, free_port
 from demo.cleanup import processes_of
 from demo.run import is_driver
 from demo.sample_api.client import SampleApi
@@ -28,6 +30,7 @@ from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE, wait_until
 
 KEY = "canary-7d20b1-key"
+PASSWORD = "canary-aa41f0-password"
 SIZES = Sizes(partitions=8, pages=20, page_records=25)
 LATENCY_MS = 60.0
 wait_for = partial(wait_until, seconds=PATIENCE, every=0.3)
@@ -223,3 +226,44 @@ def story(stack: tuple[AirflowStack, SampleApi, Lake, ResourceManager]) -> Itera
     api.reset()
     yield Story(airflow, api, lake, yarn)
     api.set_faults()
+
+
+@contextmanager
+def api_server(airflow: AirflowStack, people: Mapping[str, str]) -> Iterator[str]:
+    """One more API server of the same Airflow, which wants :data:`PASSWORD`; yields its address.
+
+    :param people: role by name
+    """
+    port, passwords = free_port(), airflow.home / "passwords.json"
+    url = f"http://127.0.0.1:{port}"
+    passwords.write_text(json.dumps(dict.fromkeys(people, PASSWORD)))
+    environment = {
+        **airflow.environment,
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in people.items()),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+    }
+    with (airflow.home / "second-api-server.log").open("wb") as log:
+        server = subprocess.Popen(
+            ["airflow", "api-server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            wait_for(lambda: _answers(f"{url}/api/v2/version"))
+            yield url
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+            passwords.unlink()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False

@@ -34,15 +34,14 @@ def test_the_buttons_of_a_task_lead_to_spark_and_to_how_the_refresh_stands(story
     assert status == 200
     assert "Spark Jobs" in text
     task = f"http://127.0.0.1:{story.airflow.port}/dags/{DAG}/runs/buttons/tasks/refresh"
-    assert links["Refresh progress"] == f"{task}/task-state-store"
-    status, text = page(str(links["Refresh progress"]))
+    assert links["Refresh page"] == f"{task}/plugin/rfr_of_task"
+    status, text = page(str(links["Refresh page"]))
     assert status == 200
     assert "<title>Airflow" in text
     wait_until(lambda: "rfr" in state_store(story.airflow, "buttons"), PATIENCE)
 
     story.api.set_faults()
     story.succeed(DAG, "buttons")
-    wait_until(lambda: story.links(DAG, "buttons")["Refresh progress"] == f"{task}/asset_events", 30)
     events = story.airflow.call(
         "GET", f"/assets/events?source_dag_id={DAG}&source_run_id=buttons&source_task_id=refresh"
     )

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.webhooks.outbox import delivery_id
-from demo.airflow_stack import free_port
 from demo.webhook_receiver import Received, Receiver
-from tests.system.conftest import Story, wait_for
+from tests.system.conftest import PASSWORD, Story, api_server, wait_for
 from tests.unit.triggers.lake import publish
 
 CANARY = "canary-51e0c7"
-USER, PASSWORD = "hooks", "canary-aa41f0-password"
+USER = "hooks"
 
 
 def run(story: Story, dag: str, run_id: str, **conf: Any) -> None:
@@ -152,49 +146,13 @@ def test_commits_made_outside_airflow_start_dags_and_none_is_missed(story: Story
     wait_for(lambda: story.airflow.call("GET", "/dags/on_commit/dagRuns")["total_entries"] >= 1)
 
 
-@contextmanager
-def api_server(story: Story) -> Iterator[str]:
-    """One more API server of the same Airflow, that wants a password."""
-    port, passwords = free_port(), story.airflow.home / "passwords.json"
-    passwords.write_text(json.dumps({USER: PASSWORD}))
-    environment = {
-        **story.airflow.environment,
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-    }
-    with (story.airflow.home / "second-api-server.log").open("wb") as log:
-        server = subprocess.Popen(
-            ["airflow", "api-server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
-            env=environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            wait_for(lambda: answers(f"http://127.0.0.1:{port}/api/v2/version"))
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(server.pid, 9)
-            server.wait()
-            passwords.unlink()
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
-
-
 def test_airflows_preset_starts_one_run_for_a_commit_however_often_it_is_delivered(
     story: Story, tmp_path: Path
 ) -> None:
     commit = publish(open_catalog(story.lake.settings), "raw.starts", 7)
     start = {"dag_id": "started", "username": USER, "password": PASSWORD}
     endpoint = {"preset": "airflow-dag-run", "with": start}
-    with api_server(story) as url:
+    with api_server(story.airflow, {USER: "admin"}) as url:
         file = write(tmp_path, {"config": {"start": {**endpoint, "url": url}}})
         run(story, "deliver", "starts", triggers_file=file, target="raw.starts")
         succeed(story, "deliver", "starts")

@@ -138,6 +138,8 @@ def test_everything_that_the_package_imports_is_required(stated: Message) -> Non
     # airbyte-cdk comes with the extra of that name, and jsonschema with it.
     known |= {"airbyte_cdk": "airbyte-cdk", "jsonschema": "airbyte-cdk"}
     known |= {"pybars": "pybars3", "pymeta": "pybars3", "typing_extensions": "pydantic"}
+    # The pages run in Airflow's own API server.
+    known |= {"fastapi": "apache-airflow", "starlette": "apache-airflow"}
     wanted = set()
     for path in (ROOT / "airflow_provider_rfr").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -13,14 +13,14 @@ import pytest
 
 import airflow_provider_rfr
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.preflight import _check_java, _check_localhost
+from airflow_provider_rfr.preflight import check_java, check_localhost
 
 pytestmark = pytest.mark.test
 
 ROOT = Path(airflow_provider_rfr.__file__).parents[1]
 PROGRAM = """
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.preflight import _check_pyspark as check_pyspark
+from airflow_provider_rfr.preflight import check_pyspark
 try:
     check_pyspark()
 except PreflightError as error:
@@ -89,7 +89,7 @@ def test_files_that_another_installation_left_are_found_without_importing_them(t
 @pytest.mark.parametrize("tells", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'])
 def test_java_17_and_21_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, tells)))
-    _check_java()
+    check_java()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_another_java_is_named_with_its_path(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, tells)))
     with pytest.raises(PreflightError, match=f"{tmp_path}/bin/java is {what}; Spark needs 17 or 21"):
-        _check_java()
+        check_java()
 
 
 def test_a_java_home_without_java_is_named_and_the_path_is_not_asked(
@@ -109,25 +109,25 @@ def test_a_java_home_without_java_is_named_and_the_path_is_not_asked(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     monkeypatch.setenv("PATH", str(java(tmp_path / "other", 'version "17.0.1"') / "bin"), prepend=":")
     with pytest.raises(PreflightError, match=f"no Java was found in JAVA_HOME, {tmp_path}/gone; install Java 17 or 21"):
-        _check_java()
+        check_java()
 
 
 def test_without_java_home_the_path_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PreflightError, match="no Java was found on the path; install Java 17 or 21"):
-        _check_java()
+        check_java()
     monkeypatch.setenv("PATH", str(java(tmp_path / "jdk", 'openjdk version "17.0.1"') / "bin"), prepend=":")
-    _check_java()
+    check_java()
 
 
 def test_a_program_that_is_no_java_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, "hello")))
     with pytest.raises(PreflightError, match="java is a Java of unknown version"):
-        _check_java()
+        check_java()
     (tmp_path / "bin" / "java").chmod(0o644)
     with pytest.raises(PreflightError, match="java is a Java of unknown version"):
-        _check_java()
+        check_java()
 
 
 def test_java_is_asked_without_the_connections_that_this_process_has(
@@ -139,7 +139,7 @@ def test_java_is_asked_without_the_connections_that_this_process_has(
     monkeypatch.setenv("JAVA_HOME", str(home))
     for name in ("AIRFLOW_CONN_LAKE", "AIRFLOW_VAR_KEY", "AIRFLOW__CORE__FERNET_KEY"):
         monkeypatch.setenv(name, "canary-5d1e")
-    _check_java()
+    check_java()
     told = (tmp_path / "environment").read_text()
     assert f"JAVA_HOME={home}" in told
     assert "canary-5d1e" not in told
@@ -149,10 +149,10 @@ def test_a_machine_that_does_not_know_localhost_is_told_which_line_is_missing(mo
     def unknown(host: str, port: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    _check_localhost()
+    check_localhost()
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(PreflightError, match="the host name localhost can't be resolved .*127.0.0.1 localhost"):
-        _check_localhost()
+        check_localhost()
 
 
 def test_a_refresh_by_plain_python_says_what_an_operator_says_where_java_is_missing(tmp_path: Path) -> None:

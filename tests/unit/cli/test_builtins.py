@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.store.leases import acquire
+from tests.unit.cli import calls
+from tests.unit.cli.calls import told
 from tests.unit.triggers.lake import Lake
 
 RUNS = """
@@ -38,16 +38,7 @@ def declare(folder: Path, kind: str, more: str = "") -> None:
 def rfr(objects: Path, command: str, *arguments: Any) -> int:
     """``airflow rfr builtins ...`` in this process; returns the exit code."""
     place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake", "lake")
-    args = get_parser().parse_args(["rfr", "builtins", command, *map(str, place), *map(str, arguments)])
-    try:
-        args.func(args)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
+    return calls.rfr("builtins", command, *place, *arguments)
 
 
 def hook(objects: Path) -> BuiltinsHook:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import pytest
-from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, hold_property
+from tests.unit.cli import calls
+from tests.unit.cli.calls import told
 from tests.unit.refresh.test_maintenance import ledger_of, let_all_go, publish
 from tests.unit.triggers.lake import Lake
 
@@ -16,16 +16,7 @@ NAME = "raw.daily"
 
 def rfr(*arguments: Any) -> int:
     """``airflow rfr tables ...`` in this process; returns the exit code."""
-    args = get_parser().parse_args(["rfr", "tables", *map(str, arguments), "--lake-conn-id", "lake"])
-    try:
-        args.func(args)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
+    return calls.rfr("tables", *arguments, "--lake-conn-id", "lake")
 
 
 def snapshots(lake: Lake) -> int:

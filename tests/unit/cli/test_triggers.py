@@ -61,7 +61,7 @@ def render(folder: Path, template: str, variables: Any, *more: str) -> int:
 def test_a_template_is_rendered_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert render(tmp_path, "a {{b}}\n", {"b": 'x"y'}) == 0
     assert capsys.readouterr().out == 'a x"y\n'
-    assert render(tmp_path, '{"a": "{{b}}"}', {"b": 'x"y'}, "--json") == 0
+    assert render(tmp_path, '{"a": "{{b}}"}', {"b": 'x"y'}, "--json-body") == 0
     assert json.loads(capsys.readouterr().out) == {"a": 'x"y'}
 
 
@@ -264,7 +264,7 @@ def test_an_endpoint_is_tried(
     lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path, "t.json", block(receiver))
-    assert rfr("test-fire", file, "hook", *STORE) == 0
+    assert rfr("test-fire", file, "hook", "--json", *STORE) == 0
     assert json.loads(capsys.readouterr().out)["delivered"] is True
     receiver.answer = lambda request: (500, b"")
     assert rfr("test-fire", file, "hook", *STORE) == 1

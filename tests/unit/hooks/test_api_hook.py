@@ -107,4 +107,4 @@ def test_the_test_button_says_where_nothing_answers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(shop))
     passed, message = ApiHook("shop").test_connection()
     assert not passed
-    assert message == "the API did not answer at http://127.0.0.1:1/v1/a?api_key=*** (ConnectionError)"
+    assert message == "the API did not answer at http://127.0.0.1:1/v1/a?api_key=*** (Connection refused)"

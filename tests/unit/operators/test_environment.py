@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.operators.submit import _python_environment, _spark_environment
+from airflow_provider_rfr.operators.submit import _python_environment, spark_environment
 
 SCRIPTS = Path(sys.executable).parent
 OURS = {"PATH": f"{SCRIPTS}:/usr/bin"}
@@ -22,24 +22,27 @@ def spark_at(folder: Path) -> Path:
 
 def test_a_spark_that_pip_installed_is_told_its_home_and_put_on_the_path() -> None:
     for path in (f"{SCRIPTS}:/usr/bin", "/usr/bin"):
-        environment = _spark_environment("spark-submit", {"PATH": path})
+        environment = spark_environment("spark-submit", {"PATH": path})
         assert Path(environment["SPARK_HOME"], "jars").is_dir()
         assert environment["PATH"].startswith(str(SCRIPTS))
 
 
 def test_another_spark_on_the_path_is_left_as_it_is(tmp_path: Path) -> None:
-    assert _spark_environment("spark-submit", {"PATH": str(spark_at(tmp_path / "bin"))}) == {}
+    assert spark_environment("spark-submit", {"PATH": str(spark_at(tmp_path / "bin"))}) == {}
 
 
 def test_the_spark_that_spark_home_names_is_put_on_the_path(tmp_path: Path) -> None:
     scripts = spark_at(tmp_path / "spark" / "bin")
-    environment = _spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path / "spark")})
+    environment = spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path / "spark")})
     assert environment == {"PATH": f"{scripts}{os.pathsep}/nowhere"}
 
 
 def test_where_there_is_no_spark_the_error_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match="no Spark was found in SPARK_HOME, .*; correct it, or unset it"):
+        spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path)})
+    (tmp_path / "bin").mkdir()
     with pytest.raises(PreflightError, match="pip install 'airflow-provider-rfr"):
-        _spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path)})
+        spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path)})
 
 
 def test_a_local_driver_runs_this_python() -> None:

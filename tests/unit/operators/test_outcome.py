@@ -33,7 +33,7 @@ class Reader(LedgerReader):
         super().__init__(LakeDocument("rfr", {"type": "sql", "uri": "sqlite://"}))
         now = datetime.now(timezone.utc)
         whole = {"generation": 3, "epoch": 4, "state": RefreshState.PUBLISHED, "read_fingerprint": "a"}
-        whole |= {"publish_fingerprint": "b", "opened_at": now, "committed_at": now, **fields}
+        whole |= {"publish_fingerprint": "b", "opened_at": now, "committed_at": now, "began_at": now, **fields}
         self.header = LedgerHeader(**whole)
 
     def status(self, table: str) -> LedgerHeader:

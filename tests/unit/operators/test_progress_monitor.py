@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_rfr.operators._progress import ProgressMonitor
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.progress import Progress, start_of
+from airflow_provider_rfr.refresh.progress import Progress
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -20,6 +20,8 @@ def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
         "publish_fingerprint": "b",
         "opened_at": NOON,
         "committed_at": NOON + timedelta(seconds=seconds),
+        "progressed_at": NOON + timedelta(seconds=seconds),
+        "began_at": NOON,
         "partitions": 8,
     }
     return LedgerHeader(**{**whole, **fields})
@@ -95,10 +97,12 @@ def test_each_round_is_one_line_and_one_checkpoint() -> None:
 
 def test_a_resumed_attempt_is_measured_from_its_own_start() -> None:
     before = header(0, rounds=3, pages=600, records=6000, partitions_done=4)
+    second = {"epoch": 2, "attempts": 2, "began_at": NOON + timedelta(seconds=100)}
+    second |= {"found_pages": 600, "found_records": 6000, "found_partitions": 4}
     lines, _ = follow(
         before,
-        header(100, epoch=2, attempts=2, rounds=3, pages=600, records=6000, partitions_done=4),
-        header(110, epoch=2, attempts=2, rounds=4, pages=700, records=7000, partitions_done=6),
+        header(100, **second, rounds=3, pages=600, records=6000, partitions_done=4),
+        header(110, **second, rounds=4, pages=700, records=7000, partitions_done=6),
     )
     assert lines == [
         "raw.orders: generation 1, round 4: 700 pages, 7,000 records, 6 of 8 partitions, 10 pages/s, about 10 s left"
@@ -111,14 +115,13 @@ def test_an_earlier_generation_is_not_shown_again() -> None:
 
 
 def test_a_single_chain_is_estimated_by_the_last_refreshs_rows() -> None:
-    start = start_of(header(partitions=1), None)
     now = header(10, partitions=1, pages=10, records=1000, rounds=1, previous_rows=4000)
-    assert Progress.of(now, start).seconds_left == 30
+    assert Progress.of(now).seconds_left == 30
 
 
 def test_nothing_is_estimated_where_the_total_is_unknown() -> None:
     now = header(10, partitions=1, pages=10, records=1000, rounds=1)
-    assert Progress.of(now, start_of(header(partitions=1), None)).seconds_left is None
+    assert Progress.of(now).seconds_left is None
 
 
 def test_a_ledger_that_cannot_be_read_now_is_asked_again() -> None:

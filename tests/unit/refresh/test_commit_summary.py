@@ -29,6 +29,7 @@ HEADER = LedgerHeader(
     publish_fingerprint="p",
     opened_at=NOON,
     committed_at=NOON,
+    began_at=NOON,
 )
 AIRFLOW = {
     "dag_id": "shop",

@@ -258,7 +258,22 @@ def test_counts_that_differ_are_read_again_by_the_next_run(shop: Shop, monkeypat
         cut_off(broken, ReconciliationError("5 records are staged, 4 were written"))
         with pytest.raises(ReconciliationError):
             shop.run(MONDAY)
-    assert shop.run(TUESDAY).generation == 2
+    assert shop.run(TUESDAY, on_busy="take_over").generation == 2
+
+
+def test_a_generation_whose_driver_was_killed_before_it_was_marked_is_kept_as_published(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Refresh, "_mark_published", killed)
+        with pytest.raises(KeyboardInterrupt):
+            shop.run(MONDAY)
+    assert shop.run(TUESDAY, on_busy="take_over").generation == 2
+    assert shop.header.previous_rows == 1
+    assert [(each.outcome, each.rows) for each in shop.header.past] == [("published", 1)]
 
 
 def test_what_an_attempt_ends_with_is_told_without_secrets(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ def header(**changes: Any) -> LedgerHeader:
         "publish_fingerprint": "publish",
         "opened_at": NOW - timedelta(hours=3),
         "committed_at": NOW - timedelta(hours=1),
+        "began_at": NOW - timedelta(hours=2),
         "progressed_at": NOW - timedelta(hours=1),
         "partitions": 10,
         "partitions_done": 6,
@@ -133,6 +134,8 @@ def test_what_decides_about_a_publish_is_told_from_what_decides_about_the_readin
 
 
 def test_a_commit_says_that_the_attempt_lives_and_only_the_last_that_it_ended() -> None:
-    ended = header().advanced(ended_at=NOW, error="it broke")
-    assert (ended.ended_at, ended.error) == (NOW, "it broke")
-    assert (ended.advanced(epoch=3).ended_at, ended.advanced(epoch=3).error) == (None, None)
+    ended = header().advanced(ended_at=NOW, outcome="failed", error="it broke")
+    assert (ended.ended_at, ended.outcome, ended.error) == (NOW, "failed", "it broke")
+    again = ended.advanced(epoch=3)
+    assert (again.ended_at, again.outcome) == (None, None)
+    assert again.error == "it broke", "people want to know why the attempt before it ended"

@@ -1,0 +1,351 @@
+"""``airflow rfr doctor``: whether this machine and Airflow's connections have what refreshes and webhooks need.
+
+Each check does what the product does first, by the same code: it reads the connection, lists the catalog, writes one
+small object below the warehouse and deletes it, opens the control store, connects to the hosts of webhooks.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from airflow_provider_rfr.cli.common import command, print_data, say
+from airflow_provider_rfr.exceptions import (
+    CatalogError,
+    ConfigurationError,
+    PreflightError,
+    RfrError,
+    TriggerConfigError,
+)
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+    from airflow_provider_rfr.webhooks.config import TriggerBlock
+    from airflow_provider_rfr.webhooks.endpoint import Endpoint
+
+_OK, _MISSING, _SKIPPED = "ok", "missing", "skipped"
+_MARKS: Final = {_OK: ("\N{CHECK MARK}", "ok"), _MISSING: ("\N{BALLOT X}", "NO"), _SKIPPED: ("-", "-")}
+_PACKAGE: Final = "airflow-provider-rfr"
+_SHOWN_VERSIONS: Final = (
+    *("apache-airflow", "apache-airflow-providers-apache-spark", "pyspark", "pyiceberg", "pyarrow"),
+    _PACKAGE,
+)
+_CONNECT_SECONDS: Final = 5.0
+_STORE_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found.
+
+    :ivar outcome: ``ok``, ``missing``, or ``skipped`` where there is nothing to check
+    :ivar remedy: what to do; of what is missing alone
+    """
+
+    check: str
+    outcome: str
+    detail: str
+    remedy: str = ""
+
+
+_Check = Callable[[str, Namespace], Iterator[Finding]]
+
+
+@command
+def doctor(args: Namespace) -> int:
+    """Print what each check found; 1 if anything is missing."""
+    # A server that accepts and says nothing; what else waits for one is left behind.
+    os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
+    findings = []
+    for each in _findings(args):
+        findings.append(each)
+        if args.output not in ("json", "yaml"):
+            _show(each)
+    missing = sum(each.outcome == _MISSING for each in findings)
+    if not print_data({"ok": not missing, "checks": [asdict(each) for each in findings]}, args):
+        say(f"{missing} of {len(findings)} checks found something to do" if missing else "nothing is missing")
+    return 1 if missing else 0
+
+
+def _findings(args: Namespace) -> Iterator[Finding]:
+    """Of all checks; one that can't be made is something missing, and hinders no other."""
+    for name, (check, remedy) in _CHECKS.items():
+        try:
+            yield from check(name, args)
+        except (PreflightError, CatalogError) as error:
+            problem, _, own = str(error).partition("; ")
+            yield Finding(name, _MISSING, problem, own or remedy)
+        except ConfigurationError as error:
+            for each in error.problems:
+                words = [word for word in (each.place, each.field, each.problem) if word and word != name]
+                yield Finding(name, _MISSING, ": ".join(words), each.remedy or remedy)
+        except RfrError as error:
+            yield Finding(name, _MISSING, str(error), remedy)
+        except Exception as error:  # noqa: BLE001 - whatever fails is a finding; texts of others may hold secrets
+            yield Finding(name, _MISSING, f"it failed with {type(error).__name__}", remedy)
+
+
+def _show(finding: Finding) -> None:
+    mark, word = _MARKS[finding.outcome]
+    try:
+        mark.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        mark = word
+    say(f"{mark} {finding.check}: {finding.detail}")
+    if finding.remedy:
+        print("   ", end="")
+        say(finding.remedy)
+
+
+def _versions(name: str, args: Namespace) -> Iterator[Finding]:
+    """Whether what is installed is what this package asks for."""
+    needed = _requirements()
+    if not needed:
+        yield Finding(name, _SKIPPED, f"{_PACKAGE} is not installed, it runs from its sources")
+        return
+    wrong = {}
+    for each in needed:
+        if each.name.startswith("pyspark"):
+            continue  # a check of its own, because one package's remedy breaks the other
+        # What an extra needs may be missing; what is there has to fit.
+        asked = each.marker is None or each.marker.evaluate({"extra": ""})
+        found = _version(each.name)
+        if (found is None and asked) or (found is not None and not each.specifier.contains(found, prereleases=True)):
+            said = f"{each.name} is {found or 'not there'}"
+            # By name: several extras may ask for it.
+            wrong[each.name] = Finding(name, _MISSING, said, f"pip install '{each.name}{each.specifier}'")
+    yield from wrong.values()
+    if not wrong:
+        shown = ", ".join(f"{each} {found}" for each in _SHOWN_VERSIONS if (found := _version(each)) is not None)
+        yield Finding(name, _OK, f"Python {sys.version.split()[0]}, {shown}")
+
+
+def _requirements() -> list[Requirement]:
+    """Of this package and its extras; none where it is not installed."""
+    from packaging.requirements import Requirement
+
+    try:
+        return [Requirement(each) for each in metadata.requires(_PACKAGE) or ()]
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _java(name: str, args: Namespace) -> Iterator[Finding]:
+    from airflow_provider_rfr.preflight import check_java
+
+    yield Finding(name, _OK, check_java())
+
+
+def _pyspark(name: str, args: Namespace) -> Iterator[Finding]:
+    from airflow_provider_rfr.preflight import check_localhost, check_pyspark
+
+    found = check_pyspark()
+    check_localhost()
+    asked = next((each for each in _requirements() if each.name == "pyspark"), None)
+    if found and asked is not None and not asked.specifier.contains(found, prereleases=True):
+        yield Finding(name, _MISSING, f"pyspark is {found}", f"pip install '{_PACKAGE}[pyspark]'")
+    else:
+        yield Finding(name, _OK, f"pyspark {found}" if found else "no pyspark here, so Spark has to be elsewhere")
+
+
+def _spark(name: str, args: Namespace) -> Iterator[Finding]:
+    """The connection, ``spark-submit``, and whether a standalone master listens."""
+    from airflow_provider_rfr.hooks.common import connection_named, extras_of, require_type
+    from airflow_provider_rfr.http.redaction import without_credentials
+    from airflow_provider_rfr.operators.submit import spark_environment
+
+    remedy = f"airflow connections add {args.spark_conn_id} --conn-type spark --conn-host 'local[*]'"
+    connection = connection_named(args.spark_conn_id, "--spark-conn-id", remedy)
+    require_type(connection, "spark")
+    spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
+    master = without_credentials(connection.host or "yarn") + (f":{connection.port}" if connection.port else "")
+    if master.startswith("spark://") and (problem := _why_no_master_listens(master)) is not None:
+        yield Finding(name, _MISSING, f"nothing listens at {master}: {problem}", "start the master, or correct it")
+        return
+    yield Finding(name, _OK, f"{args.spark_conn_id} leads to {master}")
+
+
+def _why_no_master_listens(master: str) -> str | None:
+    """Of several, one that listens is enough."""
+    problem = ""
+    for each in master.removeprefix("spark://").split(","):
+        host, _, port = each.partition(":")
+        try:
+            socket.create_connection((host, int(port or 7077)), _CONNECT_SECONDS).close()
+            return None
+        except ValueError:
+            problem = f"{port!r} is not a port"
+        except OSError as error:
+            problem = error.strerror or type(error).__name__
+    return problem
+
+
+def _catalog(name: str, args: Namespace) -> Iterator[Finding]:
+    from airflow_provider_rfr.hooks.lake import LakeHook
+
+    count = LakeHook(args.lake_conn_id).check_catalog()
+    yield Finding(name, _OK, f"{args.lake_conn_id} has {count} namespaces")
+
+
+def _warehouse(name: str, args: Namespace) -> Iterator[Finding]:
+    from airflow_provider_rfr.hooks.lake import LakeHook
+
+    hook = LakeHook(args.lake_conn_id)
+    try:
+        hook.get_lake_document()
+    except ConfigurationError:
+        yield Finding(name, _SKIPPED, f"{args.lake_conn_id} can't be read, as the check of the catalog says")
+        return
+    if hook.check_warehouse():
+        yield Finding(name, _OK, "an object was written and deleted")
+    else:
+        yield Finding(name, _SKIPPED, "its name is the catalog's own, so only a refresh can write there")
+
+
+def _connections(name: str, args: Namespace) -> Iterator[Finding]:
+    """Every connection of our types, tried as its test button does; the lake that is named has checks of its own."""
+    from airflow_provider_rfr.hooks.api import ApiHook
+    from airflow_provider_rfr.hooks.connection_gateways import connections_of_types
+    from airflow_provider_rfr.hooks.lake import LakeHook
+
+    found = connections_of_types((ApiHook.conn_type, LakeHook.conn_type))
+    others = {conn_id: kind for conn_id, kind in found.items() if conn_id != args.lake_conn_id}
+    if not others:
+        yield Finding(name, _SKIPPED, f"there is no other one of type {ApiHook.conn_type} or {LakeHook.conn_type}")
+    for conn_id, kind in sorted(others.items()):
+        hook = ApiHook(conn_id) if kind == ApiHook.conn_type else LakeHook(conn_id)
+        works, message = hook.test_connection()
+        problem, _, own = message.partition("; ")
+        remedy = own or f"correct it: airflow rfr connection alter 'ALTER CONNECTION {conn_id} SET (...)'"
+        yield Finding(f"{name} {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
+
+
+def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
+    from sqlalchemy.exc import DBAPIError
+
+    from airflow_provider_rfr.hooks.common import within
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+
+    hook = ControlStoreHook(args.control_store_conn_id)
+    # Its query may hold a password as well.
+    shown = hook.get_url().set(query={}).render_as_string(hide_password=True)
+    if hook.is_there():
+        try:
+            within(_STORE_SECONDS, lambda: _write_to(hook))
+            yield Finding(name, _OK, f"{shown} can be written")
+        except (TimeoutError, DBAPIError) as error:
+            # The first line: the statement follows. A password is never in it.
+            reason = str(getattr(error, "orig", error)).partition("\n")[0]
+            yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
+        return
+    try:
+        TemporaryFile(dir=Path(hook.get_url().database or "").parent).close()
+        yield Finding(name, _OK, f"{shown} is made when it is used first")
+    except OSError as error:
+        yield Finding(name, _MISSING, f"{shown} can't be made: {error.strerror}", _STORE_REMEDY)
+
+
+def _write_to(hook: ControlStoreHook) -> None:
+    with closing(hook.get_store()) as store:
+        store.check_writable()
+
+
+def _triggers(args: Namespace) -> TriggerBlock | None:
+    """The triggers block, its sealed values as they are; None where none is named."""
+    from airflow_provider_rfr.hooks.webhooks import check_triggers
+
+    path = args.triggers or os.environ.get("RFR_TRIGGERS_FILE")
+    try:
+        return check_triggers(path) if path else None
+    except TriggerConfigError as error:
+        remedy = f"see airflow rfr triggers validate {path}"
+        raise ConfigurationError.of(replace(each, remedy=each.remedy or remedy) for each in error.problems) from None
+
+
+def _sealed_keys(name: str, args: Namespace) -> Iterator[Finding]:
+    from airflow_provider_rfr.webhooks.sealing import open_sealed
+
+    block = _triggers(args)
+    if block is None:
+        yield Finding(name, _SKIPPED, _NO_TRIGGERS)
+    elif not block.is_sealed:
+        yield Finding(name, _OK, "nothing in the triggers file is sealed")
+    else:
+        block.opened(open_sealed)
+        yield Finding(name, _OK, "a key of this machine opens the triggers file")
+
+
+def _webhook_hosts(name: str, args: Namespace) -> Iterator[Finding]:
+    from airflow_provider_rfr.webhooks.sealing import open_sealed
+
+    try:
+        block = _triggers(args)
+        endpoints = block.opened(open_sealed).endpoints if block is not None else ()
+    except RfrError:
+        yield Finding(name, _SKIPPED, "the triggers file can't be read, as the check of its keys says")
+        return
+    if block is None:
+        yield Finding(name, _SKIPPED, _NO_TRIGGERS)
+    for endpoint in endpoints:
+        yield _host_of_webhook(f"{name} {endpoint.name}", endpoint)
+
+
+def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
+    """Connect as a delivery does, with the same refusals, and close."""
+    from airflow_provider_rfr.hooks.webhooks import configured_hosts, http_settings
+    from airflow_provider_rfr.http.sockets import AddressRefused, Deadline, attempt_of_this_thread, connect
+    from airflow_provider_rfr.webhooks.calls import resolve
+
+    try:
+        call = resolve(endpoint, http_settings, configured_hosts())
+    except ConfigurationError as error:
+        return Finding(name, _MISSING, f"{error.field}: {error.problem}", error.remedy or _HOST_REMEDY)
+    address = urlsplit(call.url)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        with attempt_of_this_thread(Deadline(2 * _CONNECT_SECONDS), call.guard, connect=_CONNECT_SECONDS):
+            connect(address.hostname or "", port).close()
+    except AddressRefused as error:
+        problem, _, remedy = str(error).partition("; ")
+        return Finding(name, _MISSING, problem, remedy or _HOST_REMEDY)
+    except OSError as error:
+        return Finding(name, _MISSING, f"{call.host}: {error.strerror or error}", _HOST_REMEDY)
+    return Finding(name, _OK, f"{call.host} accepts connections")
+
+
+_NO_TRIGGERS: Final = "no triggers file is named: give --triggers, or set RFR_TRIGGERS_FILE"
+_STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
+_HOST_REMEDY: Final = "correct the trigger's address, or let this machine reach it"
+_LAKE_REMEDY: Final = "check that it runs and can be reached from here, or correct the lake's connection"
+_WAREHOUSE_REMEDY: Final = "let this machine write there, or correct the warehouse in the lake's connection"
+_CHECKS: Final[Mapping[str, tuple[_Check, str]]] = {
+    "versions": (_versions, f"pip install --upgrade {_PACKAGE}"),
+    "Java": (_java, "install Java 17 or 21, or set JAVA_HOME to one"),
+    "pyspark": (_pyspark, f"pip install '{_PACKAGE}[pyspark]'"),
+    "Spark": (_spark, "correct the connection of type spark"),
+    "catalog": (_catalog, _LAKE_REMEDY),
+    "warehouse": (_warehouse, _WAREHOUSE_REMEDY),
+    "connection": (_connections, "airflow db check says whether Airflow's database can be used"),
+    "control store": (_control_store, _STORE_REMEDY),
+    "sealed keys": (_sealed_keys, "set SOPS_AGE_KEY_FILE to the file with the key"),
+    "webhook": (_webhook_hosts, "airflow rfr triggers validate FILE says what is wrong"),
+}

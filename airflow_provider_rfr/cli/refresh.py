@@ -1,0 +1,200 @@
+"""``airflow rfr refresh``: what the ledgers say about refreshes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from airflow_provider_rfr.cli.common import command, print_columns, print_data, say
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.refresh.status import TableStatus
+
+_POLL_SECONDS: Final = 2.0
+_MOST_UNREADABLE: Final = 5
+"""Looks in a row that a catalog may miss before ``watch`` gives up."""
+_NAMED_PARTS: Final = 5
+
+
+@command
+def list_refreshes(args: Namespace) -> None:
+    """Show the newest refresh of each table, those that need a person first."""
+    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.refresh.status import statuses
+
+    tables = [check_identifier(each, "table") for each in args.tables]
+    found = statuses(_catalog(args), tables)
+    if print_data({"tables": [each.to_json() for each in found]}, args):
+        return
+    print_columns([_row(each) for each in found], "no table here has a ledger: nothing was refreshed yet")
+    for each in found:
+        if each.state.value != "published":
+            say(f"{_name(each)}: {each.sentence}")
+
+
+@command
+def show(args: Namespace) -> None:
+    """Show all that is known of a table's newest refresh."""
+    found = _found(_catalog(args), args)
+    content = found.to_json()
+    if print_data(content, args):
+        return
+    shown: dict[str, Any] = {**_row(found), **{name: content[name] for name in _SHOWN if name in content}}
+    if found.header is not None:
+        shown["in the ledger"] = _size(found.header.bytes)
+    for name, value in shown.items():
+        if value not in (None, ""):
+            say(f"{name.replace('_', ' ')}: {value}")
+
+
+@command
+def history(args: Namespace) -> None:
+    """Show the table's generations, the newest first."""
+    from airflow_provider_rfr.refresh.progress import duration_in_words
+
+    found = _found(_catalog(args), args)
+    rows = [{**each.to_json(), "seconds": round(each.seconds, 1)} for each in found.history]
+    if print_data({"table": found.table, "generations": rows}, args):
+        return
+    names = ("generation", "outcome", "opened", "took", "rows", "records", "pages", "attempts", "dag_run_id", "error")
+    for row, each in zip(rows, found.history, strict=True):
+        row |= {"opened": each.opened_at.isoformat(" ", "seconds"), "took": duration_in_words(each.seconds)}
+    shown = [{name.replace("_", " "): row.get(name, "") for name in names} for row in rows]
+    print_columns(shown, f"no refresh of {found.table} was opened yet")
+
+
+@command
+def watch(args: Namespace) -> int:
+    """Follow a refresh until it is over; 1 if it ended in any other way than published."""
+    catalog, missed = _catalog(args), 0
+    found = _found(catalog, args)
+    try:
+        with _display(found, args) as display:
+            while found.is_working or 0 < missed <= _MOST_UNREADABLE:
+                display.update(found)
+                time.sleep(_POLL_SECONDS)
+                found = _found(catalog, args)
+                missed = missed + 1 if found.state.value == "unreadable" else 0
+            display.update(found)
+    except KeyboardInterrupt:
+        # The refresh itself goes on.
+        return 130
+    if not print_data(found.to_json(), args):
+        say(f"{_name(found)}: {found.state.value}: {found.sentence}")
+    return 0 if found.state.value == "published" else 1
+
+
+class _Display(Protocol):
+    def update(self, found: TableStatus) -> None:
+        """Show what was found."""
+
+
+class _Silence:
+    """For scripts: the last object says all."""
+
+    def update(self, found: TableStatus) -> None:
+        pass
+
+
+class _Lines:
+    """For logs: a line for each commit that brought pages."""
+
+    def __init__(self) -> None:
+        self._last: datetime | None = None
+
+    def update(self, found: TableStatus) -> None:
+        from airflow_provider_rfr.refresh.progress import Progress
+
+        if found.header is not None and found.header.progressed_at != self._last:
+            self._last = found.header.progressed_at
+            say(Progress.of(found.header).line(found.table))
+
+
+@contextmanager
+def _display(found: TableStatus, args: Namespace) -> Iterator[_Display]:
+    if args.output in ("json", "yaml"):
+        yield _Silence()
+    elif not sys.stdout.isatty():
+        yield _Lines()
+    else:
+        from airflow_provider_rfr.refresh.bar import drawn_bar
+
+        with drawn_bar() as bar:
+            yield bar
+
+
+def _catalog(args: Namespace) -> Catalog:
+    from airflow_provider_rfr.hooks.lake import LakeHook
+    from airflow_provider_rfr.lake.catalog import open_catalog
+
+    return open_catalog(LakeHook(args.lake_conn_id).get_lake_settings())
+
+
+def _found(catalog: Catalog, args: Namespace) -> TableStatus:
+    """The refresh of the table that is named, or of its part.
+
+    :raises ConfigurationError: there is none
+    """
+    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.refresh.status import status_of, statuses
+
+    table = check_identifier(args.table, "table")
+    found = status_of(catalog, table, args.replace_where)
+    if found is not None:
+        return found
+    parts = [each.header.replace_where for each in statuses(catalog, [table]) if each.header is not None]
+    if not parts:
+        raise ConfigurationError("table", f"no refresh of {table} was begun", "see airflow rfr refresh list")
+    named = "; ".join(str(each) for each in parts[:_NAMED_PARTS]) + (" ..." if len(parts) > _NAMED_PARTS else "")
+    problem = f"{table} has no refresh of " + ("that part" if args.replace_where else "its own, only of parts")
+    raise ConfigurationError("--replace-where", problem, f"give one of: {named}")
+
+
+_SHOWN: Final = (
+    *("sentence", "generation", "rounds", "pages_refetched", "previous_rows", "published_rows", "error", "opened_at"),
+    *("progressed_at", "committed_at", "ended_at"),
+)
+
+
+def _name(found: TableStatus) -> str:
+    where = found.header.replace_where if found.header is not None else None
+    return found.table if where is None else f"{found.table} ({where})"
+
+
+def _row(found: TableStatus) -> dict[str, str]:
+    """What a person reads at a glance."""
+    from airflow_provider_rfr.refresh.progress import duration_in_words
+
+    row = {"table": _name(found), "state": found.state.value}
+    header, content = found.header, found.to_json()
+    if header is None:
+        return row
+    percent, rate, left = found.percent, content["pages_per_second"], content["seconds_left"]
+    age = (datetime.now(timezone.utc) - header.committed_at).total_seconds()
+    return {
+        **row,
+        "done": ("" if percent is None else f"{percent} %, ") + f"{header.partitions_done:,} of {header.partitions:,}",
+        "left": "" if left is None else duration_in_words(left),
+        "pages": f"{header.pages:,}",
+        "records": f"{header.records:,}",
+        "pages/s": "" if rate is None else f"{rate:,.1f}",
+        "attempts": str(header.attempts),
+        "last commit": f"{duration_in_words(max(0.0, age))} ago",
+        "run": "/".join(each for each in (header.dag_id, header.dag_run_id, header.task_id) if each),
+    }
+
+
+def _size(number: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} TiB"

@@ -1,0 +1,51 @@
+"""Airflow's own database, as the command line reaches it; a task on a worker can't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import conf
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+def can_be_reached() -> bool:
+    """Whether this process has Airflow's database; a task on a worker has not."""
+    return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
+
+
+@contextmanager
+def session_of_airflow() -> Iterator[Session]:
+    """A session of Airflow's database, committed at its end."""
+    from airflow.utils.session import create_session
+
+    make: Callable[[], Any] = create_session
+    with make() as session:
+        yield session
+
+
+def why_unreadable(name: str) -> tuple[str, str] | None:
+    """Why a connection of Airflow's database can't be read, and what helps: Airflow itself says that there is none.
+
+    None where it can be read, is not there, or this process has no database.
+    """
+    if not can_be_reached():
+        return None
+    from airflow.models import Connection
+    from sqlalchemy import inspect, select
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with session_of_airflow() as session:
+            # A machine that only runs tasks may have settings of a database that nobody ever made.
+            if inspect(session.connection()).has_table(Connection.__tablename__):
+                session.execute(select(Connection).where(Connection.conn_id == name)).scalar_one_or_none()
+    except SQLAlchemyError:
+        return f"{name!r} can't be read, Airflow's database does not answer", "see airflow db check"
+    except Exception:  # noqa: BLE001 - Fernet's errors, and Airflow's own for a key that is none
+        problem = f"{name!r} can't be decrypted with this machine's [core] fernet_key"
+        return problem, "set the key with which it was stored, or store it again"
+    return None

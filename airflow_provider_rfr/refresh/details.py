@@ -1,0 +1,161 @@
+"""What the page rows of a ledger say about its newest refresh, for people: pages over time, attempts, partitions.
+
+Reads no records and no tokens. Of a refresh with very many files only some are read, and the values say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.lake.table_facts import TableFacts, table_facts
+from airflow_provider_rfr.refresh.header import LedgerHeader
+from airflow_provider_rfr.refresh.ledger import Ledger
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.refresh.status import TableStatus
+
+_COLUMNS: Final = (
+    *("epoch", "partition_ordinal", "partition_key", "chain", "page", "complete", "record_count", "skipped"),
+    "fetched_at",
+)
+_MOST_FILES: Final = 400
+_SHOWN_PARTITIONS: Final = 10
+_POINTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSpan:
+    """Pages of one attempt that are in the ledger.
+
+    :ivar began: of its first page, in seconds after the refresh was opened; ``ended``: of its last
+    """
+
+    epoch: int
+    began: float
+    ended: float
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpan:
+    """One partition as far as it was read.
+
+    :ivar key: as the stream declares it
+    :ivar seconds: from its first page to its last
+    :ivar restarts: how often it began again
+    """
+
+    key: str
+    pages: int
+    records: int
+    seconds: float
+    restarts: int
+    is_complete: bool
+    last_page_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshDetails:
+    """The newest refresh of a table, page by page.
+
+    :ivar points: seconds after the refresh was opened, and pages until then
+    :ivar slowest: partitions that took longest, the slowest first
+    :ivar unfinished: partitions that were begun and are not complete, the longest idle first
+    :ivar skipped: pages without records, because the stream ignores that error
+    :ivar files: of the ledger with pages; ``files_read``: of these, how many were looked at
+    :ivar target: the table that is refreshed; None before its first publish
+    """
+
+    points: tuple[tuple[float, int], ...]
+    attempts: tuple[AttemptSpan, ...]
+    slowest: tuple[PartitionSpan, ...]
+    unfinished: tuple[PartitionSpan, ...]
+    skipped: int
+    files: int
+    files_read: int
+    target: TableFacts | None
+
+
+def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None:
+    """Read the page rows of the refresh; None where its ledger is gone, or holds no refresh."""
+    part = status.ledger.removeprefix(f"{status.table}__rfr_ledger").removeprefix("_") or None
+    table = LedgerTable.load(catalog, status.table, part)
+    if table is None:
+        return None
+    ledger = Ledger(table)
+    if ledger.header is None:
+        return None
+    files = ledger.page_files()
+    read = sorted(files)[:: max(1, -(-len(files) // _MOST_FILES))]
+    return _details_of(
+        ledger.header, table.read(read, _COLUMNS), len(files), len(read), table_facts(catalog, status.table)
+    )
+
+
+def _details_of(
+    header: LedgerHeader, rows: pa.Table | None, files: int, files_read: int, target: TableFacts | None
+) -> RefreshDetails:
+    if rows is None or rows.num_rows == 0:
+        return RefreshDetails((), (), (), (), 0, files, files_read, target)
+    rows = rows.sort_by("fetched_at")
+    seconds = rows["fetched_at"].cast("int64").to_numpy() / 1e6 - header.opened_at.timestamp()
+    partitions = _partitions(rows, seconds, header)
+    idle = sorted((each for each in partitions if not each.is_complete), key=lambda each: each.last_page_at)
+    return RefreshDetails(
+        points=_points(seconds),
+        attempts=_attempts(rows["epoch"].to_numpy(), seconds),
+        slowest=tuple(sorted(partitions, key=lambda each: -each.seconds)[:_SHOWN_PARTITIONS]),
+        unfinished=tuple(idle[:_SHOWN_PARTITIONS]),
+        skipped=rows.num_rows - rows["skipped"].null_count,
+        files=files,
+        files_read=files_read,
+        target=target,
+    )
+
+
+def _points(seconds: np.ndarray) -> tuple[tuple[float, int], ...]:
+    """The curve with few enough points to be drawn; the last page is always one of them."""
+    chosen = np.unique(np.linspace(0, len(seconds) - 1, min(len(seconds), _POINTS)).astype(int))
+    return tuple((float(seconds[place]), int(place) + 1) for place in chosen)
+
+
+def _attempts(epochs: np.ndarray, seconds: np.ndarray) -> tuple[AttemptSpan, ...]:
+    found = []
+    for epoch in np.unique(epochs):
+        of_it = seconds[epochs == epoch]
+        found.append(AttemptSpan(int(epoch), float(of_it[0]), float(of_it[-1]), len(of_it)))
+    return tuple(found)
+
+
+def _partitions(rows: pa.Table, seconds: np.ndarray, header: LedgerHeader) -> list[PartitionSpan]:
+    """Every partition that has pages; rows are in the order of their time."""
+    ordinals, chains, page = (rows[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
+    complete, records = (rows[name].to_numpy() for name in ("complete", "record_count"))
+    order = np.argsort(ordinals, kind="stable")
+    starts = np.flatnonzero(np.diff(ordinals[order], prepend=-1))
+    found = []
+    for group in np.split(order, starts[1:]):
+        chain = int(chains[group].max())
+        live = group[chains[group] == chain]
+        last = live[page[live].argmax()]
+        ended = float(seconds[group[-1]])
+        found.append(
+            PartitionSpan(
+                key=rows["partition_key"][int(last)].as_py(),
+                pages=len(live),
+                records=int(records[live].sum()),
+                seconds=ended - float(seconds[group[0]]),
+                restarts=chain,
+                is_complete=bool(complete[last]),
+                last_page_at=datetime.fromtimestamp(header.opened_at.timestamp() + ended, timezone.utc),
+            )
+        )
+    return found

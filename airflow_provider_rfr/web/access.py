@@ -1,0 +1,85 @@
+"""Who may see what: asked of Airflow's auth manager for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    ConnectionDetails,
+    DagAccessEntity,
+    DagDetails,
+)
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.configuration import conf
+from airflow.models.connection import Connection
+from airflow.models.dag import DagModel
+from fastapi import Depends
+
+
+class Viewer:
+    """The user of one request. Asks Airflow's database, so it is used in threads and not in the server's loop."""
+
+    def __init__(self, user: Any) -> None:
+        self._user = user
+        self._manager: Any = get_auth_manager()
+        self._dags: dict[str, bool] = {}
+
+    @cached_property
+    def reads_assets(self) -> bool:
+        """What belongs to no DAG is shown to those who may read assets: tables are assets."""
+        return bool(self._manager.is_authorized_asset(method="GET", user=self._user))
+
+    def sees(self, dag_id: str | None) -> bool:
+        """Whether a row that belongs to this DAG is shown; None for one of no DAG."""
+        if dag_id is None:
+            return self.reads_assets
+        self.learn([dag_id])
+        return self._dags[dag_id]
+
+    def learn(self, dag_ids: Iterable[str | None]) -> None:
+        """Ask about many DAGs at once, before :meth:`sees` is asked about each."""
+        new = sorted({each for each in dag_ids if each is not None} - self._dags.keys())
+        teams = DagModel.get_dag_id_to_team_name_mapping(new) if new and _has_teams() else {}
+        for dag_id in new:
+            details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
+            self._dags[dag_id] = self._manager.is_authorized_dag(
+                method="GET", access_entity=DagAccessEntity.RUN, details=details, user=self._user
+            )
+
+    def may_trigger(self, dag_id: str) -> bool:
+        """Whether the user may start runs of a DAG, and it is there."""
+        if DagModel.get_dagmodel(dag_id) is None:
+            return False
+        teams = DagModel.get_dag_id_to_team_name_mapping([dag_id]) if _has_teams() else {}
+        details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
+        return bool(
+            self._manager.is_authorized_dag(
+                method="POST", access_entity=DagAccessEntity.RUN, details=details, user=self._user
+            )
+        )
+
+    def connections(self, conn_ids: Iterable[str]) -> frozenset[str]:
+        """Those that the user may read."""
+        wanted = sorted(set(conn_ids))
+        teams = Connection.get_conn_id_to_team_name_mapping(wanted) if wanted and _has_teams() else {}
+
+        def is_readable(conn_id: str) -> bool:
+            details = ConnectionDetails(conn_id=conn_id, team_name=teams.get(conn_id))
+            return bool(self._manager.is_authorized_connection(method="GET", details=details, user=self._user))
+
+        return frozenset(filter(is_readable, wanted))
+
+
+def _has_teams() -> bool:
+    return bool(conf.getboolean("core", "multi_team"))
+
+
+def _viewer(user: GetUserDep) -> Viewer:
+    return Viewer(user)
+
+
+ViewerDep = Annotated[Viewer, Depends(_viewer)]
+"""The user who asks; whoever is not logged in gets 401."""

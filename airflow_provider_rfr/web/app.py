@@ -1,0 +1,171 @@
+"""The application that Airflow's API server mounts under ``/rfr``: its pages and files, each for who is logged in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware import Middleware
+
+from airflow_provider_rfr.web import charts, migrations, refreshes
+from airflow_provider_rfr.web.access import Viewer, ViewerDep
+from airflow_provider_rfr.web.connections import Connections, read_connections
+from airflow_provider_rfr.web.deliveries import Webhooks, read_webhooks
+from airflow_provider_rfr.web.lakes import Lakes, Refresh, prepare
+from airflow_provider_rfr.web.migrations import read_migrations
+from airflow_provider_rfr.web.pages import Guarded, addresses_of, page
+from airflow_provider_rfr.web.refreshes import Wanted
+
+_STATIC: Final = Path(__file__).parent / "static"
+_FILES: Final = {"rfr.css": "text/css", "rfr.js": "text/javascript"}
+_NO_REFRESH: Final = "There is no such refresh, or you may not see it."
+
+
+def make_app() -> FastAPI:
+    """The application, without the pages in which FastAPI documents itself: nothing here is for other programs."""
+    app = FastAPI(
+        title="Resumable full refresh",
+        openapi_url=None,
+        lifespan=_lifespan,
+        middleware=[Middleware(Guarded)],
+        exception_handlers={StarletteHTTPException: _explained},
+    )
+    app.state.lakes = Lakes()
+    app.add_api_route("/", _refreshes, response_class=HTMLResponse)
+    app.add_api_route("/refresh", _refresh, response_class=HTMLResponse)
+    app.add_api_route("/deliveries", _deliveries, response_class=HTMLResponse)
+    app.add_api_route("/migrations", _migrations, response_class=HTMLResponse)
+    app.add_api_route("/connections", _connections, response_class=HTMLResponse)
+    app.add_api_route("/static/{name}", _file)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    prepare()
+    yield
+
+
+async def _explained(request: Request, error: Any) -> Response:
+    """Errors as a page, because they are shown in a frame."""
+    if error.status_code in (401, 403, 404):
+        return page(request, "error.html", error.status_code, said=str(error.detail))
+    return await http_exception_handler(request, error)
+
+
+async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
+    known = await request.app.state.lakes.known()
+
+    def answer() -> Response:
+        mine, wanted = refreshes.visible(known.refreshes, viewer), Wanted.of(request.query_params)
+        found = refreshes.listed(mine, wanted)
+        if wanted.is_of_a_task and len(found.refreshes) == 1:
+            [only] = found.refreshes
+            address = addresses_of(request).own("refresh", lake=only.lake, ledger=only.status.ledger)
+            return RedirectResponse(address, 303)
+        return page(
+            request,
+            "refreshes.html",
+            problems=known.problems,
+            found=found,
+            wanted=wanted,
+            has_several_lakes=len({each.lake for each in mine}) > 1,
+        )
+
+    return await run_in_threadpool(answer)
+
+
+async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str) -> Response:
+    lakes: Lakes = request.app.state.lakes
+    known = await lakes.known()
+    refresh = next((each for each in known.refreshes if (each.lake, each.status.ledger) == (lake, ledger)), None)
+    if refresh is None or not await run_in_threadpool(viewer.sees, refreshes.dag_of(refresh)):
+        # The problem first: a catalog that is away has no refreshes.
+        raise HTTPException(404, " ".join([*known.problems, _NO_REFRESH]))
+    details, told = await asyncio.gather(lakes.details(refresh), lakes.webhooks(refresh))
+
+    def answer() -> Response:
+        history = refreshes.history(refresh, viewer)
+        return page(
+            request,
+            "refresh.html",
+            problems=known.problems,
+            refresh=refresh,
+            history=history,
+            bars=charts.generations(history),
+            details=details,
+            curve=None if details.value is None else charts.pages_over_time(details.value),
+            told=told,
+            may_trigger=_may_trigger(refresh, viewer),
+        )
+
+    return await run_in_threadpool(answer)
+
+
+def _may_trigger(refresh: Refresh, viewer: Viewer) -> bool:
+    dag_id = refreshes.dag_of(refresh)
+    return dag_id is not None and viewer.may_trigger(dag_id)
+
+
+async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
+    found, problems = await request.app.state.lakes.each_lake("deliveries", read_webhooks)
+
+    def answer() -> Response:
+        mine = [each.seen_by(viewer) for _, each in found]
+        webhooks = Webhooks(
+            tuple(endpoint for each in mine for endpoint in each.endpoints),
+            tuple(attempt for each in mine for attempt in each.attempts),
+        )
+        may_deliver = viewer.may_trigger("deliver_webhooks")
+        return page(request, "deliveries.html", problems=problems, webhooks=webhooks, may_deliver=may_deliver)
+
+    return await run_in_threadpool(answer)
+
+
+async def _migrations(request: Request, viewer: ViewerDep) -> Response:
+    lakes: Lakes = request.app.state.lakes
+    found, problems = await lakes.each_lake("migrations", read_migrations, migrations.SECONDS)
+
+    def answer() -> Response:
+        allowed = viewer.reads_assets
+        return page(
+            request,
+            "migrations.html",
+            is_allowed=allowed,
+            lakes=found if allowed else [],
+            problems=problems if allowed else [],
+            may_deploy=viewer.may_trigger("builtin_migration"),
+        )
+
+    return await run_in_threadpool(answer)
+
+
+async def _connections(request: Request, viewer: ViewerDep) -> Response:
+    known = await request.app.state.lakes.shared(("connections",), read_connections, 2.0)
+
+    def answer() -> Response:
+        found, alterations = (known.value or Connections()).seen_by(viewer)
+        return page(
+            request,
+            "connections.html",
+            problems=[f"The control store can't be read now: {known.problem}."] if known.problem else [],
+            connections=found,
+            alterations=alterations,
+            may_alter=viewer.may_trigger("alter_connection"),
+        )
+
+    return await run_in_threadpool(answer)
+
+
+async def _file(name: str, _viewer: ViewerDep) -> Response:
+    if name not in _FILES:
+        raise HTTPException(404, "There is no such file.")
+    return FileResponse(_STATIC / name, media_type=_FILES[name])

@@ -1,0 +1,108 @@
+"""Geometry of the two charts, which the templates draw as inline SVG: no script, no library, no request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.details import RefreshDetails
+    from airflow_provider_rfr.refresh.header import PastGeneration
+
+WIDTH: Final = 640
+HEIGHT: Final = 160
+_LEAST: Final = 2.0
+"""Height of a bar that stands for something very small."""
+_WIDEST: Final = 48.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One generation: rows as a bar, its duration as a dot above it.
+
+    :ivar outcome: also the CSS class
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    dot_x: float
+    dot_y: float
+    outcome: str
+    label: str
+    title: str
+
+
+def generations(history: Sequence[PastGeneration]) -> tuple[Bar, ...]:
+    """The bars, the oldest first; rows that were not published stand for the records that were read."""
+    if not history:
+        return ()
+    shown = list(reversed(history))
+    amounts = [each.records if each.rows is None else each.rows for each in shown]
+    most, longest = max(*amounts, 1), max(*(each.seconds for each in shown), 1.0)
+    step = min(_WIDEST, WIDTH / len(shown))
+    bars = []
+    for place, (each, amount) in enumerate(zip(shown, amounts, strict=True)):
+        height = max(_LEAST, (HEIGHT - 30) * amount / most)
+        x = place * step
+        bars.append(
+            Bar(
+                x=round(x + step * 0.15, 1),
+                y=round(HEIGHT - 15 - height, 1),
+                width=round(step * 0.7, 1),
+                height=round(height, 1),
+                dot_x=round(x + step / 2, 1),
+                dot_y=round(HEIGHT - 15 - (HEIGHT - 30) * each.seconds / longest, 1),
+                outcome=each.outcome,
+                label=str(each.generation),
+                title=f"generation {each.generation}: {each.outcome}, {amount:,} rows, {each.seconds:,.0f} s,"
+                f" {each.attempts} {'attempt' if each.attempts == 1 else 'attempts'}",
+            )
+        )
+    return tuple(bars)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where an attempt after the first began."""
+
+    x: float
+    label: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Pages over time, from the opening of the refresh to its newest page."""
+
+    points: str
+    marks: tuple[Mark, ...]
+    pages: int
+    seconds: float
+
+
+def pages_over_time(details: RefreshDetails) -> Curve | None:
+    """None where no page was committed yet."""
+    if not details.points:
+        return None
+    seconds, pages = max(details.points[-1][0], 0.001), details.points[-1][1]
+
+    def x(moment: float) -> float:
+        return round(WIDTH * min(max(moment, 0.0), seconds) / seconds, 1)
+
+    def y(count: int) -> float:
+        return round(HEIGHT - (HEIGHT - 10) * count / pages, 1)
+
+    marks = tuple(
+        Mark(
+            x(after.began),
+            str(after.epoch),
+            f"attempt {after.epoch} began to read after {after.began:,.0f} s; the pages of attempt {before.epoch} end"
+            f" at {before.ended:,.0f} s",
+        )
+        for before, after in zip(details.attempts, details.attempts[1:], strict=False)
+    )
+    line = " ".join(f"{x(moment)},{y(count)}" for moment, count in ((0.0, 0), *details.points))
+    return Curve(line, marks, pages, seconds)

@@ -1,0 +1,74 @@
+"""Who uses which connection, and who altered it: names and states, no values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider_rfr.web.deliveries import control_store
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.store.connection_audit import AlterationRecord
+    from airflow_provider_rfr.store.connections import Use
+    from airflow_provider_rfr.web.access import Viewer
+
+_ALTERATIONS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionUses:
+    """A connection with what uses it; ``stale``: how many tasks should have another copy of it."""
+
+    conn_id: str
+    uses: tuple[Use, ...]
+    stale: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterationView:
+    """One alteration without its statement and its values, which are masked in the audit and not needed here."""
+
+    conn_id: str
+    actor: str
+    state: str
+    options: tuple[str, ...]
+    dependents: int
+    started_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What the control store knows of connections."""
+
+    uses: tuple[Use, ...] = ()
+    alterations: tuple[AlterationView, ...] = ()
+
+    def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionUses, ...], tuple[AlterationView, ...]]:
+        """Connections that the viewer may read, with tasks of DAGs that the viewer may see."""
+        viewer.learn({each.task.dag_id for each in self.uses})
+        uses = [each for each in self.uses if viewer.sees(each.task.dag_id)]
+        named = {copy.conn_id for use in uses for copy in use.connections} | {each.conn_id for each in self.alterations}
+        readable = viewer.connections(named)
+        rows = []
+        for conn_id in sorted(readable):
+            of_it = tuple(each for each in uses if each.of(conn_id) is not None)
+            stale = sum(copy.is_stale for each in of_it if (copy := each.of(conn_id)) is not None)
+            rows.append(ConnectionUses(conn_id, of_it, stale))
+        return tuple(rows), tuple(each for each in self.alterations if each.conn_id in readable)
+
+
+def read_connections() -> Connections:
+    from airflow_provider_rfr.store.connection_audit import list_alterations
+    from airflow_provider_rfr.store.connections import list_uses
+
+    store = control_store()
+    if store is None:
+        return Connections()
+    with store.read() as connection:
+        uses = tuple(list_uses(connection))
+        return Connections(uses, tuple(map(_view, list_alterations(connection, limit=_ALTERATIONS))))
+
+
+def _view(each: AlterationRecord) -> AlterationView:
+    names = tuple(sorted(each.options))
+    return AlterationView(each.conn_id, each.actor, each.state, names, len(each.dependents), each.started_at)

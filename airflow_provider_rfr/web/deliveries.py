@@ -1,0 +1,134 @@
+"""Webhooks as the control store has them: endpoints with their deliveries, and the last attempts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.store import deliveries as rows
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+
+if TYPE_CHECKING:
+    from sqlalchemy import RowMapping
+
+    from airflow_provider_rfr.store.deliveries import Delivery, EndpointRow
+    from airflow_provider_rfr.web.access import Viewer
+
+_ATTEMPTS: Final = 200
+_SHOWN_OF_COMMIT: Final = 50
+_stores: dict[str, ControlStore] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """An endpoint.
+
+    :ivar dag_id: of the run that made the newest commit it was told of
+    :ivar condition: disabled, paused, open (the circuit breaker), failing or closed
+    :ivar counts: of its deliveries, by state
+    :ivar latency: median of its last attempts, in milliseconds; None where there is none
+    """
+
+    lake: str
+    row: EndpointRow
+    dag_id: str | None
+    condition: str
+    counts: dict[str, int]
+    latency: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One attempt that ended; its answer was masked when it was stored."""
+
+    dag_id: str | None
+    row: RowMapping
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """What the control store knows of one lake's webhooks."""
+
+    endpoints: tuple[EndpointView, ...] = ()
+    attempts: tuple[AttemptView, ...] = ()
+
+    def seen_by(self, viewer: Viewer) -> Webhooks:
+        """What belongs to commits of DAGs that the viewer may see."""
+        viewer.learn({each.dag_id for each in self.endpoints})
+        return Webhooks(
+            tuple(each for each in self.endpoints if viewer.sees(each.dag_id)),
+            tuple(each for each in self.attempts if viewer.sees(each.dag_id)),
+        )
+
+
+def control_store() -> ControlStore | None:
+    """The control store, opened once for each address; None where there is none, because reading makes none."""
+    hook = ControlStoreHook()
+    if not hook.is_there():
+        return None
+    url = hook.get_url().render_as_string(hide_password=False)
+    if url not in _stores:
+        _stores[url] = open_store(url)
+    return _stores[url]
+
+
+def read_webhooks(lake: str) -> Webhooks:
+    """:param lake: id of the lake's connection"""
+    store = control_store()
+    if store is None:
+        return Webhooks()
+    name = LakeHook(lake).get_lake_document().name
+    with store.read() as connection:
+        now = store.now(connection)
+        endpoints = rows.endpoints_of_table(connection, name)
+        counts, events = rows.counts_by_endpoint(connection, name), rows.newest_events(connection, name)
+        attempts = rows.newest_attempts(connection, name, _ATTEMPTS)
+    dags = {each.id: _dag_of(events.get(each.id)) for each in endpoints}
+    nothing = dict.fromkeys(("pending", "delivered", "dead", "cancelled", "merged"), 0)
+    views = [
+        EndpointView(
+            lake, each, dags[each.id], _condition(each, now), counts.get(each.id, nothing), _latency(each, attempts)
+        )
+        for each in endpoints
+    ]
+    # What was given up, and what does not work, comes first.
+    views.sort(key=lambda each: (-each.counts["dead"], each.condition == "closed", str(each.row.key)))
+    return Webhooks(tuple(views), tuple(AttemptView(dags.get(each["endpoint_id"]), each) for each in attempts))
+
+
+def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
+    """Deliveries that tell of one commit, the newest first."""
+    store = control_store()
+    if store is None or snapshot_id is None:
+        return ()
+    selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, table=table)
+    with store.read() as connection:
+        found = rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT)
+    return tuple(each for each in found if each.snapshot_id == snapshot_id)
+
+
+def _condition(row: EndpointRow, now: int) -> str:
+    if row.disabled_at is not None:
+        return "disabled"
+    if row.paused_at is not None:
+        return "paused"
+    if row.is_circuit_open(now):
+        return "open"
+    return "failing" if row.failing else "closed"
+
+
+def _latency(row: EndpointRow, attempts: Sequence[Any]) -> float | None:
+    times = [each["milliseconds"] for each in attempts if each["endpoint_id"] == row.id]
+    return median(times) if times else None
+
+
+def _dag_of(event: str | None) -> str | None:
+    try:
+        return json.loads(event or "{}").get("dag_id") or None
+    except ValueError:
+        return None

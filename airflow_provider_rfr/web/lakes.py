@@ -1,0 +1,176 @@
+"""The lakes of this Airflow, and what their ledgers say: a shared read each, so that a dead one delays no other.
+
+Lakes are the connections of type ``rfr_lake`` in Airflow's database, and the one that operators use by default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from airflow.models.connection import Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from airflow_provider_rfr.hooks.common import read_connection
+from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.web.deliveries import read_deliveries_of
+from airflow_provider_rfr.web.reading import Latest, SharedRead
+from airflow_provider_rfr.web.tasks import with_tasks
+from airflow_provider_rfr.web.words import without_cursors
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.lake.catalog import LakeSettings
+    from airflow_provider_rfr.refresh.details import RefreshDetails
+    from airflow_provider_rfr.refresh.status import TableStatus
+    from airflow_provider_rfr.store.deliveries import Delivery
+
+T = TypeVar("T")
+_DETAIL_SECONDS: Final = 5.0
+_MOST_READS: Final = 64
+"""Details of other refreshes are forgotten, the longest unused first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """A table's newest refresh in one of the lakes; ``lake`` is the connection's id."""
+
+    lake: str
+    status: TableStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The refreshes of all lakes, as they are known.
+
+    :ivar problems: sentences about lakes that can't be read now
+    """
+
+    refreshes: tuple[Refresh, ...]
+    problems: tuple[str, ...]
+
+
+class Lakes:
+    """The lakes as all viewers of this process share them."""
+
+    def __init__(self) -> None:
+        self._ids = SharedRead(_lake_ids, seconds=10.0)
+        self._statuses: dict[str, SharedRead[tuple[TableStatus, ...]]] = {}
+        self._details: OrderedDict[tuple[str, ...], SharedRead[Any]] = OrderedDict()
+        self._catalogs: dict[str, tuple[LakeSettings, Catalog]] = {}
+        self._lock = threading.Lock()
+
+    async def known(self) -> Known:
+        """The newest refresh of each table of each lake."""
+        ids = await self._ids.latest()
+        if ids.value is None:
+            return Known((), (f"Airflow's connections can't be read: {ids.problem}.",))
+        found = await asyncio.gather(*(self._of(each).latest() for each in ids.value))
+        problems = [_problem(lake, latest) for lake, latest in zip(ids.value, found, strict=True)]
+        refreshes = [
+            Refresh(lake, each) for lake, latest in zip(ids.value, found, strict=True) for each in latest.value or ()
+        ]
+        return Known(tuple(refreshes), tuple(filter(None, problems)))
+
+    async def details(self, refresh: Refresh) -> Latest[RefreshDetails | None]:
+        """What the ledger's page rows and the target say of one refresh."""
+        return await self.shared(("details", refresh.lake, refresh.status.ledger), partial(self._read_details, refresh))
+
+    async def webhooks(self, refresh: Refresh) -> Latest[tuple[Delivery, ...]]:
+        """Deliveries that tell of the refresh's publish."""
+        header = refresh.status.header
+        snapshot_id = None if header is None else header.snapshot_id
+        read = partial(read_deliveries_of, refresh.lake, refresh.status.table, snapshot_id)
+        return await self.shared(("webhooks", refresh.lake, refresh.status.table, str(snapshot_id)), read)
+
+    async def each_lake(
+        self, name: str, read: Callable[[str], T], seconds: float = 2.0
+    ) -> tuple[list[tuple[str, T]], list[str]]:
+        """A read of every lake: the values by the lake's connection, and sentences about what can't be read."""
+        ids = (await self._ids.latest()).value or ()
+        found = await asyncio.gather(*(self.shared((name, each), partial(read, each), seconds) for each in ids))
+        pairs = list(zip(ids, found, strict=True))
+        values = [(lake, each.value) for lake, each in pairs if each.value is not None]
+        return values, [said for lake, each in pairs if (said := _problem(lake, each)) is not None]
+
+    async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
+        """Any other read that viewers share, under a key of its own."""
+        found: SharedRead[T] = self._details.pop(key) if key in self._details else SharedRead(read, seconds)
+        self._details[key] = found
+        while len(self._details) > _MOST_READS:
+            self._details.popitem(last=False)
+        return await found.latest()
+
+    def catalog(self, lake: str) -> Catalog:
+        """The catalog, opened again only when its connection has changed."""
+        from airflow_provider_rfr.lake.catalog import open_catalog
+
+        settings = LakeHook(lake).get_lake_settings()
+        with self._lock:
+            known = self._catalogs.get(lake)
+        if known is not None and known[0] == settings:
+            return known[1]
+        catalog = open_catalog(settings)
+        with self._lock:
+            self._catalogs[lake] = settings, catalog
+        return catalog
+
+    def _of(self, lake: str) -> SharedRead[tuple[TableStatus, ...]]:
+        return self._statuses.setdefault(lake, SharedRead(partial(self._read_statuses, lake)))
+
+    def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
+        from airflow_provider_rfr.refresh.status import statuses
+
+        return tuple(map(_showable, with_tasks(statuses(self.catalog(lake)))))
+
+    def _read_details(self, refresh: Refresh) -> RefreshDetails | None:
+        from airflow_provider_rfr.refresh.details import read_details
+
+        return read_details(self.catalog(refresh.lake), refresh.status)
+
+
+def _showable(status: TableStatus) -> TableStatus:
+    """The same without cursors in errors, so that no page can show one, and no search can find one."""
+    header = status.header
+    if header is not None:
+        past = tuple(replace(each, error=each.error and without_cursors(each.error)) for each in header.past)
+        header = replace(header, error=header.error and without_cursors(header.error), past=past)
+    return replace(status, sentence=without_cursors(status.sentence), header=header)
+
+
+def prepare() -> None:
+    """Import in a thread what takes seconds, so that the first viewer does not wait for it."""
+
+    def load() -> None:
+        from airflow_provider_rfr.refresh import details, status  # noqa: F401
+
+    threading.Thread(target=load, name="rfr-page-imports", daemon=True).start()
+
+
+def _lake_ids() -> tuple[str, ...]:
+    with create_session() as session:
+        query = select(Connection.conn_id).where(Connection.conn_type == LakeHook.conn_type)
+        found = {str(each) for each in session.scalars(query)}
+    default = LakeHook.default_conn_name
+    if found and default not in found:
+        try:
+            # It may be in the environment, or in a secrets backend.
+            read_connection(default)
+        except AirflowNotFoundException:
+            return tuple(sorted(found))
+    return tuple(sorted({*found, default}))
+
+
+def _problem(lake: str, latest: Latest[Any]) -> str | None:
+    if latest.problem is None:
+        return None
+    told = f"What is shown of it is {latest.age:.0f} s old." if latest.value is not None else "Nothing of it is shown."
+    return f"The lake {lake} can't be read now: {latest.problem}. {told}"

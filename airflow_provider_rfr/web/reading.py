@@ -1,0 +1,117 @@
+"""Reads that all viewers share: one at a time, none sooner than two seconds after the last, each in its own thread.
+
+A catalog that is slow or dead costs a viewer a bounded wait, and then what was read last with a sentence about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from airflow_provider_rfr.exceptions import RfrError
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_FIRST_WAIT_SECONDS: Final = 3.0
+"""For which a viewer waits where nothing was read yet; the page asks again by itself."""
+_WAIT_SECONDS: Final = 1.0
+"""The same where there is something to show."""
+_LOST_SECONDS: Final = 120.0
+"""After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever."""
+_MOST_LOST: Final = 3
+_PAUSE_BY_READ: Final = 3.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Latest(Generic[T]):
+    """What is known now.
+
+    :ivar value: of the last read that worked; None before the first
+    :ivar age: of the value, in seconds
+    :ivar problem: why there is no newer value, without secrets; None where the last read worked
+    """
+
+    value: T | None
+    age: float
+    problem: str | None
+
+
+class SharedRead(Generic[T]):
+    """One value, read for all viewers together.
+
+    :param read: runs in a thread of its own
+    :param seconds: between the end of a read and the next one; more after a read that took long, so that a large lake
+        does not keep the server busy
+    """
+
+    def __init__(
+        self, read: Callable[[], T], seconds: float = 2.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._value: T | None = None
+        self._problem: str | None = None
+        self._read_at = self._ended = self._began = self._pause = 0.0
+        self._was_asked = False
+        self._running: Future[None] | None = None
+        self._lost = 0
+
+    async def latest(self) -> Latest[T]:
+        """The value, from a read that begins now if one is due; after a bounded wait, whatever the read does."""
+        running = self._begin_if_due()
+        if running is not None:
+            wait = _FIRST_WAIT_SECONDS if self._value is None else _WAIT_SECONDS
+            left = wait - (self._clock() - self._began)
+            if left > 0:
+                await asyncio.wait([asyncio.wrap_future(running)], timeout=left)
+        with self._lock:
+            now, problem = self._clock(), self._problem
+            if self._running is not None and now - self._began >= _FIRST_WAIT_SECONDS:
+                problem = f"no answer for {now - self._began:.0f} s"
+            elif self._running is not None and self._value is None and problem is None:
+                problem = "it is being read for the first time"
+            return Latest(self._value, max(0.0, now - self._read_at), problem)
+
+    def _begin_if_due(self) -> Future[None] | None:
+        """The read that is under way, which may have begun just now; None where what is known is new enough."""
+        with self._lock:
+            now = self._clock()
+            if self._running is not None and now - self._began > _LOST_SECONDS and self._lost < _MOST_LOST:
+                self._running, self._lost = None, self._lost + 1
+            if self._running is None and not (self._was_asked and now - self._ended < self._pause):
+                self._running, self._began, self._was_asked = Future(), now, True
+                # Not of a pool, whose threads Python waits for at its end.
+                threading.Thread(target=self._run, args=(self._running,), name="rfr-page", daemon=True).start()
+            return self._running
+
+    def _run(self, running: Future[None]) -> None:
+        value: T | None = None
+        problem = None
+        try:
+            value = self._read()
+        except RfrError as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - of any library; texts of others may hold secrets
+            problem = f"{type(error).__name__}; the log of the API server may say more"
+            _log.warning("a page of the refreshes can't be read (%s)", type(error).__name__)
+            _log.debug("reading failed", exc_info=error)
+        with self._lock:
+            if self._running is running:
+                self._running, self._ended, self._problem = None, self._clock(), problem
+                took = self._ended - self._began
+                self._pause = max(self._seconds, min(_PAUSE_BY_READ * took, _LONGEST_PAUSE_SECONDS))
+                if problem is None:
+                    self._value, self._read_at = value, self._ended
+            else:
+                self._lost -= 1
+        running.set_result(None)

@@ -1,0 +1,112 @@
+"""The list of refreshes as one viewer sees it: which rows, in which order, which are asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.header import PastGeneration
+    from airflow_provider_rfr.web.access import Viewer
+    from airflow_provider_rfr.web.lakes import Refresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the viewer asks for; empty text asks for everything.
+
+    :ivar q: part of the name of a table, DAG or run, of the part's filter, or of the error
+    :ivar dag_id: only what runs of this DAG did; ``run_id``, ``task_id`` and ``map_index`` likewise
+    """
+
+    q: str = ""
+    state: str = ""
+    dag_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
+    map_index: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Wanted:
+        """From an address; what is unknown there is ignored."""
+        return cls(**{each.name: query[each.name] for each in fields(cls) if each.name in query})
+
+    @property
+    def is_of_a_task(self) -> bool:
+        return bool(self.dag_id and self.run_id and self.task_id)
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """What stays while text and state are changed."""
+        names = ("dag_id", "run_id", "task_id", "map_index")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    def is_in_scope(self, refresh: Refresh) -> bool:
+        """Whether the DAG, the run or the task has to do with it, now or in one of the last generations."""
+        header = refresh.status.header
+        if not self.scope:
+            return True
+        if header is None:
+            return False
+        # Airflow's frame leaves the placeholder as it is where a task is not mapped.
+        index = int(self.map_index) if self.map_index.isdigit() else -1
+        if header.map_index not in (None, index) and self.task_id:
+            return False
+        return any(self._names(each) for each in (header, *header.past))
+
+    def _names(self, each: Any) -> bool:
+        pairs = ((self.dag_id, each.dag_id), (self.run_id, each.dag_run_id), (self.task_id, each.task_id))
+        return all(not wanted or wanted == found for wanted, found in pairs)
+
+    def is_matched(self, refresh: Refresh) -> bool:
+        header = refresh.status.header
+        texts = [refresh.status.table, refresh.status.sentence, refresh.lake]
+        if header is not None:
+            texts += [str(each) for each in (header.replace_where, header.dag_id, header.dag_run_id, header.task_id)]
+        return self.q.casefold() in "\n".join(texts).casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The rows, and how many of each state there are before one is chosen; ``states``: all that there may be."""
+
+    refreshes: tuple[Refresh, ...]
+    states: tuple[str, ...]
+    counts: Mapping[str, int]
+    total: int
+
+
+def visible(refreshes: Sequence[Refresh], viewer: Viewer) -> list[Refresh]:
+    """Those that the viewer may see: by the DAG of the newest run, or as tables where there is none."""
+    viewer.learn({dag_of(each) for each in refreshes})
+    return [each for each in refreshes if viewer.sees(dag_of(each))]
+
+
+def dag_of(refresh: Refresh) -> str | None:
+    return None if refresh.status.header is None else refresh.status.header.dag_id
+
+
+def listed(refreshes: Sequence[Refresh], wanted: Wanted) -> Listed:
+    """Those that are asked for; what failed or is stuck comes first."""
+    from airflow_provider_rfr.refresh.status import State
+
+    order = {state: place for place, state in enumerate(State)}
+    found = [each for each in refreshes if wanted.is_in_scope(each) and wanted.is_matched(each)]
+    found.sort(key=lambda each: (order[each.status.state], each.status.table, each.status.ledger, each.lake))
+    counts = Counter(each.status.state.value for each in found)
+    shown = tuple(each for each in found if wanted.state in ("", each.status.state.value))
+    names = tuple(state.value for state in State)
+    return Listed(
+        shown, names, {state.value: counts[state.value] for state in State if counts[state.value]}, len(found)
+    )
+
+
+def history(refresh: Refresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
+    """The generations, the newest first; of those that a DAG made which the viewer may not see, the figures alone."""
+    hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "error": None}
+    return tuple(
+        each if each.dag_id is None or viewer.sees(each.dag_id) else replace(each, **hidden)  # type: ignore[arg-type]
+        for each in refresh.status.history
+    )

@@ -1,0 +1,79 @@
+"""What Airflow knows of the tasks behind refreshes: it hears of a killed attempt in seconds, the ledger never does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from sqlalchemy import select, tuple_
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.header import LedgerHeader
+    from airflow_provider_rfr.refresh.status import TableStatus
+
+_AT_WORK: Final = frozenset({"running", "deferred", "restarting", "up_for_reschedule"})
+_AGAIN: Final = frozenset({"queued", "scheduled", "up_for_retry"})
+_AT_ONCE: Final = 200
+
+
+class _Task(NamedTuple):
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+class _Seen(NamedTuple):
+    state: str | None
+    started_at: datetime | None
+
+
+def with_tasks(statuses: Sequence[TableStatus]) -> tuple[TableStatus, ...]:
+    """The same, but what the ledger takes for work is interrupted where the task is not at it any more."""
+    seen = _states({task for each in statuses if each.is_working and (task := _task_of(each)) is not None})
+    return tuple(_corrected(each, seen.get(task)) if (task := _task_of(each)) else each for each in statuses)
+
+
+def _task_of(status: TableStatus) -> _Task | None:
+    header = status.header
+    if header is None or header.dag_id is None or header.dag_run_id is None or header.task_id is None:
+        return None
+    return _Task(header.dag_id, header.dag_run_id, header.task_id, -1 if header.map_index is None else header.map_index)
+
+
+def _corrected(status: TableStatus, seen: _Seen | None) -> TableStatus:
+    from airflow_provider_rfr.refresh.status import State
+
+    if seen is None or status.header is None or not status.is_working:
+        return status
+    said = _said(seen, status.header)
+    return status if said is None else replace(status, state=State.INTERRUPTED, sentence=said)
+
+
+def _said(seen: _Seen, header: LedgerHeader) -> str | None:
+    """What became of the attempt that the ledger takes for a working one; None where it works."""
+    kept = f"attempt {header.attempts} ended without saying so, and what it read is kept"
+    if seen.state in _AT_WORK:
+        is_next = seen.started_at is not None and seen.started_at > header.committed_at
+        return f"{kept}: the task's next try has begun, and has not continued yet" if is_next else None
+    if seen.state in _AGAIN:
+        return f"{kept}: the task's next try is due ({seen.state})"
+    return f"{kept}: the task is {seen.state or 'cleared'}, and the next run continues"
+
+
+def _states(tasks: Iterable[_Task]) -> dict[_Task, _Seen]:
+    wanted, found = sorted(tasks), {}
+    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
+    with create_session() as session:
+        for start in range(0, len(wanted), _AT_ONCE):
+            query = select(*columns, TaskInstance.state, TaskInstance.start_date).where(
+                tuple_(*columns).in_(wanted[start : start + _AT_ONCE])
+            )
+            for dag_id, run_id, task_id, map_index, state, started_at in session.execute(query):
+                said = None if state is None else str(getattr(state, "value", state))
+                found[_Task(dag_id, run_id, task_id, map_index)] = _Seen(said, started_at)
+    return found

@@ -1,0 +1,194 @@
+"""The pages in a real Chromium, from an Airflow that wants a password: what people see of a live refresh."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
+
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from demo.airflow_stack import AirflowStack
+from demo.sample_api.client import SampleApi
+from tests.soon import PATIENCE, wait_until
+from tests.system.conftest import KEY, PASSWORD, Story, api_server
+from tests.unit.web.ledgers import CANARY, begun, copies
+
+HOSTILE = "raw.<script>document.title='broken in'</script>"
+DAG = "on_demand"
+SomebodyAt = Callable[[str], AbstractContextManager[Page]]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        reason = "Chromium is not installed (package chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        # Its sandbox needs rights that root and containers do not have; it opens these pages alone.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def url(stack: tuple[AirflowStack, SampleApi, Any, Any]) -> Iterator[str]:
+    with api_server(stack[0], {"owner": "admin", "viewer": "viewer"}) as found:
+        yield found
+
+
+@pytest.fixture
+def somebody(chromium: Browser, url: str, tmp_path: Path) -> SomebodyAt:
+    """A browser of their own for somebody who logs in; all that it asked for and was sent is looked through."""
+
+    @contextmanager
+    def logged_in(name: str) -> Iterator[Page]:
+        record = tmp_path / f"{name}.har"
+        context = chromium.new_context(record_har_path=record, record_har_content="embed")
+        context.set_default_timeout(PATIENCE * 1000)
+        page = context.new_page()
+        answer = page.goto(f"{url}/rfr/")
+        assert answer is not None and answer.status == 401
+        page.goto(url)
+        page.locator("input[name=username]").fill(name)
+        page.locator("input[name=password]").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("link", name="Dags", exact=True).first).to_be_visible(timeout=PATIENCE * 1000)
+        yield page
+        context.close()
+        assert_harmless(record, url)
+
+    return logged_in
+
+
+def assert_harmless(record: Path, url: str) -> None:
+    """No request left this Airflow, and no answer held a secret."""
+    entries = json.loads(record.read_text())["log"]["entries"]
+    asked = {urlsplit(each["request"]["url"]).netloc for each in entries if each["request"]["url"].startswith("http")}
+    assert asked == {urlsplit(url).netloc}
+    assert any("/rfr/" in each["request"]["url"] for each in entries)
+    for each in entries:
+        content = each["response"]["content"]
+        text = content.get("text", "")
+        body = base64.b64decode(text) if content.get("encoding") == "base64" else text.encode()
+        for secret in (KEY, PASSWORD, CANARY):
+            assert secret.encode() not in body, each["request"]["url"]
+
+
+def framed(page: Page, url: str, path: str = "plugin/rfr") -> FrameLocator:
+    """The page in Airflow's own frame."""
+    page.goto(f"{url}/{path}")
+    return page.frame_locator("iframe")
+
+
+def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
+    somebody: SomebodyAt, url: str, story: Story
+) -> None:
+    options = {"concurrency": 1, "requests_per_second": 8}
+    story.start(DAG, "looked_at", table="looked_at", **options)
+    with somebody("owner") as owner:
+        frame = framed(owner, url)
+        row = frame.locator("tr", has_text="raw.looked_at").first
+        expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
+        seen: set[int] = set()
+
+        def percent() -> int:
+            seen.add(int(float(row.locator("progress").get_attribute("value") or 0)))
+            return len(seen)
+
+        wait_until(lambda: percent() >= 3, every=0.5)
+        assert max(seen) < 100
+        began = time.monotonic()
+        story.kill(story.drivers())
+        expect(row.locator(".state")).to_have_text("interrupted", timeout=PATIENCE * 1000)
+        print(f"shown as interrupted {time.monotonic() - began:.1f} s after the SIGKILL")
+        expect(frame.locator("tr.said", has_text="what it read is kept")).to_be_visible()
+        expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
+        assert int(float(row.locator("progress").get_attribute("value") or 0)) >= max(seen)
+        expect(row.locator(".state")).to_have_text("published", timeout=PATIENCE * 1000)
+        assert row.locator("[data-label=Attempts]").inner_text() == "2"
+
+        row.get_by_role("link", name="raw.looked_at").click()
+        expect(frame.locator("polyline")).to_have_count(1)
+        expect(frame.locator("line.attempt")).to_have_count(1)
+        story.succeed(DAG, "looked_at")
+        story.assert_whole("raw.looked_at")
+        tab = framed(owner, url, f"dags/{DAG}/runs/looked_at/tasks/refresh/plugin/rfr_of_task")
+        expect(tab.get_by_role("heading", name="raw.looked_at")).to_be_visible()
+        tab.get_by_role("link", name="Refresh again").click()
+        owner.wait_for_url(f"{url}/dags/{DAG}/runs/looked_at**")
+        owner.get_by_role("button", name="Trigger").last.click()
+        owner.get_by_role("menuitem", name="Trigger again with this config").click()
+        expect(owner.locator("[name=element_table]")).to_have_value("looked_at", timeout=PATIENCE * 1000)
+    with somebody("viewer") as viewer:
+        frame = framed(viewer, url)
+        frame.get_by_role("link", name="raw.looked_at", exact=True).click()
+        expect(frame.get_by_role("heading", name="raw.looked_at")).to_be_visible()
+        expect(frame.get_by_role("link", name="Refresh again")).to_have_count(0)
+        expect(frame.locator("dt:text-is('Attempts') + dd")).to_contain_text("2, ")
+
+
+def test_hundreds_of_ledgers_hostile_names_and_a_dead_catalog_share_a_page(
+    somebody: SomebodyAt, url: str, story: Story, tmp_path: Path
+) -> None:
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    catalog = open_catalog(LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": warehouse}))
+    begun(catalog, "raw.first")
+    begun(catalog, HOSTILE, dag_id="<b>dag</b>", dag_run_id="<b>run</b>", task_id="<b>task</b>")
+    copies(catalog, "raw.first", 498)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        crowd = {"host": uri, "extra": json.dumps({"warehouse": warehouse}), "password": PASSWORD}
+        rest = {"catalog_type": "rest", "warehouse": "w"}
+        dead = {"host": f"http://127.0.0.1:{silent.getsockname()[1]}", "extra": json.dumps(rest), "password": PASSWORD}
+        for name, fields in (("crowd", crowd), ("dead", dead)):
+            story.airflow.call("POST", "/connections", {"connection_id": name, "conn_type": "rfr_lake", **fields})
+        try:
+            with somebody("owner") as owner:
+                owner.goto(f"{url}/rfr/")
+                expect(owner.locator("td.name", has_text="raw.copy_")).to_have_count(498, timeout=PATIENCE * 1000)
+                began = time.monotonic()
+                owner.goto(f"{url}/rfr/")
+                expect(owner.locator("td.name", has_text="raw.copy_")).to_have_count(498)
+                print(f"500 ledgers are shown after {time.monotonic() - began:.2f} s")
+                expect(owner.locator(".problem", has_text="dead")).to_contain_text("no answer")
+                owner.get_by_role("link", name=HOSTILE).click()
+                expect(owner.get_by_role("heading", name=HOSTILE)).to_be_visible()
+                assert owner.title() == HOSTILE
+                assert owner.locator("script").count() == 1
+                owner.set_viewport_size({"width": 390, "height": 844})
+                for address in (owner.url, f"{url}/rfr/?q=first"):
+                    owner.goto(address)
+                    assert owner.evaluate("document.documentElement.scrollWidth") <= 390, "it is wider than a phone"
+                for path in ("deliveries", "migrations", "connections"):
+                    answer = owner.goto(f"{url}/rfr/{path}")
+                    assert answer is not None and answer.status == 200
+        finally:
+            for name in ("crowd", "dead"):
+                story.airflow.call("DELETE", f"/connections/{name}")
+
+
+def test_the_form_of_the_ready_dag_shows_source_table_and_connections_at_first_sight(
+    somebody: SomebodyAt, url: str
+) -> None:
+    with somebody("owner") as owner:
+        owner.goto(f"{url}/dags/resumable_full_refresh")
+        owner.get_by_role("button", name="Trigger").last.click()
+        for name in ("source_file", "target", "api_conn_id", "lake_conn_id", "conn_id"):
+            expect(owner.locator(f"[name=element_{name}]")).to_be_visible(timeout=PATIENCE * 1000)
+        option = owner.locator("[name=element_concurrency]")
+        expect(option).not_to_be_visible()
+        owner.get_by_role("button", name="Options", exact=True).click()
+        expect(option).to_be_visible()

@@ -1,0 +1,340 @@
+"""``airflow rfr doctor`` where all is well, and with each thing in turn broken."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyrage
+import pytest
+
+from airflow_provider_rfr.cli import doctor
+from airflow_provider_rfr.hooks import lake as lake_hook
+from airflow_provider_rfr.webhooks.sealing import seal_file
+from tests.unit.cli import calls
+from tests.unit.test_preflight import java
+from tests.unit.triggers.lake import Lake
+
+pytestmark = pytest.mark.test
+
+CANARY = "canary-93d1"
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    """A port that accepts connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def healthy(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: int) -> Path:
+    """A machine that lacks nothing; returns the triggers file."""
+    for name in ("SPARK_HOME", "RFR_TRIGGERS_FILE", "SOPS_AGE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "jdk", 'openjdk version "17.0.15"')))
+    spark = tmp_path / "bin" / "spark-submit"
+    spark.parent.mkdir()
+    spark.write_text("#!/bin/sh\n")
+    spark.chmod(0o755)
+    monkeypatch.setenv("PATH", str(spark.parent), prepend=":")
+    # As on a worker: only connections of the environment are known.
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "airflow-db-not-allowed:///")
+    connect(monkeypatch, "spark_default", conn_type="spark", host="local[*]")
+    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
+    return triggers(tmp_path, listener)
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, **fields: Any) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
+
+
+def triggers(folder: Path, port: int) -> Path:
+    file = folder / "triggers.yaml"
+    block = {"name": "shop", "config": {"hook": {"url": f"http://127.0.0.1:{port}/{CANARY}", "payload": {"a": 1}}}}
+    file.write_text(json.dumps({"triggers": block}))
+    return file
+
+
+def rfr(*arguments: Any) -> int:
+    return calls.rfr("doctor", "--lake-conn-id", "lake", *arguments)
+
+
+def missing(capsys: pytest.CaptureFixture[str], file: Path, *arguments: Any) -> list[dict[str, str]]:
+    """What is missing, each with its remedy; the canary is nowhere."""
+    code = rfr("--triggers", file, "--json", *arguments)
+    told = capsys.readouterr()
+    assert CANARY not in told.out + told.err
+    assert "Traceback" not in told.err
+    content = json.loads(told.out)
+    found = [each for each in content["checks"] if each["outcome"] == "missing"]
+    assert (code, content["ok"]) == ((1, False) if found else (0, True))
+    assert all(each["remedy"] for each in found)
+    return found
+
+
+def test_a_healthy_machine_is_all_ticks(healthy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert missing(capsys, healthy) == []
+    assert rfr("--triggers", healthy) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "nothing is missing"
+    checks = [line.partition(":")[0] for line in lines[:-1]]
+    assert [check.lstrip("\N{CHECK MARK}- ") for check in checks] == [*list(doctor._CHECKS)[:-1], "webhook hook"]
+    left = [path.name for path in (tmp_path / "warehouse").rglob("*") if path.is_file()]
+    assert left == [], "what is written for the check is deleted"
+
+
+def test_what_is_not_named_is_skipped_and_nothing_missing(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rfr() == 0
+    out = capsys.readouterr().out
+    assert "- sealed keys: no triggers file is named: give --triggers, or set RFR_TRIGGERS_FILE" in out
+    assert "- connection: there is no other one of type rfr_api or rfr_lake" in out
+
+
+def test_a_miss_is_told_with_its_remedy_below_it(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "old", 'openjdk version "1.8.0_402"')))
+    assert rfr("--triggers", healthy) == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if "Java:" in line)
+    assert lines[at].endswith("bin/java is Java 8")
+    assert lines[at + 1] == "   Spark needs 17 or 21: install one of them, or set JAVA_HOME to it"
+    assert lines[-1].startswith("1 of ")
+
+
+def test_spark_without_its_program_its_connection_or_its_master(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int
+) -> None:
+    connect(monkeypatch, "spark_default", conn_type="spark", host="spark://127.0.0.1", port=closed_port)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "Spark"
+    assert found["detail"].startswith(f"nothing listens at spark://127.0.0.1:{closed_port}: ")
+    connect(monkeypatch, "spark_default", conn_type="http", host="local", password=CANARY)
+    (found,) = missing(capsys, healthy)
+    assert "is of type 'http'" in found["detail"]
+    (found,) = missing(capsys, healthy, "--spark-conn-id", "nope")
+    assert found["remedy"].startswith("airflow connections add nope --conn-type spark")
+    connect(monkeypatch, "spark_default", conn_type="spark", host="local", extra={"spark-binary": "spark3-submit"})
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "no spark3-submit was found"
+    connect(monkeypatch, "spark_default", conn_type="spark", host="local", extra=f"{{no {CANARY}")
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "spark_default.extra: is not a JSON object"
+
+
+def test_a_package_of_another_version(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.1" if name == "pyiceberg" else version(name))
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "pyiceberg is 0.1"
+    assert found["remedy"].startswith("pip install 'pyiceberg")
+
+
+def test_a_catalog_that_does_not_answer_and_a_warehouse_that_can_not_be_written(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int
+) -> None:
+    extra = {"warehouse": f"file://{tmp_path}/warehouse", "properties": {"s3.secret-access-key": CANARY}}
+    host = f"postgresql+psycopg2://127.0.0.1:{closed_port}/lake"
+    connect(monkeypatch, "lake", conn_type="rfr_lake", host=host, login="me", password=CANARY, extra=extra)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "catalog"
+    (tmp_path / "file").write_text("")
+    extra = {"warehouse": f"file://{tmp_path}/file/warehouse", "s3_secret_access_key": CANARY}
+    connect(monkeypatch, "lake", conn_type="rfr_lake", host=f"sqlite:///{tmp_path}/catalog.db", extra=extra)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "warehouse"
+    assert "Not a directory" in found["detail"]
+    monkeypatch.delenv("AIRFLOW_CONN_LAKE")
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "lake_conn_id: there is no connection 'lake'"
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail", "remedy"),
+    [
+        ({"conn_type": "http", "host": "h"}, "connection lake: is of type 'http'", "make one of type 'rfr_lake'"),
+        ({"host": "sqlite:////c.db"}, "connection lake: warehouse: is empty", "write the folder of the tables"),
+        ({"host": "sqlite:////no/where/c.db", "extra": {"warehouse": "/w"}}, "the folder /no/where", "create it, or"),
+        ({"host": "http://127.0.0.1:{closed}", "extra": {"catalog_type": "rest"}}, "Connection refused", "check that"),
+    ],
+)
+def test_a_lake_that_can_not_be_read_is_one_miss(
+    fields: dict[str, Any],
+    detail: str,
+    remedy: str,
+    healthy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    closed_port: int,
+) -> None:
+    fields = {"conn_type": "rfr_lake", "password": CANARY, **fields}
+    connect(monkeypatch, "lake", **fields | {"host": fields["host"].format(closed=closed_port)})
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "catalog"
+    assert detail in found["detail"]
+    assert found["remedy"].startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("host", "kind"), [("http://127.0.0.1:{}", "rest"), ("postgresql+psycopg2://127.0.0.1:{}/lake", "sql")]
+)
+def test_a_catalog_that_accepts_and_says_nothing_is_not_waited_for_for_ever(
+    host: str,
+    kind: str,
+    healthy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    listener: int,
+) -> None:
+    monkeypatch.setattr(lake_hook, "_TEST_SECONDS", 0.3)
+    extra = {"warehouse": "named", "catalog_type": kind} | ({"warehouse": str(tmp_path)} if kind == "sql" else {})
+    connect(monkeypatch, "lake", conn_type="rfr_lake", host=host.format(listener), password=CANARY, extra=extra)
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "The catalog can't be opened: no answer within 0.3 s"
+
+
+def test_an_object_store_that_says_nothing_is_not_waited_for_for_ever(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], listener: int
+) -> None:
+    monkeypatch.setattr(lake_hook, "_TEST_SECONDS", 3.0)
+    keys = {"s3_access_key_id": "AK", "s3_secret_access_key": CANARY, "s3_region": "eu-west-1"}
+    extra = {"warehouse": "s3://bucket/w", "s3_endpoint": f"http://127.0.0.1:{listener}", **keys}
+    connect(monkeypatch, "lake", conn_type="rfr_lake", host=f"sqlite:///{tmp_path}/catalog.db", extra=extra)
+    (found,) = missing(capsys, healthy)
+    assert (found["check"], found["detail"].rpartition(": ")[2]) == ("warehouse", "no answer within 3 s")
+    assert found["remedy"].startswith("let this machine write there")
+
+
+def test_a_machine_without_java(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == f"no Java was found in JAVA_HOME, {tmp_path}"
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == "no Java was found on the path"
+
+
+def test_a_client_of_another_version_than_pyspark_is_one_miss(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "site" / "pyspark_client-4.0.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-client\nVersion: 4.0.0\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "pyspark"
+    assert "pyspark-client 4.0.0 are both installed" in found["detail"]
+
+
+def test_one_of_several_masters_is_enough(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int, listener: int
+) -> None:
+    for masters, says in (
+        (f"spark://127.0.0.1:{closed_port},127.0.0.1:{listener}", None),
+        (f"spark://127.0.0.1:{closed_port},127.0.0.1:{closed_port}", "Connection refused"),
+        ("spark://127.0.0.1:70x7", "'70x7' is not a port"),
+    ):
+        connect(monkeypatch, "spark_default", conn_type="spark", host=masters, password=CANARY)
+        assert [each["detail"].rpartition(": ")[2] for each in missing(capsys, healthy)] == [says] * (says is not None)
+
+
+def test_a_spark_home_that_holds_no_spark(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", f"{tmp_path}/gone")
+    (found,) = missing(capsys, healthy)
+    assert (found["check"], found["remedy"]) == ("Spark", "correct it, or unset it")
+
+
+def test_each_connection_of_ours_is_tried(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int
+) -> None:
+    host = f"http://127.0.0.1:{closed_port}"
+    connect(monkeypatch, "shop", conn_type="rfr_api", host=host, password=CANARY, extra={"secrets": {"pin": CANARY}})
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", f'{{"conn_type": "rfr_api", "extra": "{CANARY}')
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "connection shop (rfr_api)"
+    assert found["detail"] == f"the API did not answer at {host} (Connection refused)"
+
+
+def test_a_control_store_that_is_away(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int
+) -> None:
+    fields = {"host": "127.0.0.1", "port": closed_port, "login": "me", "password": CANARY, "schema": "rfr"}
+    connect(monkeypatch, "rfr_control_store", conn_type="postgres", **fields)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "control store"
+    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host=f"{tmp_path}/nowhere/control.db")
+    (found,) = missing(capsys, healthy)
+    assert "can't be made" in found["detail"]
+    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host="/proc/control.db")
+    (found,) = missing(capsys, healthy)
+    assert "can't be made" in found["detail"]
+    (tmp_path / "garbage.db").write_text("this is no database, and longer than a header of one" * 9)
+    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host=f"{tmp_path}/garbage.db")
+    (found,) = missing(capsys, healthy)
+    assert "file is not a database" in found["detail"]
+    monkeypatch.delenv("AIRFLOW_CONN_RFR_CONTROL_STORE")
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", f"{CANARY} is no address")
+    (found,) = missing(capsys, healthy)
+    assert "[rfr] control_store" in found["detail"]
+
+
+def test_a_control_store_that_accepts_and_says_nothing_is_not_waited_for_for_ever(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], listener: int
+) -> None:
+    monkeypatch.setattr(doctor, "_STORE_SECONDS", 0.3)
+    fields = {"host": "127.0.0.1", "port": listener, "login": "me", "password": CANARY, "schema": "rfr"}
+    connect(monkeypatch, "rfr_control_store", conn_type="postgres", **fields)
+    (found,) = missing(capsys, healthy)
+    assert found["detail"].endswith("/rfr can't be written: no answer within 0.3 s")
+
+
+def test_a_sealed_file_without_its_key(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = pyrage.x25519.Identity.generate()
+    healthy.write_text(seal_file(healthy, [str(key.to_public())]))
+    (found,) = missing(capsys, healthy)
+    assert (found["check"], found["remedy"]) == ("sealed keys", "set SOPS_AGE_KEY_FILE to the file with the key")
+    monkeypatch.setenv("SOPS_AGE_KEY", str(pyrage.x25519.Identity.generate()))
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "sealed keys"
+    monkeypatch.setenv("SOPS_AGE_KEY", str(key))
+    assert missing(capsys, healthy) == []
+
+
+def test_a_webhook_s_host_that_is_closed_or_refused(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int
+) -> None:
+    (found,) = missing(capsys, triggers(tmp_path, closed_port))
+    assert found["check"] == "webhook hook"
+    assert found["detail"].startswith(f"http://127.0.0.1:{closed_port}: ")
+    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "")
+    (found,) = missing(capsys, triggers(tmp_path, closed_port))
+    assert found["detail"] == "127.0.0.1 is a loopback address"
+    assert "webhook_allowed_hosts" in found["remedy"]
+    (found,) = missing(capsys, tmp_path / "gone.yaml")
+    assert found["detail"] == f"triggers: {tmp_path}/gone.yaml: there is no such file"
+    assert found["remedy"] == f"see airflow rfr triggers validate {tmp_path}/gone.yaml"
+    block = {"name": "shop", "config": {"hook": {"url": f"https://nowhere.invalid/{CANARY}", "payload": {"a": 1}}}}
+    healthy.write_text(json.dumps({"triggers": block}))
+    (found,) = missing(capsys, healthy)
+    assert found["detail"].startswith("https://nowhere.invalid: ")

@@ -1,0 +1,222 @@
+"""``airflow rfr refresh``, by Airflow's own parser, on real ledgers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.cli import refresh as commands
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.bar import Bar
+from airflow_provider_rfr.refresh.header import RefreshState
+from airflow_provider_rfr.refresh.ledger import Ledger
+from tests.unit.cli import calls
+from tests.unit.cli.calls import told
+from tests.unit.refresh.test_status import begun, read_page
+from tests.unit.triggers.lake import Lake
+
+NAME = "raw.orders"
+CANARY = "canary-5c1e"
+ESCAPE = "\x1b[31m\x07\u202ered"
+
+
+def rfr(*arguments: Any) -> int:
+    """``airflow rfr refresh ...`` in this process; returns the exit code."""
+    return calls.rfr("refresh", *arguments, "--lake-conn-id", "lake")
+
+
+def published(ledger: Ledger) -> None:
+    ledger.commit([], state=RefreshState.PUBLISHED, published_rows=1234, snapshot_id=2**60)
+
+
+def test_a_lake_without_refreshes_is_told_in_a_sentence(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rfr("list") == 0
+    assert "nothing was refreshed yet" in capsys.readouterr().out
+    assert rfr("list", "--json") == 0
+    assert told(capsys) == {"tables": []}
+    for name in ("show", "history", "watch"):
+        assert rfr(name, NAME) == 1
+        assert "table: no refresh of raw.orders was begun; see airflow rfr refresh list" in capsys.readouterr().err
+    assert rfr("show", "orders") == 1
+    assert "'orders' is not a table name; write namespace.table" in capsys.readouterr().err
+
+
+def test_a_list_has_a_row_for_each_table_and_what_is_wrong(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    published(begun(lake.catalog, "raw.fine"))
+    ledger = begun(lake.catalog)
+    read_page(ledger)
+    ledger.end("SourceError: 503")
+    assert rfr("list") == 0
+    head, first, second, why = capsys.readouterr().out.splitlines()
+    assert head.split() == [
+        "TABLE",
+        "STATE",
+        "DONE",
+        "PAGES",
+        "RECORDS",
+        "PAGES/S",
+        "ATTEMPTS",
+        "LAST",
+        "COMMIT",
+        "RUN",
+    ]
+    assert first.split()[:6] == [NAME, "failed", "25", "%,", "1", "of"]
+    assert first.endswith("shop/monday/refresh")
+    assert second.startswith("raw.fine")
+    assert why.startswith("raw.orders: attempt 1 failed, what was read is kept")
+    assert rfr("list", "raw.fine", "--json") == 0
+    (found,) = told(capsys)["tables"]
+    assert (found["state"], found["percent"], found["published_rows"]) == ("published", 100, 1234)
+
+
+def test_one_refresh_is_shown_whole(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    where = "day = '2026-01-01'"
+    begun(lake.catalog, where=where).end("SourceError: 503")
+    assert rfr("show", NAME) == 1
+    assert f"raw.orders has no refresh of its own, only of parts; give one of: {where}" in capsys.readouterr().err
+    assert rfr("show", NAME, "--replace-where", where) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"table: {NAME} ({where})" in lines
+    assert "error: SourceError: 503" in lines
+    assert rfr("show", NAME, "--replace-where", where, "-o", "yaml") == 0
+    assert "state: failed" in capsys.readouterr().out
+
+
+def test_history_lists_what_became_of_each_generation(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    published(begun(lake.catalog))
+    begun(lake.catalog).end("TypeMismatchError: no number", refused_under="rules")
+    begun(lake.catalog)
+    assert rfr("history", NAME, "--json") == 0
+    found = told(capsys)
+    assert found["table"] == NAME
+    assert [each["outcome"] for each in found["generations"]] == ["reading", "refused", "published"]
+    assert found["generations"][2]["rows"] == 1234
+    assert rfr("history", NAME) == 0
+    assert "TypeMismatchError: no number" in capsys.readouterr().out
+
+
+def test_texts_of_a_source_do_not_steer_the_terminal(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    where = f"name = '{ESCAPE}[bold]'"
+    begun(lake.catalog, where=where, dag_run_id=ESCAPE).end(f"SourceError: {ESCAPE}\n{ESCAPE}")
+    for name in ("show", "history", "watch"):
+        rfr(name, NAME, "--replace-where", where)
+    rfr("list")
+    rfr("show", NAME)
+    told_all = capsys.readouterr()
+    assert not set("\x1b\x07\u202e") & set(told_all.out + told_all.err)
+    assert "[bold]" in told_all.out
+
+
+@pytest.mark.parametrize(("error", "code", "state"), [(None, 0, "published"), ("SourceError: 503", 1, "failed")])
+def test_watch_ends_with_the_refresh_and_says_how(
+    error: str | None,
+    code: int,
+    state: str,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(commands, "_POLL_SECONDS", 0.05)
+    ledger = begun(lake.catalog)
+
+    def work() -> None:
+        time.sleep(0.2)
+        read_page(ledger)
+        time.sleep(0.2)
+        published(ledger) if error is None else ledger.end(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert rfr("watch", NAME) == code
+    thread.join()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("raw.orders: generation 1, round 1: 1 pages, 1 records, 1 of 4 partitions")
+    assert lines[-1].startswith(f"raw.orders: {state}: ")
+    assert rfr("watch", NAME, "--json") == code
+    assert told(capsys)["state"] == state
+
+
+def test_watch_draws_a_bar_in_a_terminal(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    ledger, shown = begun(lake.catalog), []
+    update = Bar.update
+
+    def once(bar: Bar, found: Any) -> None:
+        update(bar, found)
+        shown.append(bar.said)
+        if len(shown) == 1:
+            read_page(ledger)
+            published(ledger)
+
+    monkeypatch.setattr(Bar, "update", once)
+    assert rfr("watch", NAME) == 0
+    assert shown[0] == "reading, 0 %, 0 of 4, 0 pages"
+    assert shown[-1].startswith("published, 100 %")
+
+
+def test_watch_outlives_a_catalog_that_is_away_for_a_moment(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "_POLL_SECONDS", 0.0)
+    ledger, load, looks = begun(lake.catalog), LedgerTable.load, []
+
+    def flaky(*arguments: Any) -> Any:
+        looks.append(1)
+        if 2 <= len(looks) <= 4:
+            raise ConnectionError("password=canary-7f1c")
+        if len(looks) == 6:
+            published(ledger)
+        return load(*arguments)
+
+    monkeypatch.setattr(LedgerTable, "load", flaky)
+    assert rfr("watch", NAME) == 0
+    looks[:] = [1] * 1
+    monkeypatch.setattr(LedgerTable, "load", lambda *_: (_ for _ in ()).throw(ConnectionError("canary-7f1c")))
+    assert rfr("watch", NAME) == 1
+    assert rfr("list", NAME) == 0
+    said = capsys.readouterr()
+    assert "the ledger can't be read: ConnectionError" in said.out
+    assert "canary" not in said.out + said.err
+
+
+def test_ctrl_c_ends_the_watch_and_not_the_refresh(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    begun(lake.catalog)
+    monkeypatch.setattr(commands.time, "sleep", interrupted)
+    assert rfr("watch", NAME, "--json") == 130
+
+
+def test_no_secret_of_the_lake_is_told_whatever_fails(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = begun(lake.catalog)
+    connection = {"conn_type": "rfr_lake", "login": "me", "password": CANARY}
+    extra = {
+        "warehouse": f"file://{tmp_path}/warehouse",
+        "s3_secret_access_key": CANARY,
+        "properties": {"token": CANARY},
+    }
+    there = {**connection, "host": f"sqlite:///{tmp_path}/catalog.db", "extra": extra}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    away = {**connection, "host": f"postgresql+psycopg2://127.0.0.1:{port}/lake?password={CANARY}", "extra": extra}
+    for settings, code in ((there, 0), (away, 1)):
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(settings))
+        for words in (["list"], ["show", NAME], ["history", NAME], ["list", "--json"], ["show", NAME, "--json"]):
+            assert rfr(*words) == code
+            said = capsys.readouterr()
+            assert said.out + said.err
+            assert CANARY not in said.out + said.err
+    ledger.end("it is over")

@@ -1,0 +1,282 @@
+"""What is told of refreshes: from real ledgers in a real catalog, and from headers where only time matters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+from airflow_provider_rfr.exceptions import CatalogError, FencedError
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.lake.row_filter import part_of
+from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.pages import PageRow, write_rows
+from airflow_provider_rfr.refresh.status import State, TableStatus, state_of, status_of, statuses
+
+NAME = "raw.orders"
+TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    return open_catalog(LakeSettings("rfr", properties))
+
+
+def begun(catalog: Catalog, name: str = NAME, where: str | None = None, partitions: int = 4, **labels: Any) -> Ledger:
+    ledger = Ledger(LedgerTable.load_or_create(catalog, name, part_of(where)))
+    slices = [(f'{{"n":{number}}}', {"n": number}) for number in range(partitions)]
+    # An hour, for tests on a machine that has much else to do.
+    labels = {"replace_where": where, "silence": 3600.0, **TASK, **labels}
+    ledger.open_generation(slices, read_fingerprint="r", publish_fingerprint="p", run_key="k", labels=labels)
+    return ledger
+
+
+def read_page(ledger: Ledger, ordinal: int = 0, name: str = "page-1.parquet") -> None:
+    """One page with one record, in a file that a commit names."""
+    header = ledger.held
+    row = PageRow(
+        generation=header.generation,
+        epoch=header.epoch,
+        partition_ordinal=ordinal,
+        partition_key=f'{{"n":{ordinal}}}',
+        chain=0,
+        page=1,
+        fetched_at=0,
+        complete=True,
+        record_count=1,
+        records=b'{"id":1}',
+    )
+    write_rows(ledger.store, f"{ledger.folder}/{name}", [row], footer="{}")
+    ledger.commit([name], rounds=header.rounds + 1, pages=header.pages + 1, records=1, partitions_done=ordinal + 1)
+
+
+def told(catalog: Catalog, where: str | None = None, *, later: float = 0.0) -> TableStatus:
+    found = status_of(catalog, NAME, where, datetime.now(timezone.utc) + timedelta(seconds=later))
+    assert found is not None
+    return found
+
+
+def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
+    whole: dict[str, Any] = {"generation": 1, "epoch": 1, "state": RefreshState.OPEN, "partitions": 8}
+    whole |= {"read_fingerprint": "a", "publish_fingerprint": "b", "opened_at": NOON, "began_at": NOON}
+    return LedgerHeader(**{**whole, "committed_at": NOON + timedelta(seconds=seconds), **fields})
+
+
+def after(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def test_an_attempt_that_commits_reads_and_then_publishes() -> None:
+    assert state_of(header(), after(89)) is State.READING
+    assert state_of(header(partitions_done=8), after(89)) is State.PUBLISHING
+
+
+def test_an_attempt_that_is_silent_for_longer_than_it_may_be_was_interrupted() -> None:
+    assert state_of(header(), after(91)) is State.INTERRUPTED
+    assert state_of(header(partitions_done=8), after(91)) is State.INTERRUPTED
+    assert state_of(header(silence=600.0), after(599)) is State.READING
+
+
+def test_signs_of_life_without_a_page_are_no_progress() -> None:
+    assert state_of(header(901), after(901)) is State.STALE
+    assert state_of(header(901, progressed_at=after(60)), after(902)) is State.READING
+    assert state_of(header(901, silence=3600.0), after(901)) is State.READING
+    # The publish shows no progress in the ledger.
+    assert state_of(header(901, partitions_done=8), after(901)) is State.PUBLISHING
+
+
+def test_an_end_that_was_said_is_a_failure_or_a_wait_however_old() -> None:
+    failed = header(5, ended_at=after(5), outcome="failed", error="SourceError: 503")
+    assert state_of(failed, after(6)) is State.FAILED
+    assert state_of(failed, after(1e7)) is State.FAILED
+    stopped = replace(failed, outcome="stopped")
+    assert state_of(stopped, after(86_400)) is State.WAITING
+    assert state_of(stopped, after(86_406)) is State.STALE
+
+
+def test_a_clock_behind_the_driver_s_makes_nobody_dead() -> None:
+    assert state_of(header(), after(-3600)) is State.READING
+
+
+@pytest.mark.parametrize(
+    ("fields", "percent"),
+    [
+        ({"pages": 0}, 0),
+        ({"pages": 9}, None),
+        ({"pages": 9, "previous_rows": 100, "records": 30}, 30),
+        ({"partitions_done": 2}, 25),
+        ({"partitions_done": 2, "previous_rows": 100, "records": 80}, 80),
+        ({"partitions": 1}, None),
+        ({"partitions": 1, "previous_rows": 100, "records": 250}, 99),
+        ({"partitions": 1, "partitions_done": 1}, 100),
+    ],
+)
+def test_percent_is_of_the_reading_and_none_where_nobody_knows(fields: dict[str, Any], percent: int | None) -> None:
+    assert TableStatus(NAME, "", State.READING, "", header(**fields)).percent == percent
+
+
+def test_pace_and_time_left_are_those_of_the_attempt() -> None:
+    fields = {"began_at": after(100), "progressed_at": after(110), "found_pages": 600, "found_partitions": 4}
+    content = TableStatus(NAME, "", State.READING, "", header(115, pages=700, partitions_done=6, **fields)).to_json()
+    assert (content["pages_per_second"], content["seconds_left"]) == (10.0, 10)
+
+
+def test_a_refresh_is_followed_from_its_opening_to_its_publish(catalog: Catalog) -> None:
+    assert status_of(catalog, NAME) is None
+    LedgerTable.load_or_create(catalog, NAME)
+    assert told(catalog).state is State.OPENING
+    assert told(catalog, later=901).state is State.STALE
+    ledger = begun(catalog, partitions=2)
+    opened = told(catalog)
+    assert (opened.state, opened.percent, opened.is_working) == (State.READING, 0, True)
+    size = opened.header and opened.header.bytes
+    read_page(ledger)
+    found = told(catalog)
+    assert found.header is not None and size is not None
+    assert found.percent == 50
+    assert found.header.bytes > size > 0
+    content = found.to_json()
+    assert content["run"] == TASK
+    assert (content["pages"], content["partitions_done"], content["partitions"]) == (1, 1, 2)
+    ledger.commit([], partitions_done=2)
+    assert told(catalog).state is State.PUBLISHING
+    ledger.commit([], state=RefreshState.PUBLISHED, published_rows=1, snapshot_id=2**62)
+    done = told(catalog)
+    assert (done.state, done.percent, done.is_working) == (State.PUBLISHED, 100, False)
+    assert done.sentence.startswith("1 rows were published")
+    assert done.to_json()["snapshot_id"] == str(2**62)
+
+
+def test_a_failure_is_told_while_the_next_attempt_works_and_after_it(catalog: Catalog) -> None:
+    ledger = begun(catalog)
+    read_page(ledger)
+    ledger.end("SourceError: 503\nfrom the API")
+    failed = told(catalog)
+    assert failed.state is State.FAILED
+    assert failed.sentence == (
+        "attempt 1 failed, what was read is kept, the next attempt continues: SourceError: 503 from the API"
+    )
+    second = Ledger(LedgerTable.load_or_create(catalog, NAME))
+    second.take_over("p", "k")
+    again = told(catalog)
+    assert again.state is State.READING
+    assert again.sentence == "attempt 2 reads; an attempt before it ended with SourceError: 503 from the API"
+    assert again.header is not None
+    assert (again.header.found_pages, again.header.found_partitions, again.header.outcome) == (1, 1, None)
+    second.end("RefreshStoppedError: stopped", "stopped")
+    assert told(catalog).state is State.WAITING
+    assert told(catalog, later=90_000).sentence == (
+        "attempt 2 was stopped 25.0 h ago, and no other one has continued since"
+    )
+
+
+def test_an_attempt_that_was_killed_is_told_by_its_silence(catalog: Catalog) -> None:
+    begun(catalog, silence=30.0)
+    found = told(catalog, later=7200)
+    assert found.state is State.INTERRUPTED
+    assert "nothing was heard of attempt 1 for 2.0 h, and it did not say that it ended" in found.sentence
+
+
+def test_an_end_that_only_the_object_store_took_is_told(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = begun(catalog)
+
+    def away(*_: object) -> None:
+        raise CatalogError("the catalog does not answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(LedgerTable, "commit", away)
+        broken.setattr(LedgerTable, "reload", away)
+        with pytest.raises(CatalogError):
+            ledger.end("CatalogError: the catalog does not answer")
+    found = told(catalog)
+    assert found.state is State.FAILED
+    assert found.sentence.endswith("CatalogError: the catalog does not answer")
+
+
+def test_a_publish_whose_driver_died_before_it_was_marked_is_published(catalog: Catalog) -> None:
+    ledger = begun(catalog, partitions=1)
+    read_page(ledger)
+    target = TargetTable(catalog, NAME)
+    planned = target.prepare(pa.schema([pa.field("id", pa.int64())]), "evolve", inferred=False, rows_stay=False)
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
+    target.commit(files, (ledger.id, 1), mode="replace", replace_where=None, summary={"rfr.rows": "1"})
+    found = told(catalog, later=1e6)
+    assert found.state is State.PUBLISHED
+    assert found.to_json()["published_rows"] == 1
+
+
+def test_history_has_what_became_of_each_generation(catalog: Catalog) -> None:
+    first = begun(catalog)
+    first.commit([], state=RefreshState.PUBLISHED, published_rows=7, snapshot_id=1)
+    second = begun(catalog)
+    second.end("TypeMismatchError: no number", refused_under="rules")
+    begun(catalog).end("SourceError: 503")
+    begun(catalog)
+    found = told(catalog).history
+    assert [(each.generation, each.outcome) for each in found] == [
+        (4, "reading"),
+        (3, "abandoned"),
+        (2, "refused"),
+        (1, "published"),
+    ]
+    assert [each.rows for each in found] == [None, None, None, 7]
+    assert found[2].error == "TypeMismatchError: no number"
+    assert found[3].dag_run_id == "monday"
+    assert told(catalog).header == read_header(told(catalog).header.to_summary())  # type: ignore[union-attr]
+
+
+def test_history_stays_small_however_long_it_goes_on() -> None:
+    kept = header(error="x" * 5000)
+    for _ in range(50):
+        kept = header(error="x" * 5000, past=kept.with_past)
+    assert len(kept.past) == 20
+    assert len(json.dumps(kept.to_summary())) < 20_000
+
+
+def test_those_in_trouble_come_first_and_one_that_can_not_be_read_hides_no_other(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    begun(catalog, "raw.a").commit([], state=RefreshState.PUBLISHED, published_rows=1)
+    begun(catalog, "raw.b")
+    begun(catalog, "raw.c").end("SourceError: 503")
+    begun(catalog, "deep.down", "day = '2026-01-01'")
+    begun(catalog, "raw.torn")
+    for file in (tmp_path / "warehouse").rglob("torn__rfr_ledger/metadata/*.metadata.json"):
+        file.write_text("{")
+    catalog.create_table("raw.mine__rfr_ledger", pa.schema([pa.field("id", pa.int64())]))
+    found = [(each.table, each.state.value) for each in statuses(catalog)]
+    assert found == [
+        ("raw.torn", "unreadable"),
+        ("raw.c", "failed"),
+        ("deep.down", "reading"),
+        ("raw.b", "reading"),
+        ("raw.a", "published"),
+    ]
+    assert [each.table for each in statuses(catalog, ["raw.a", "raw.nope"])] == ["raw.a"]
+
+
+def test_parts_are_told_by_the_filter_that_names_them(catalog: Catalog) -> None:
+    where = "day = '2026-01-01'"
+    begun(catalog, where=where)
+    assert status_of(catalog, NAME) is None
+    assert told(catalog, where).to_json()["replace_where"] == where
+
+
+def test_a_fenced_attempt_does_not_tell_its_end_as_the_newer_one_s(catalog: Catalog) -> None:
+    old = begun(catalog)
+    Ledger(LedgerTable.load_or_create(catalog, NAME)).take_over("p", "k2")
+    with pytest.raises(FencedError):
+        old.end("SourceError: 503")
+    assert told(catalog).state is State.READING

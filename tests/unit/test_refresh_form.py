@@ -1,0 +1,83 @@
+"""The form of the DAG ``resumable_full_refresh``: what it shows, and what the operator gets from it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from airflow.sdk.definitions.param import process_params
+from airflow.sdk.exceptions import ParamValidationError
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.operators.arguments import option_fields
+from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
+from dags.full_refresh import FIELDS, dag
+
+WIDGETS = frozenset({"string", "number", "integer", "boolean"})
+"""Types for which Airflow's form has a field other than a JSON editor."""
+
+
+def refresh(**conf: Any) -> Any:
+    """The operator in a run with that ``conf``, with its fields rendered."""
+    operator = copy.copy(dag.get_task("refresh"))
+    params = process_params(dag, operator, conf, suppress_exception=False)
+    operator.render_template_fields({"params": params})  # type: ignore[typeddict-item]
+    return operator
+
+
+def test_each_option_is_a_field_with_its_default_its_meaning_and_one_type() -> None:
+    fields = option_fields()
+    assert {name: field.resolve() for name, field in fields.items()} == RefreshOptions().model_dump(mode="json")
+    for name, field in fields.items():
+        assert field.description, name
+        assert "`" not in field.description, name
+        assert field.schema["section"] == "Options"
+        kinds = {field.schema["type"]} if isinstance(field.schema["type"], str) else {*field.schema["type"]} - {"null"}
+        assert len(kinds) == 1, name
+        assert kinds <= WIDGETS, name
+    shrink = fields["max_shrink"].schema
+    assert (shrink["type"], shrink["minimum"], shrink["maximum"]) == (["number", "null"], 0, 1)
+    assert fields["requests_per_second"].schema["title"] == "Requests per second"
+    assert fields["on_busy"].schema["enum"] == ["wait", "fail", "take_over"]
+
+
+def test_the_form_may_have_another_field_for_an_option() -> None:
+    assert set(option_fields()) - set(option_fields("force_restart", "mode")) == {"force_restart", "mode"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("concurrency", 0), ("max_shrink", 1.5), ("expire", "yes")])
+def test_a_field_refuses_a_value_that_the_option_does_not_take(name: str, value: Any) -> None:
+    with pytest.raises(ParamValidationError):
+        option_fields()[name].resolve(value)
+
+
+def test_source_table_and_connections_are_shown_at_first_sight() -> None:
+    assert [name for name in dag.params if "section" not in dag.params.get_param(name).schema] == list(FIELDS)
+    assert {"source_file", "streams", "target", "api_conn_id", "lake_conn_id", "conn_id"} <= set(FIELDS)
+
+
+def test_a_form_that_nobody_changed_gives_the_defaults() -> None:
+    operator = refresh()
+    assert parse_options(operator.options) == RefreshOptions()
+    connections = (operator.api_conn_id, operator.lake_conn_id, operator.conn_id)
+    assert connections == ("rfr_api_default", "rfr_lake_default", "spark_default")
+
+
+def test_what_is_filled_in_reaches_the_operator_with_its_type() -> None:
+    conf = {"api_conn_id": None, "lake_conn_id": "lake", "conn_id": "yarn", "streams": ["orders", "items"]}
+    operator = refresh(**conf, concurrency=32, requests_per_second=0.5, expire=True, replace_where="day = '2026-01-01'")
+    assert {name: getattr(operator, name) for name in conf} == conf
+    assert operator._conn_id == "yarn"
+    set_options = {"concurrency": 32, "requests_per_second": 0.5, "expire": True, "replace_where": "day = '2026-01-01'"}
+    assert parse_options(operator.options) == RefreshOptions(**set_options)
+
+
+def test_a_name_that_no_field_has_is_refused_as_an_option() -> None:
+    with pytest.raises(ConfigurationError, match=r"options.concurency: unknown, did you mean concurrency\?"):
+        parse_options(refresh(concurency=8).options)
+
+
+@pytest.mark.parametrize("conf", [{"unfinished": "restart"}, {"force_restart": True}])
+def test_a_restart_is_asked_for_by_the_field_or_by_the_option(conf: dict[str, Any]) -> None:
+    assert refresh(**conf).options["force_restart"] is True

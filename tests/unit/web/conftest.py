@@ -1,0 +1,78 @@
+"""Airflow's own application with the plugin in it, its auth manager, and people who are logged in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from pyiceberg.catalog import Catalog
+
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.web import reading
+from airflow_provider_rfr.web.lakes import Lakes
+from tests.soon import PATIENCE
+
+Login = Callable[[str], TestClient]
+
+
+@pytest.fixture(scope="module")
+def application() -> Iterator[FastAPI]:
+    """Airflow's API server with a database, and people who have to log in."""
+    from airflow import plugins_manager
+    from airflow.api_fastapi.app import create_app, purge_cached_app
+    from airflow.utils.db import initdb
+
+    initdb()
+    caches = (plugins_manager._get_plugins, plugins_manager.get_fastapi_plugins)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
+        patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "owner:admin,viewer:viewer")
+        patch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "tests.unit.web.managers.PickyManager")
+        purge_cached_app()
+        for each in caches:
+            each.cache_clear()
+        yield create_app(apps="core")
+    purge_cached_app()
+    for each in caches:
+        each.cache_clear()
+
+
+@pytest.fixture
+def pages(application: FastAPI, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
+    """The application that the plugin mounts, which knows nothing yet, and waits as long as this machine takes."""
+    found = next(each.app for each in application.routes if getattr(each, "path", "") == "/rfr")
+    monkeypatch.setitem(found.state._state, "lakes", Lakes())
+    monkeypatch.setattr(reading, "_FIRST_WAIT_SECONDS", PATIENCE)
+    monkeypatch.setattr(reading, "_WAIT_SECONDS", PATIENCE)
+    return found
+
+
+@pytest.fixture
+def login(application: FastAPI, pages: FastAPI) -> Login:
+    """A client of the real application for ``owner``, ``viewer``, or anybody who is not logged in (empty name)."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    def client(name: str) -> TestClient:
+        found = TestClient(application, base_url="http://localhost", follow_redirects=False)
+        if name:
+            user = SimpleAuthManagerUser(username=name, role={"owner": "ADMIN", "viewer": "VIEWER"}[name])
+            found.headers["Authorization"] = f"Bearer {get_auth_manager().generate_jwt(user)}"
+        return found
+
+    return client
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    """The lake of the connection that operators use by default."""
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    connection = {"conn_type": "rfr_lake", "host": uri, "extra": {"warehouse": warehouse}}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_LAKE_DEFAULT", json.dumps(connection))
+    store = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(store))
+    return open_catalog(LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": warehouse}))

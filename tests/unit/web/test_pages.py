@@ -1,0 +1,222 @@
+"""The pages as people with different rights get them, from Airflow's own application."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+from airflow.models.connection import Connection
+from airflow.utils.session import create_session
+from fastapi import FastAPI
+from pyiceberg.catalog import Catalog
+from sqlalchemy import delete
+
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.web.app import make_app
+from tests.soon import soon
+from tests.unit.web.conftest import Login
+from tests.unit.web.ledgers import CANARY, begun, copies, read_page
+
+TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
+ADDRESSES = ("/rfr/", "/rfr/refresh?lake=rfr_lake_default&ledger=raw.orders__rfr_ledger", "/rfr/static/rfr.css")
+
+
+def test_every_address_asks_who_is_there(login: Login) -> None:
+    stranger = login("")
+    for route in make_app().routes:
+        path = route.path.replace("{name}", "rfr.js")  # type: ignore[attr-defined]
+        answer = stranger.get(f"/rfr{path}?lake=a&ledger=b")
+        assert answer.status_code == 401, path
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_only_reading_is_possible(login: Login) -> None:
+    owner = login("owner")
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert owner.request(method, "/rfr/").status_code == 405
+    assert {method for route in make_app().routes for method in route.methods} <= {"GET", "HEAD"}  # type: ignore[attr-defined]
+
+
+def test_the_list_says_what_is_read_and_the_page_of_one_says_more(login: Login, catalog: Catalog) -> None:
+    ledger = begun(catalog, "raw.orders", **TASK)
+    read_page(ledger)
+    read_page(ledger, 1, complete=False)
+    viewer = login("viewer")
+    listed = viewer.get("/rfr/").text
+    assert "raw.orders" in listed
+    assert 'value="25"' in listed
+    assert "1 of 4" in listed
+    assert "/dags/shop/runs/monday/tasks/refresh" in listed
+    one = viewer.get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"})
+    assert one.status_code == 200
+    assert "<polyline" in one.text
+    assert "Partitions that are not complete" in one.text
+    assert "The table is made by its first publish." in one.text
+
+
+def test_what_a_viewer_may_not_see_is_not_there(login: Login, catalog: Catalog) -> None:
+    begun(catalog, "raw.open", **TASK)
+    begun(catalog, "raw.closed", **{**TASK, "dag_id": "hidden_dag"})
+    begun(catalog, "raw.of_no_dag")
+    shown = {name: login(name).get("/rfr/").text for name in ("owner", "viewer")}
+    assert {name: "raw.closed" in text for name, text in shown.items()} == {"owner": True, "viewer": False}
+    assert all("raw.open" in text and "raw.of_no_dag" in text for text in shown.values())
+    address = {"lake": "rfr_lake_default", "ledger": "raw.closed__rfr_ledger"}
+    assert login("owner").get("/rfr/refresh", params=address).status_code == 200
+    refused = login("viewer").get("/rfr/refresh", params=address)
+    missing = login("viewer").get("/rfr/refresh", params={**address, "ledger": "raw.none__rfr_ledger"})
+    assert (refused.status_code, refused.text) == (404, missing.text)
+
+
+def test_a_generation_of_a_dag_that_is_hidden_shows_figures_alone(login: Login, catalog: Catalog) -> None:
+    ledger = begun(catalog, "raw.orders", **{**TASK, "dag_id": "hidden_dag", "dag_run_id": "in_secret"})
+    ledger.end("SourceError: hidden reason")
+    begun(catalog, "raw.orders", **TASK)
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    owner, viewer = (login(name).get("/rfr/refresh", params=address).text for name in ("owner", "viewer"))
+    assert "hidden reason" in owner
+    assert "in_secret" in owner
+    assert "hidden reason" not in viewer
+    assert "in_secret" not in viewer
+    assert "abandoned" in viewer
+
+
+def test_markup_in_names_and_errors_stays_text(login: Login, catalog: Catalog) -> None:
+    hostile = "<script>alert(1)</script>\"'><img src=x>"
+    ledger = begun(catalog, "raw.orders", **{**TASK, "dag_run_id": hostile, "task_id": hostile})
+    ledger.end(f"SourceError: {hostile}")
+    answers = [
+        login("owner").get("/rfr/", params={"q": hostile}),
+        login("owner").get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}),
+        login("owner").get("/rfr/refresh", params={"lake": hostile, "ledger": hostile}),
+    ]
+    for answer in answers:
+        assert "<script>" not in answer.text
+        assert "<img" not in answer.text
+    assert "&lt;script&gt;" in answers[0].text
+
+
+def test_no_page_has_script_or_style_of_its_own_or_an_address_elsewhere(login: Login, catalog: Catalog) -> None:
+    read_page(begun(catalog, "raw.orders", **TASK))
+    for address in ADDRESSES:
+        text = login("owner").get(address).text
+        assert not re.search(r"<style|style=|<script(?! src=)|\son\w+=|javascript:", text), address
+        assert not re.search(r"(?:src|href|action)=\"(?!/)|https?://|@import|url\(", text), address
+
+
+def test_tokens_requests_and_records_of_pages_are_in_no_answer(login: Login, catalog: Catalog) -> None:
+    ledger = begun(catalog, "raw.orders", **TASK)
+    read_page(ledger)
+    read_page(ledger, 1, complete=False)
+    for address in ADDRESSES:
+        answer = login("owner").get(address)
+        assert CANARY not in answer.text
+        assert CANARY not in str(answer.headers)
+
+
+def test_failed_and_stuck_refreshes_come_first_and_can_be_filtered(login: Login, catalog: Catalog) -> None:
+    begun(catalog, "raw.aaa", **TASK)
+    begun(catalog, "raw.zzz", **TASK).end("SourceError: 503 from upstream")
+    owner = login("owner")
+    text = owner.get("/rfr/").text
+    assert text.index("raw.zzz") < text.index("raw.aaa")
+    assert "503 from upstream" in text
+    failed = owner.get("/rfr/", params={"state": "failed"}).text
+    assert ("raw.zzz" in failed, "raw.aaa" in failed) == (True, False)
+    found = owner.get("/rfr/", params={"q": "AAA"}).text
+    assert ("raw.zzz" in found, "raw.aaa" in found) == (False, True)
+
+
+@pytest.mark.parametrize(("run", "status"), [("monday", 303), ("tuesday", 200)])
+def test_a_task_s_tab_leads_to_the_only_refresh_of_that_task(
+    login: Login, catalog: Catalog, run: str, status: int
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    begun(catalog, "raw.customers", **{**TASK, "task_id": "other"})
+    tab = {"dag_id": "shop", "run_id": run, "task_id": "refresh", "map_index": "{MAP_INDEX}"}
+    answer = login("owner").get("/rfr/", params=tab)
+    assert answer.status_code == status
+    assert "raw.customers" not in answer.text
+    if status == 303:
+        assert answer.headers["location"].endswith("ledger=raw.orders__rfr_ledger")
+
+
+def test_a_dead_catalog_is_a_sentence_and_what_was_known_stays(
+    login: Login, pages: FastAPI, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    owner = login("owner")
+    assert "raw.orders" in owner.get("/rfr/").text
+    dead = {
+        "conn_type": "rfr_lake",
+        "host": "http://127.0.0.1:9",
+        "password": CANARY,
+        "extra": {"catalog_type": "rest"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_LAKE_DEFAULT", json.dumps(dead))
+    monkeypatch.setattr(pages.state.lakes._statuses["rfr_lake_default"], "_pause", 0.0)
+    answer = owner.get("/rfr/")
+    assert answer.status_code == 200
+    assert "The lake rfr_lake_default can&#39;t be read now" in answer.text
+    assert "raw.orders" in answer.text
+    assert CANARY not in answer.text
+    for name in ("deliveries", "migrations", "connections"):
+        assert owner.get(f"/rfr/{name}").status_code == 200
+
+
+def test_five_hundred_ledgers_are_one_page_and_the_next_viewer_asks_no_catalog(
+    login: Login, pages: FastAPI, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    copies(catalog, "raw.orders", 499)
+    assert "500 tables" in login("owner").get("/rfr/").text
+    monkeypatch.setattr(pages.state.lakes._statuses["rfr_lake_default"], "_pause", math.inf)
+    with soon():
+        text = login("viewer").get("/rfr/").text
+    assert text.count("__rfr_ledger") == 500
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        f'RepeatedPageError: page token "{CANARY}" came twice; the stream would never end',
+        f'RepeatedPageError: the page token {{"after":"{CANARY} and more"}} came twice in one chain',
+        f"SourceError: page token '{CANARY}' is not an address",
+        f"SourceError: GET https://api.example.com/orders?after={CANARY}: 503 Service Unavailable",
+    ],
+)
+def test_a_cursor_in_an_error_is_in_no_answer(login: Login, catalog: Catalog, error: str) -> None:
+    begun(catalog, "raw.orders", **TASK).end(error)
+    begun(catalog, "raw.orders", **TASK).end(error)
+    for address in ADDRESSES:
+        text = login("owner").get(address).text
+        assert CANARY not in text
+        assert "Error: " in text or address.endswith(".css")
+
+
+def test_a_refresh_of_which_nothing_is_known_yet_has_a_page(login: Login, catalog: Catalog) -> None:
+    LedgerTable.load_or_create(catalog, "raw.orders")
+    for address in ADDRESSES:
+        answer = login("owner").get(address)
+        assert answer.status_code == 200
+    assert "its partitions are being listed" in login("owner").get(ADDRESSES[1]).text
+
+
+def test_lakes_of_the_database_are_shown_beside_the_default_and_a_dead_one_alone_is_missing(
+    login: Login, catalog: Catalog
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    extra = json.dumps({"catalog_type": "rest"})
+    second = Connection(conn_id="second_lake", conn_type="rfr_lake", host="http://127.0.0.1:9", extra=extra)
+    with create_session() as session:
+        session.add(second)
+    try:
+        text = login("owner").get("/rfr/").text
+    finally:
+        with create_session() as session:
+            session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+    assert "raw.orders" in text
+    assert "The lake second_lake can&#39;t be read now" in text
+    assert "The lake rfr_lake_default" not in text

@@ -1,0 +1,115 @@
+"""Reads that viewers share: how often, for how long, and what is told when there is no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_rfr.exceptions import CatalogError
+from airflow_provider_rfr.web import reading
+from airflow_provider_rfr.web.reading import Latest, SharedRead
+from tests.soon import PATIENCE, soon, wait_until
+
+
+class Source:
+    """Counts what it is asked, and answers when it may."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.error: Exception | None = None
+
+    def __call__(self) -> int:
+        self.asked += 1
+        number = self.asked
+        assert self.may_answer.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return number
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    made = Source()
+    yield made
+    made.may_answer.set()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def viewers(read: SharedRead[int], count: int) -> list[Latest[int]]:
+    return await asyncio.gather(*(read.latest() for _ in range(count)))
+
+
+def test_all_viewers_together_ask_once_in_two_seconds(source: Source, clock: Clock) -> None:
+    read = SharedRead(source, clock=clock)
+    assert {each.value for each in asyncio.run(viewers(read, 50))} == {1}
+    clock.now += 1.9
+    assert asyncio.run(read.latest()) == Latest(1, pytest.approx(1.9), None)
+    clock.now += 0.2
+    assert asyncio.run(read.latest()).value == 2
+    assert source.asked == 2
+
+
+def test_a_source_that_hangs_costs_a_bounded_wait_and_is_not_asked_again(
+    source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_FIRST_WAIT_SECONDS", 0.05)
+    source.may_answer.clear()
+    read = SharedRead(source, clock=clock)
+    with soon():
+        first = asyncio.run(read.latest())
+        clock.now += 60
+        second = asyncio.run(read.latest())
+    assert (first.value, second.value, source.asked) == (None, None, 1)
+    assert second.problem == "no answer for 60 s"
+    source.may_answer.set()
+    wait_until(lambda: asyncio.run(read.latest()).value == 1)
+
+
+def test_what_was_read_last_stays_with_its_age_while_the_source_fails(source: Source, clock: Clock) -> None:
+    read = SharedRead(source, clock=clock)
+    asyncio.run(read.latest())
+    source.error = CatalogError("the catalog 'rfr' failed: no route")
+    clock.now += 10
+    assert asyncio.run(read.latest()) == Latest(1, pytest.approx(10.0), "the catalog 'rfr' failed: no route")
+    source.error = None
+    clock.now += 10
+    assert asyncio.run(read.latest()) == Latest(3, pytest.approx(0.0), None)
+
+
+def test_the_text_of_an_error_that_is_not_ours_is_not_told(source: Source) -> None:
+    source.error = ValueError("password=hunter2")
+    told = asyncio.run(SharedRead(source).latest())
+    assert told.problem is not None
+    assert "ValueError" in told.problem
+    assert "hunter2" not in told.problem
+
+
+def test_a_read_that_never_ends_is_given_up_and_replaced_a_few_times(
+    source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_FIRST_WAIT_SECONDS", 0.05)
+    source.may_answer.clear()
+    read = SharedRead(source, clock=clock)
+    for _ in range(8):
+        asyncio.run(read.latest())
+        clock.now += 121
+    assert source.asked == 4
+    source.may_answer.set()
+    wait_until(lambda: asyncio.run(read.latest()).value is not None)

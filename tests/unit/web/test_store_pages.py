@@ -1,0 +1,103 @@
+"""The pages about webhooks, migrations and connections, from a real control store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from sqlalchemy import insert, update
+
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES
+from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
+from airflow_provider_rfr.store.connections import TaskRef, register_use
+from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
+from airflow_provider_rfr.store.engine import ControlStore
+from tests.unit.web.conftest import Login
+from tests.unit.web.ledgers import CANARY
+
+
+@pytest.fixture
+def store(catalog: Catalog) -> Iterator[ControlStore]:
+    made = ControlStoreHook().get_store()
+    yield made
+    made.close()
+
+
+def deliver(store: ControlStore, table: str, dag_id: str, **attempt: Any) -> None:
+    """A delivery of a commit that this DAG made, with one attempt."""
+    event = CommitEvent(
+        commit_id=f"commit-of-{table}",
+        target=table,
+        target_name=table,
+        lake="rfr",
+        run_id="r",
+        dag_id=dag_id,
+        snapshot_id=7,
+        sequence=1,
+    )
+
+    def work(connection: Any) -> None:
+        row = ensure_endpoint(connection, EndpointKey("rfr", table, "hook"))
+        new = {"id": f"id-{table}", "endpoint_id": row.id, "first_commit": "c", "last_commit": "c", "sequence": 1}
+        add_deliveries(connection, store.now(connection), [{**new, "snapshot_id": 7, "event": event.to_json()}])
+        values = {"delivery_id": new["id"], "number": 1, "at": store.now(connection), "milliseconds": 40, **attempt}
+        connection.execute(insert(ATTEMPTS).values(**values))
+
+    store.run(work)
+
+
+def test_deliveries_of_commits_of_a_hidden_dag_are_not_there(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.open", "shop", outcome="failed", status=503, detail="503", answer="<b>down</b> ***")
+    deliver(store, "raw.closed", "hidden_dag", outcome="delivered", status=200)
+    owner, viewer = (login(name).get("/rfr/deliveries").text for name in ("owner", "viewer"))
+    assert "raw.closed" in owner
+    assert "raw.closed" not in viewer
+    assert "&lt;b&gt;down&lt;/b&gt; ***" in viewer
+    assert "id-raw.open" in viewer
+    assert "40 ms" in viewer
+
+
+def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders; rm x", "shop", outcome="failed")
+    dead = update(DELIVERIES).values(state="dead")
+    store.run(lambda connection: connection.execute(dead))
+    assert "--target &#39;raw.orders; rm x&#39; --trigger hook" in login("owner").get("/rfr/deliveries").text
+
+
+def test_connections_show_users_and_alterations_without_values_to_those_who_may_read_them(
+    login: Login, store: ControlStore
+) -> None:
+    def work(connection: Any) -> None:
+        register_use(connection, 1, TaskRef("shop", "monday", "refresh"), "refresh", ["shop_api"], {})
+        register_use(connection, 1, TaskRef("hidden_dag", "monday", "refresh"), "refresh", ["shop_api"], {})
+        statement = f"ALTER CONNECTION shop_api SET password = '{CANARY}'"
+        number = begin_alteration(connection, 1, "shop_api", "ann", statement)
+        note_alteration(connection, 2, number, AlterationState.APPLIED, options={"password": ["***", CANARY]})
+
+    store.run(work)
+    owner, viewer = (login(name).get("/rfr/connections").text for name in ("owner", "viewer"))
+    assert "shop_api" in owner
+    assert "ann" in owner
+    assert "password" in owner
+    assert "/dags/hidden_dag/" in owner
+    assert CANARY not in owner
+    assert "shop_api" not in viewer
+    assert "ann" not in viewer
+
+
+def test_migrations_show_what_a_deploy_would_do_now(login: Login, store: ControlStore) -> None:
+    text = login("viewer").get("/rfr/migrations").text
+    assert "rfr_system.refresh_history" in text
+    assert "Nothing was deployed yet." in text
+    assert "There was none." in text
+
+
+def test_reading_makes_no_control_store(login: Login, catalog: Catalog) -> None:
+    for page in ("deliveries", "migrations", "connections"):
+        assert login("owner").get(f"/rfr/{page}").status_code == 200
+    assert "there is no control store yet" in login("owner").get("/rfr/migrations").text
+    assert not ControlStoreHook().is_there()

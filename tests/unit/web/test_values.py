@@ -1,0 +1,124 @@
+"""What the pages show, as values: details of a refresh, charts, what Airflow knows of a task, and the plugin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.types import StringType
+
+from airflow_provider_rfr.lake.catalog import create_table
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.lake.table_facts import table_facts
+from airflow_provider_rfr.refresh.details import read_details
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.status import State, TableStatus, status_of
+from airflow_provider_rfr.web import charts, tasks
+from tests.unit.web.ledgers import begun, read_page
+
+TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
+
+
+def told(catalog: Catalog) -> TableStatus:
+    found = status_of(catalog, "raw.orders")
+    assert found is not None
+    return found
+
+
+def test_the_details_count_what_attempts_and_partitions_read(catalog: Catalog) -> None:
+    first = begun(catalog, "raw.orders", **TASK)
+    read_page(first, 0)
+    read_page(first, 1, complete=False)
+    second = Ledger(LedgerTable.load(catalog, "raw.orders"))  # type: ignore[arg-type]
+    second.take_over("p", "k", TASK)
+    read_page(second, 1, page=2)
+    found = read_details(catalog, told(catalog))
+    assert found is not None
+    assert [(each.epoch, each.pages) for each in found.attempts] == [(1, 2), (2, 1)]
+    assert [pages for _, pages in found.points] == [1, 2, 3]
+    assert {each.key: (each.pages, each.is_complete) for each in found.slowest} == {
+        '{"n":0}': (1, True),
+        '{"n":1}': (2, True),
+    }
+    assert (found.unfinished, found.files, found.files_read, found.target) == ((), 3, 3, None)
+    curve = charts.pages_over_time(found)
+    assert curve is not None
+    assert [each.label for each in curve.marks] == ["2"]
+    assert curve.points.startswith("0.0,160.0 ")
+    assert curve.points.endswith(" 640.0,10.0")
+
+
+def test_a_table_s_columns_are_told_with_their_changes(catalog: Catalog) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int64()), "old": pa.array([1], pa.int32())})
+    table = create_table(catalog, "raw.orders", rows.schema)
+    table.append(rows)
+    with table.update_schema() as change:
+        change.rename_column("old", "new").add_column("note", StringType())
+    facts = table_facts(catalog, "raw.orders")
+    assert facts is not None
+    assert (facts.rows, facts.files, facts.snapshot_id is not None) == (1, 1, True)
+    assert [each.name for each in facts.columns] == ["id", "new", "note"]
+    assert [set(each.said) for each in facts.changes] == [{"old was renamed to new", "note was added (string)"}]
+
+
+def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog: Catalog) -> None:
+    read_page(begun(catalog, "raw.orders", **TASK))
+    begun(catalog, "raw.orders", **TASK)
+    bars = charts.generations(told(catalog).history)
+    assert [(each.label, each.outcome) for each in bars] == [("1", "abandoned"), ("2", "reading")]
+    assert bars[0].height > bars[1].height > 0
+    assert charts.generations(()) == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "later", "expected"),
+    [
+        ("running", -60, State.READING),
+        ("deferred", -60, State.READING),
+        ("running", 60, State.INTERRUPTED),
+        ("up_for_retry", -60, State.INTERRUPTED),
+        ("queued", None, State.INTERRUPTED),
+        ("failed", -60, State.INTERRUPTED),
+        (None, None, State.INTERRUPTED),
+    ],
+)
+def test_a_refresh_whose_task_is_not_at_it_is_interrupted_before_its_ledger_is_silent(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, state: str | None, later: int | None, expected: State
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    began = None if later is None else datetime.now(timezone.utc) + timedelta(seconds=later)
+
+    def states(wanted: Any) -> dict[Any, Any]:
+        return {each: tasks._Seen(state, began) for each in wanted}
+
+    monkeypatch.setattr(tasks, "_states", states)
+    [found] = tasks.with_tasks([told(catalog)])
+    assert found.state is expected
+    if expected is State.INTERRUPTED:
+        assert "what it read is kept" in found.sentence
+
+
+def test_a_task_that_airflow_does_not_know_changes_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    monkeypatch.setattr(tasks, "_states", lambda _: {})
+    assert [each.state for each in tasks.with_tasks([told(catalog)])] == [State.READING]
+
+
+def test_the_plugin_imports_no_page_until_the_application_is_asked_for() -> None:
+    program = (
+        "import sys, airflow_provider_rfr.plugin as p\n"
+        "views = p.RfrPlugin().external_views\n"
+        "print(*(each for each in sys.modules if each.startswith('airflow_provider_rfr')))\n"
+        "print(*(each['href'] for each in views))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    modules, addresses = done.stdout.splitlines()[-2:]
+    # Airflow itself loads the metadata; the buttons of tasks lead to a tab.
+    names = ("plugin", "get_provider_info", "links")
+    assert set(modules.split()) <= {"airflow_provider_rfr", *(f"airflow_provider_rfr.{name}" for name in names)}
+    assert addresses.split()[:2] == ["/rfr/", "/rfr/?dag_id={DAG_ID}"]
