@@ -82,7 +82,8 @@ class LedgerHeader:
     :ivar silence: seconds for which a live attempt commits nothing at the most
     :ivar ended_at: when the attempt ended, None while it works, and if it was killed
     :ivar outcome: how it ended, as its error's class names it; None while ``ended_at`` is
-    :ivar error: what the last attempt that said so ended with, without secrets; it stays while the next one works
+    :ivar error: what the last attempt that said so ended with, without secrets; it stays while the next one
+        of the same DAG works
     :ivar run_key: the run that holds the generation
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
     :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
@@ -182,8 +183,11 @@ class LedgerHeader:
     def taken_over(self, **changes: Any) -> LedgerHeader:
         """The header of the commit with which an attempt begins, by opening the generation or taking it over."""
         header = self.advanced(**changes)
+        # Whoever may see this attempt's DAG need not be allowed to see the DAG of the one before it.
+        error = self.error if header.dag_id == self.dag_id else None
         return replace(
             header,
+            error=error,
             began_at=header.committed_at,
             found_pages=header.pages,
             found_records=header.records,

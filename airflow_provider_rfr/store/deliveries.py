@@ -33,10 +33,10 @@ def attempts_since(connection: Connection, lake: str, since: int) -> list[RowMap
 
 
 def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMapping]:
-    """Attempts that ended, the newest first; times are milliseconds since 1970."""
+    """Attempts that ended with the event of their delivery, the newest first; times are milliseconds since 1970."""
     query = (
         select(*_OF_THE_DELIVERY, _D.endpoint_id, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status)
-        .add_columns(_A.detail, _A.answer)
+        .add_columns(_A.detail, _A.answer, _D.event)
         .join(DELIVERIES, _A.delivery_id == _D.id)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
         .where(_E.lake == lake)

@@ -66,7 +66,7 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
 
     def answer() -> Response:
         mine, wanted = refreshes.visible(known.refreshes, viewer), Wanted.of(request.query_params)
-        found = refreshes.listed(mine, wanted)
+        found = refreshes.listed(mine, wanted, viewer)
         if wanted.is_of_a_task and len(found.refreshes) == 1:
             [only] = found.refreshes
             address = addresses_of(request).own("refresh", lake=only.lake, ledger=only.status.ledger)

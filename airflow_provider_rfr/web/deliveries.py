@@ -44,7 +44,10 @@ class EndpointView:
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
-    """One attempt that ended; its answer was masked when it was stored."""
+    """One attempt that ended; its answer was masked when it was stored.
+
+    :ivar dag_id: of the run that made the commit of which it told
+    """
 
     dag_id: str | None
     row: RowMapping
@@ -59,7 +62,7 @@ class Webhooks:
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
         """What belongs to commits of DAGs that the viewer may see."""
-        viewer.learn({each.dag_id for each in self.endpoints})
+        viewer.learn({each.dag_id for each in (*self.endpoints, *self.attempts)})
         return Webhooks(
             tuple(each for each in self.endpoints if viewer.sees(each.dag_id)),
             tuple(each for each in self.attempts if viewer.sees(each.dag_id)),
@@ -98,7 +101,7 @@ def read_webhooks(lake: str) -> Webhooks:
     ]
     # What was given up, and what does not work, comes first.
     views.sort(key=lambda each: (-each.counts["dead"], each.condition == "closed", str(each.row.key)))
-    return Webhooks(tuple(views), tuple(AttemptView(dags.get(each["endpoint_id"]), each) for each in attempts))
+    return Webhooks(tuple(views), tuple(AttemptView(_dag_of(each["event"]), each) for each in attempts))
 
 
 def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:

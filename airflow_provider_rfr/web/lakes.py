@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _DETAIL_SECONDS: Final = 5.0
 _MOST_READS: Final = 64
-"""Details of other refreshes are forgotten, the longest unused first."""
+"""The longest unused are forgotten, except those that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,10 @@ class Lakes:
         """Any other read that viewers share, under a key of its own."""
         found: SharedRead[T] = self._details.pop(key) if key in self._details else SharedRead(read, seconds)
         self._details[key] = found
-        while len(self._details) > _MOST_READS:
-            self._details.popitem(last=False)
+        # One that reads is kept: whoever asks again shall wait for it, and not begin another one.
+        idle = [other for other, each in self._details.items() if each.is_idle and other != key]
+        for other in idle[: max(0, len(self._details) - _MOST_READS)]:
+            del self._details[other]
         return await found.latest()
 
     def catalog(self, lake: str) -> Catalog:

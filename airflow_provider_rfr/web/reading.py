@@ -66,6 +66,10 @@ class SharedRead(Generic[T]):
         self._running: Future[None] | None = None
         self._lost = 0
 
+    @property
+    def is_idle(self) -> bool:
+        return self._running is None and self._lost == 0
+
     async def latest(self) -> Latest[T]:
         """The value, from a read that begins now if one is due; after a bounded wait, whatever the read does."""
         running = self._begin_if_due()

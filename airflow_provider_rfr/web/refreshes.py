@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -43,18 +44,18 @@ class Wanted:
         names = ("dag_id", "run_id", "task_id", "map_index")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
-    def is_in_scope(self, refresh: Refresh) -> bool:
-        """Whether the DAG, the run or the task has to do with it, now or in one of the last generations."""
+    def is_in_scope(self, refresh: Refresh, viewer: Viewer) -> bool:
+        """Whether the DAG, the run or the task has to do with it, now or in a generation that the viewer may see."""
         header = refresh.status.header
         if not self.scope:
             return True
         if header is None:
             return False
         # Airflow's frame leaves the placeholder as it is where a task is not mapped.
-        index = int(self.map_index) if self.map_index.isdigit() else -1
+        index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
         if header.map_index not in (None, index) and self.task_id:
             return False
-        return any(self._names(each) for each in (header, *header.past))
+        return any(self._names(each) for each in (header, *history(refresh, viewer)))
 
     def _names(self, each: Any) -> bool:
         pairs = ((self.dag_id, each.dag_id), (self.run_id, each.dag_run_id), (self.task_id, each.task_id))
@@ -88,12 +89,12 @@ def dag_of(refresh: Refresh) -> str | None:
     return None if refresh.status.header is None else refresh.status.header.dag_id
 
 
-def listed(refreshes: Sequence[Refresh], wanted: Wanted) -> Listed:
+def listed(refreshes: Sequence[Refresh], wanted: Wanted, viewer: Viewer) -> Listed:
     """Those that are asked for; what failed or is stuck comes first."""
     from airflow_provider_rfr.refresh.status import State
 
     order = {state: place for place, state in enumerate(State)}
-    found = [each for each in refreshes if wanted.is_in_scope(each) and wanted.is_matched(each)]
+    found = [each for each in refreshes if wanted.is_in_scope(each, viewer) and wanted.is_matched(each)]
     found.sort(key=lambda each: (order[each.status.state], each.status.table, each.status.ledger, each.lake))
     counts = Counter(each.status.state.value for each in found)
     shown = tuple(each for each in found if wanted.state in ("", each.status.state.value))

@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from sqlalchemy import delete
 
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.web.app import make_app
 from tests.soon import soon
 from tests.unit.web.conftest import Login
@@ -54,6 +55,39 @@ def test_the_list_says_what_is_read_and_the_page_of_one_says_more(login: Login, 
     assert "<polyline" in one.text
     assert "Partitions that are not complete" in one.text
     assert "The table is made by its first publish." in one.text
+
+
+def test_an_error_of_a_hidden_dag_is_gone_when_another_dag_takes_over(login: Login, catalog: Catalog) -> None:
+    begun(catalog, "raw.orders", **{**TASK, "dag_id": "hidden_dag"}).end("SourceError: hidden reason")
+    taken = Ledger(LedgerTable.load(catalog, "raw.orders"))  # type: ignore[arg-type]
+    taken.take_over("p", "k2", TASK)
+    viewer = login("viewer")
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    for path in ("/rfr/", "/rfr/refresh"):
+        text = viewer.get(path, params=address).text
+        assert "raw.orders" in text
+        assert "hidden reason" not in text
+
+
+def test_an_error_stays_while_the_same_dag_tries_again(login: Login, catalog: Catalog) -> None:
+    begun(catalog, "raw.orders", **TASK).end("SourceError: a reason")
+    Ledger(LedgerTable.load(catalog, "raw.orders")).take_over("p", "k2", TASK)  # type: ignore[arg-type]
+    assert "an attempt before it ended with SourceError: a reason" in login("viewer").get("/rfr/").text
+
+
+def test_runs_of_a_hidden_dag_can_not_be_guessed(login: Login, catalog: Catalog) -> None:
+    begun(catalog, "raw.orders", **{**TASK, "dag_id": "hidden_dag", "dag_run_id": "secret"}).end("SourceError: gone")
+    begun(catalog, "raw.orders", **TASK)
+    query = {"dag_id": "hidden_dag", "run_id": "secret"}
+    assert "raw.orders" in login("owner").get("/rfr/", params=query).text
+    assert "raw.orders" not in login("viewer").get("/rfr/", params=query).text
+
+
+@pytest.mark.parametrize("index", ["²", "9" * 5000, "{MAP_INDEX}", "-1"])
+def test_a_map_index_that_is_none_is_no_error(login: Login, catalog: Catalog, index: str) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    query = {"dag_id": "shop", "run_id": "monday", "task_id": "refresh", "map_index": index}
+    assert login("viewer").get("/rfr/", params=query).status_code == 303
 
 
 def test_what_a_viewer_may_not_see_is_not_there(login: Login, catalog: Catalog) -> None:

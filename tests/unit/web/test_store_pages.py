@@ -27,22 +27,24 @@ def store(catalog: Catalog) -> Iterator[ControlStore]:
     made.close()
 
 
-def deliver(store: ControlStore, table: str, dag_id: str, **attempt: Any) -> None:
+def deliver(store: ControlStore, table: str, dag_id: str, sequence: int = 1, **attempt: Any) -> None:
     """A delivery of a commit that this DAG made, with one attempt."""
+    commit = f"{sequence}-{table}"
     event = CommitEvent(
-        commit_id=f"commit-of-{table}",
+        commit_id=commit,
         target=table,
         target_name=table,
         lake="rfr",
         run_id="r",
         dag_id=dag_id,
         snapshot_id=7,
-        sequence=1,
+        sequence=sequence,
     )
 
     def work(connection: Any) -> None:
         row = ensure_endpoint(connection, EndpointKey("rfr", table, "hook"))
-        new = {"id": f"id-{table}", "endpoint_id": row.id, "first_commit": "c", "last_commit": "c", "sequence": 1}
+        new = {"id": f"id-{commit}", "endpoint_id": row.id, "sequence": sequence}
+        new |= {"first_commit": commit, "last_commit": commit}
         add_deliveries(connection, store.now(connection), [{**new, "snapshot_id": 7, "event": event.to_json()}])
         values = {"delivery_id": new["id"], "number": 1, "at": store.now(connection), "milliseconds": 40, **attempt}
         connection.execute(insert(ATTEMPTS).values(**values))
@@ -57,7 +59,16 @@ def test_deliveries_of_commits_of_a_hidden_dag_are_not_there(login: Login, store
     assert "raw.closed" in owner
     assert "raw.closed" not in viewer
     assert "&lt;b&gt;down&lt;/b&gt; ***" in viewer
-    assert "id-raw.open" in viewer
+    assert "id-1-raw.open" in viewer
+
+
+def test_attempts_belong_to_the_dag_of_their_own_commit(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders", "hidden_dag", outcome="failed", status=503, detail="503", answer="hidden answer")
+    deliver(store, "raw.orders", "shop", sequence=2, outcome="failed", status=500, detail="500", answer="open answer")
+    owner, viewer = (login(name).get("/rfr/deliveries").text for name in ("owner", "viewer"))
+    assert "hidden answer" in owner
+    assert "hidden answer" not in viewer
+    assert "open answer" in viewer
     assert "40 ms" in viewer
 
 
