@@ -88,7 +88,7 @@ class TableStatus:
         shares = [header.partitions_done / header.partitions] if says else []
         if header.previous_rows:
             shares.append(min(header.records / header.previous_rows, 0.99))
-        return int(100 * max(shares)) if shares else None
+        return min(int(100 * max(shares)), 100) if shares else None
 
     @property
     def history(self) -> tuple[PastGeneration, ...]:
@@ -176,17 +176,15 @@ def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> Ta
         if loaded is None or not loaded.is_ledger:
             return None
         header = _header_now(catalog, table, Ledger(loaded))
+        if header is not None:
+            state = state_of(header, now)
+            return TableStatus(table, name, state, _sentence(_said(state, header, now)), header)
     except Exception as error:  # noqa: BLE001 - one that can't be read hides no other; texts of others may be secret
         reason = str(error) if isinstance(error, RfrError) else type(error).__name__
         return TableStatus(table, name, State.UNREADABLE, _sentence(f"the ledger can't be read: {reason}"))
-    if header is None:
-        age = now.timestamp() - loaded.changed_ms / 1000
-        said = (
-            f"begun {duration_in_words(age)} ago: its partitions are being listed, or that failed; see the task's log"
-        )
-        return TableStatus(table, name, State.OPENING if age <= _STALE_SECONDS else State.STALE, said)
-    state = state_of(header, now)
-    return TableStatus(table, name, state, _sentence(_said(state, header, now)), header)
+    age = now.timestamp() - loaded.changed_ms / 1000
+    said = f"begun {duration_in_words(age)} ago: its partitions are being listed, or that failed; see the task's log"
+    return TableStatus(table, name, State.OPENING if age <= _STALE_SECONDS else State.STALE, said)
 
 
 def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -31,6 +31,12 @@ class Viewer:
     def reads_assets(self) -> bool:
         """What belongs to no DAG is shown to those who may read assets: tables are assets."""
         return bool(self._manager.is_authorized_asset(method="GET", user=self._user))
+
+    def told(self, problems: Sequence[str]) -> tuple[str, ...]:
+        """Why something can't be read, which may name hosts: the reasons for those who may read assets."""
+        if problems and not self.reads_assets:
+            return ("Not everything can be read now; who may see assets is told why.",)
+        return tuple(problems)
 
     def sees(self, dag_id: str | None) -> bool:
         """Whether a row that belongs to this DAG is shown; None for one of no DAG."""

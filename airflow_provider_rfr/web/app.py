@@ -56,8 +56,9 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 async def _explained(request: Request, error: Any) -> Response:
     """Errors as a page, because they are shown in a frame."""
-    if error.status_code in (401, 403, 404):
-        return page(request, "error.html", error.status_code, said=str(error.detail))
+    if error.status_code in (401, 403, 404, 503):
+        is_passing = error.status_code == 503
+        return page(request, "error.html", error.status_code, said=str(error.detail), is_passing=is_passing)
     return await http_exception_handler(request, error)
 
 
@@ -74,7 +75,7 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
         return page(
             request,
             "refreshes.html",
-            problems=known.problems,
+            problems=viewer.told(known.problems),
             found=found,
             wanted=wanted,
             has_several_lakes=len({each.lake for each in mine}) > 1,
@@ -88,8 +89,9 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str) 
     known = await lakes.known()
     refresh = next((each for each in known.refreshes if (each.lake, each.status.ledger) == (lake, ledger)), None)
     if refresh is None or not await run_in_threadpool(viewer.sees, refreshes.dag_of(refresh)):
-        # The problem first: a catalog that is away has no refreshes.
-        raise HTTPException(404, " ".join([*known.problems, _NO_REFRESH]))
+        # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
+        said = await run_in_threadpool(viewer.told, known.problems)
+        raise HTTPException(503 if said else 404, " ".join([*said, _NO_REFRESH]))
     details, told = await asyncio.gather(lakes.details(refresh), lakes.webhooks(refresh))
 
     def answer() -> Response:
@@ -97,7 +99,7 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str) 
         return page(
             request,
             "refresh.html",
-            problems=known.problems,
+            problems=viewer.told(known.problems),
             refresh=refresh,
             history=history,
             bars=charts.generations(history),
@@ -125,7 +127,8 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
             tuple(attempt for each in mine for attempt in each.attempts),
         )
         may_deliver = viewer.may_trigger("deliver_webhooks")
-        return page(request, "deliveries.html", problems=problems, webhooks=webhooks, may_deliver=may_deliver)
+        told = viewer.told(problems)
+        return page(request, "deliveries.html", problems=told, webhooks=webhooks, may_deliver=may_deliver)
 
     return await run_in_threadpool(answer)
 
@@ -156,7 +159,7 @@ async def _connections(request: Request, viewer: ViewerDep) -> Response:
         return page(
             request,
             "connections.html",
-            problems=[f"The control store can't be read now: {known.problem}."] if known.problem else [],
+            problems=viewer.told([f"The control store can't be read now: {known.problem}."] if known.problem else []),
             connections=found,
             alterations=alterations,
             may_alter=viewer.may_trigger("alter_connection"),

@@ -24,8 +24,8 @@ _FIRST_WAIT_SECONDS: Final = 3.0
 _WAIT_SECONDS: Final = 1.0
 """The same where there is something to show."""
 _LOST_SECONDS: Final = 120.0
-"""After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever."""
-_MOST_LOST: Final = 3
+"""After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever. Twice as
+long for each that is lost already, so that hanging reads stay few."""
 _PAUSE_BY_READ: Final = 3.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 
@@ -90,12 +90,13 @@ class SharedRead(Generic[T]):
         """The read that is under way, which may have begun just now; None where what is known is new enough."""
         with self._lock:
             now = self._clock()
-            if self._running is not None and now - self._began > _LOST_SECONDS and self._lost < _MOST_LOST:
+            if self._running is not None and now - self._began > _LOST_SECONDS * 2**self._lost:
                 self._running, self._lost = None, self._lost + 1
             if self._running is None and not (self._was_asked and now - self._ended < self._pause):
-                self._running, self._began, self._was_asked = Future(), now, True
+                running: Future[None] = Future()
                 # Not of a pool, whose threads Python waits for at its end.
-                threading.Thread(target=self._run, args=(self._running,), name="rfr-page", daemon=True).start()
+                threading.Thread(target=self._run, args=(running,), name="rfr-page", daemon=True).start()
+                self._running, self._began, self._was_asked = running, now, True
             return self._running
 
     def _run(self, running: Future[None]) -> None:

@@ -65,7 +65,7 @@ class Wanted:
         header = refresh.status.header
         texts = [refresh.status.table, refresh.status.sentence, refresh.lake]
         if header is not None:
-            texts += [str(each) for each in (header.replace_where, header.dag_id, header.dag_run_id, header.task_id)]
+            texts += filter(None, (header.replace_where, header.dag_id, header.dag_run_id, header.task_id))
         return self.q.casefold() in "\n".join(texts).casefold()
 
 

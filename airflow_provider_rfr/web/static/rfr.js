@@ -2,6 +2,7 @@
 "use strict";
 
 const PERIOD = 3000;
+const LONGEST_WAIT = 10000;
 
 function followTheme() {
   let theme = null;
@@ -26,8 +27,11 @@ function tell(text) {
 async function refresh() {
   const live = document.getElementById("live");
   let answer;
+  let text;
   try {
-    answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store" });
+    const signal = AbortSignal.timeout(LONGEST_WAIT);
+    answer = await fetch(location.href, { credentials: "same-origin", cache: "no-store", signal });
+    text = await answer.text();
   } catch (error) {
     tell("Airflow does not answer; what is shown may be old.");
     return;
@@ -36,7 +40,7 @@ async function refresh() {
     tell("You are logged out; log in to Airflow and load this page again.");
     return;
   }
-  const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
+  const found = new DOMParser().parseFromString(text, "text/html").getElementById("live");
   const selection = document.getSelection();
   if (found === null || !answer.ok) {
     tell(found === null ? "Airflow has an error; what is shown may be old." : found.textContent.trim());
