@@ -95,8 +95,8 @@ def plain(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print one line for people."""
-    print(plain(text))
+    """Print one line for people, also at once where it is read through a pipe."""
+    print(plain(text), flush=True)
 
 
 def print_value(value: Any, args: Namespace, empty: str = "") -> None:

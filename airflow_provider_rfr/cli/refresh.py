@@ -32,6 +32,9 @@ def list_refreshes(args: Namespace) -> None:
 
     tables = [check_identifier(each, "table") for each in args.tables]
     found = statuses(_catalog(args), tables)
+    for table in tables:
+        if not any(each.table == table for each in found):
+            raise _none_of(table)
     if print_data({"tables": [each.to_json() for each in found]}, args):
         return
     print_columns([_row(each) for each in found], "no table here has a ledger: nothing was refreshed yet")
@@ -74,9 +77,10 @@ def history(args: Namespace) -> None:
 @command
 def watch(args: Namespace) -> int:
     """Follow a refresh until it is over; 1 if it ended in any other way than published."""
-    catalog, missed = _catalog(args), 0
-    found = _found(catalog, args)
+    missed = 0
     try:
+        catalog = _catalog(args)
+        found = _found(catalog, args)
         with _display(found, args) as display:
             while found.is_working or 0 < missed <= _MOST_UNREADABLE:
                 display.update(found)
@@ -152,10 +156,14 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
         return found
     parts = [each.header.replace_where for each in statuses(catalog, [table]) if each.header is not None]
     if not parts:
-        raise ConfigurationError("table", f"no refresh of {table} was begun", "see airflow rfr refresh list")
+        raise _none_of(table)
     named = "; ".join(str(each) for each in parts[:_NAMED_PARTS]) + (" ..." if len(parts) > _NAMED_PARTS else "")
     problem = f"{table} has no refresh of " + ("that part" if args.replace_where else "its own, only of parts")
     raise ConfigurationError("--replace-where", problem, f"give one of: {named}")
+
+
+def _none_of(table: str) -> ConfigurationError:
+    return ConfigurationError("table", f"no refresh of {table} was begun", "see airflow rfr refresh list")
 
 
 _SHOWN: Final = (

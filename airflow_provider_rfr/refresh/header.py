@@ -20,6 +20,8 @@ _FORMAT = 1
 GENERATION_KEY = PREFIX + "generation"
 _KEPT_PAST = 20
 _LONGEST_PAST_ERROR = 200
+_LARGEST = 2**63 - 1
+_FIRST_YEAR, _LAST_YEAR = 1970, 9000
 
 
 class RefreshState(str, Enum):
@@ -62,7 +64,7 @@ class PastGeneration:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PastGeneration:
-        times = {name: datetime.fromisoformat(content[name]) for name in ("opened_at", "ended_at")}
+        times = {name: _moment(content[name]) for name in ("opened_at", "ended_at")}
         return cls(**{**content, **times})
 
 
@@ -209,7 +211,7 @@ def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
     try:
         values = {name: parse(summary[key]) for name, (key, parse) in _FIELDS.items() if key in summary}
         return LedgerHeader(**values)
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise LedgerError(f"the ledger's header can't be read: {error}") from error
 
 
@@ -217,12 +219,26 @@ def _key(name: str) -> str:
     return PREFIX + name.replace("_", "-")
 
 
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise ValueError(f"{text!r} is not a time with a zone")
+    return moment
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if abs(number) > _LARGEST:
+        raise ValueError(f"a number has {len(text)} digits")
+    return number
+
+
 # By the type of the field, as its annotation is written.
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "str": str,
-    "int": int,
+    "int": _whole,
     "float": float,
-    "datetime": datetime.fromisoformat,
+    "datetime": _moment,
     "RefreshState": RefreshState,
     "tuple[PastGeneration, ...]": lambda text: tuple(map(PastGeneration.from_json, json.loads(text))),
 }

@@ -13,7 +13,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.middleware import Middleware
 
 from airflow_provider_rfr.web import charts, migrations, refreshes
 from airflow_provider_rfr.web.access import Viewer, ViewerDep
@@ -31,11 +30,10 @@ _NO_REFRESH: Final = "There is no such refresh, or you may not see it."
 
 def make_app() -> FastAPI:
     """The application, without the pages in which FastAPI documents itself: nothing here is for other programs."""
-    app = FastAPI(
+    app = Guarded(
         title="Resumable full refresh",
         openapi_url=None,
         lifespan=_lifespan,
-        middleware=[Middleware(Guarded)],
         exception_handlers={StarletteHTTPException: _explained},
     )
     app.state.lakes = Lakes()

@@ -62,7 +62,7 @@ class Webhooks:
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
         """What belongs to commits of DAGs that the viewer may see."""
-        viewer.learn({each.dag_id for each in (*self.endpoints, *self.attempts)})
+        viewer.learn({each.dag_id for each in self.endpoints} | {each.dag_id for each in self.attempts})
         return Webhooks(
             tuple(each for each in self.endpoints if viewer.sees(each.dag_id)),
             tuple(each for each in self.attempts if viewer.sees(each.dag_id)),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
+from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -16,7 +17,7 @@ from airflow_provider_rfr.web import words
 
 if TYPE_CHECKING:
     from fastapi import Request
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 PREFIX: Final = "/rfr"
 _POLICY: Final = (
@@ -31,11 +32,8 @@ _HEADERS: Final = (
 )
 
 
-class Guarded:
-    """Adds the headers to every response, also to errors."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+class Guarded(FastAPI):
+    """Adds the headers to every response, also to those of errors that nobody expected: a middleware is within them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -43,7 +41,7 @@ class Guarded:
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        await super().__call__(scope, receive, send_with_headers)
 
 
 @cache

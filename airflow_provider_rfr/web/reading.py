@@ -24,8 +24,8 @@ _FIRST_WAIT_SECONDS: Final = 3.0
 _WAIT_SECONDS: Final = 1.0
 """The same where there is something to show."""
 _LOST_SECONDS: Final = 120.0
-"""After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever. Twice as
-long for each that is lost already, so that hanging reads stay few."""
+"""After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever.
+Twice as long for each that is lost already, so that hanging reads stay few."""
 _PAUSE_BY_READ: Final = 3.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 

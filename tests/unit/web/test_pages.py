@@ -10,15 +10,18 @@ import pytest
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
 from sqlalchemy import delete
 
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.web.app import make_app
 from tests.soon import soon
 from tests.unit.web.conftest import Login
 from tests.unit.web.ledgers import CANARY, begun, copies, read_page
+from tests.unit.web.managers import PickyManager
 
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
 ADDRESSES = ("/rfr/", "/rfr/refresh?lake=rfr_lake_default&ledger=raw.orders__rfr_ledger", "/rfr/static/rfr.css")
@@ -88,6 +91,59 @@ def test_a_map_index_that_is_none_is_no_error(login: Login, catalog: Catalog, in
     begun(catalog, "raw.orders", **TASK)
     query = {"dag_id": "shop", "run_id": "monday", "task_id": "refresh", "map_index": index}
     assert login("viewer").get("/rfr/", params=query).status_code == 303
+
+
+def test_an_error_that_nobody_expected_is_guarded_too(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: object, **_values: object) -> bool:
+        raise RuntimeError(f"token={CANARY}")
+
+    begun(catalog, "raw.orders", **TASK)
+    monkeypatch.setattr(PickyManager, "is_authorized_dag", broken)
+    viewer = login("viewer")
+    client = TestClient(viewer.app, "http://localhost", raise_server_exceptions=False)
+    answer = client.get("/rfr/", headers={"Authorization": viewer.headers["Authorization"]})
+    assert answer.status_code == 500
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert CANARY not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rfr.committed-at", "2026-11-24T10:00:00"),
+        ("rfr.opened-at", "0001-01-01T00:00:00+14:00"),
+        ("rfr.records", "9" * 400),
+        ("rfr.past", '[{"generation": 1}]'),
+        ("rfr.past", '{"generation": 1}'),
+    ],
+)
+def test_a_header_that_is_broken_hides_no_other_table(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    begun(catalog, "raw.healthy", **TASK)
+    ledger, to_summary = begun(catalog, "raw.broken", **TASK), LedgerHeader.to_summary
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerHeader, "to_summary", lambda header: {**to_summary(header), key: value})
+        ledger.commit([])
+    answer = login("owner").get("/rfr/")
+    assert answer.status_code == 200
+    assert "raw.healthy" in answer.text
+    assert "can&#39;t be read" in answer.text
+
+
+def test_who_may_see_nothing_is_told_no_address(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    dead = {"conn_type": "rfr_lake", "host": "http://127.0.0.1:9", "extra": {"catalog_type": "rest"}}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_LAKE_DEFAULT", json.dumps(dead))
+    assert "127.0.0.1:9" in login("viewer").get("/rfr/").text
+    monkeypatch.setattr(PickyManager, "is_authorized_asset", lambda *_args, **_values: False)
+    text = login("viewer").get("/rfr/").text
+    assert "127.0.0.1:9" not in text
+    assert "told why" in text
 
 
 def test_what_a_viewer_may_not_see_is_not_there(login: Login, catalog: Catalog) -> None:

@@ -111,5 +111,8 @@ def test_a_read_that_never_ends_is_given_up_and_replaced_a_few_times(
         asyncio.run(read.latest())
         clock.now += 121
     assert source.asked == 4
+    clock.now += 24 * 3600
+    asyncio.run(read.latest())
+    assert source.asked == 5
     source.may_answer.set()
     wait_until(lambda: asyncio.run(read.latest()).value is not None)
