@@ -26,9 +26,11 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 
     @wraps(work)
     def wrapped(args: Namespace) -> None:
-        from airflow_provider_rfr.hooks.common import quiet_masking
-
         try:
+            from airflow_provider_rfr.hooks.common import quiet_masking
+
+            # Names and errors of sources may have letters that this terminal does not know.
+            sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
             # It tells each time which library reads files, in the middle of what is drawn.
             logging.getLogger("pyiceberg").setLevel(logging.WARNING)
             with quiet_masking(), _logs_apart(), _with_stored_connections():
@@ -38,6 +40,9 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             # An error may have a line for each problem.
             print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
             code = 1
+        except KeyboardInterrupt:
+            # What was looked at goes on.
+            code = 130
         except BrokenPipeError:
             # The reader has closed the pipe, as in ``| head``. Buffered text would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

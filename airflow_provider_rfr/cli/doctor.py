@@ -188,12 +188,12 @@ def _why_no_master_listens(master: str) -> str | None:
     """Of several, one that listens is enough."""
     problem = ""
     for each in master.removeprefix("spark://").split(","):
-        host, _, port = each.partition(":")
         try:
-            socket.create_connection((host, int(port or 7077)), _CONNECT_SECONDS).close()
+            address = urlsplit(f"spark://{each}")
+            socket.create_connection((address.hostname or "", address.port or 7077), _CONNECT_SECONDS).close()
             return None
         except ValueError:
-            problem = f"{port!r} is not a port"
+            problem = f"{each!r} is not a host and a port"
         except OSError as error:
             problem = error.strerror or type(error).__name__
     return problem

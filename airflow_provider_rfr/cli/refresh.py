@@ -46,13 +46,15 @@ def list_refreshes(args: Namespace) -> None:
 @command
 def show(args: Namespace) -> None:
     """Show all that is known of a table's newest refresh."""
+    from airflow_provider_rfr.refresh.progress import size_in_words
+
     found = _found(_catalog(args), args)
     content = found.to_json()
     if print_data(content, args):
         return
     shown: dict[str, Any] = {**_row(found), **{name: content[name] for name in _SHOWN if name in content}}
     if found.header is not None:
-        shown["in the ledger"] = _size(found.header.bytes)
+        shown["in the ledger"] = size_in_words(found.header.bytes)
     for name, value in shown.items():
         if value not in (None, ""):
             say(f"{name.replace('_', ' ')}: {value}")
@@ -78,19 +80,15 @@ def history(args: Namespace) -> None:
 def watch(args: Namespace) -> int:
     """Follow a refresh until it is over; 1 if it ended in any other way than published."""
     missed = 0
-    try:
-        catalog = _catalog(args)
-        found = _found(catalog, args)
-        with _display(found, args) as display:
-            while found.is_working or 0 < missed <= _MOST_UNREADABLE:
-                display.update(found)
-                time.sleep(_POLL_SECONDS)
-                found = _found(catalog, args)
-                missed = missed + 1 if found.state.value == "unreadable" else 0
+    catalog = _catalog(args)
+    found = _found(catalog, args)
+    with _display(found, args) as display:
+        while found.is_working or 0 < missed <= _MOST_UNREADABLE:
             display.update(found)
-    except KeyboardInterrupt:
-        # The refresh itself goes on.
-        return 130
+            time.sleep(_POLL_SECONDS)
+            found = _found(catalog, args)
+            missed = missed + 1 if found.state.value == "unreadable" else 0
+        display.update(found)
     if not print_data(found.to_json(), args):
         say(f"{_name(found)}: {found.state.value}: {found.sentence}")
     return 0 if found.state.value == "published" else 1
@@ -179,13 +177,13 @@ def _name(found: TableStatus) -> str:
 
 def _row(found: TableStatus) -> dict[str, str]:
     """What a person reads at a glance."""
-    from airflow_provider_rfr.refresh.progress import duration_in_words
+    from airflow_provider_rfr.refresh.progress import Progress, duration_in_words, rate_in_words
 
     row = {"table": _name(found), "state": found.state.value}
     header, content = found.header, found.to_json()
     if header is None:
         return row
-    percent, rate, left = found.percent, content["pages_per_second"], content["seconds_left"]
+    percent, rate, left = found.percent, Progress.of(header).pages_per_second, content["seconds_left"]
     age = (datetime.now(timezone.utc) - header.committed_at).total_seconds()
     return {
         **row,
@@ -193,16 +191,8 @@ def _row(found: TableStatus) -> dict[str, str]:
         "left": "" if left is None else duration_in_words(left),
         "pages": f"{header.pages:,}",
         "records": f"{header.records:,}",
-        "pages/s": "" if rate is None else f"{rate:,.1f}",
+        "pages/s": "" if rate is None else rate_in_words(rate),
         "attempts": str(header.attempts),
         "last commit": f"{duration_in_words(max(0.0, age))} ago",
         "run": "/".join(each for each in (header.dag_id, header.dag_run_id, header.task_id) if each),
     }
-
-
-def _size(number: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
-        number /= 1024
-    return f"{number:,.1f} TiB"

@@ -70,13 +70,33 @@ def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
 
 
 def _changes(table: Table) -> Iterator[SchemaChange]:
-    current = table.metadata.current_schema_id
-    schemas = sorted((each for each in table.metadata.schemas if each.schema_id <= current), key=lambda s: s.schema_id)
-    for before, after in reversed(list(pairwise(schemas))):
-        times = [each.timestamp_ms for each in table.metadata.snapshots if each.schema_id == after.schema_id]
-        said = tuple(_differences(before, after))
+    schemas = {each.schema_id: each for each in table.metadata.schemas}
+    for (before, _), (after, at) in reversed(list(pairwise(_schemas_in_order(table)))):
+        said = tuple(_differences(schemas[before], schemas[after]))
         if said:
-            yield SchemaChange(_moment(min(times)) if times else None, said)
+            yield SchemaChange(None if at is None else _moment(at), said)
+
+
+def _schemas_in_order(table: Table) -> list[tuple[int, int | None]]:
+    """The ids of the schemas as they followed each other, with the time of the first snapshot that has it.
+
+    One may come again: dropping the column that was added last leads back to the schema before it. Those without a
+    snapshot are told by their numbers, which grow.
+    """
+    metadata = table.metadata
+    snapshots = sorted(metadata.snapshots, key=lambda each: each.timestamp_ms)
+    seen: list[tuple[int, int | None]] = [
+        (each.schema_id, each.timestamp_ms) for each in snapshots if each.schema_id is not None
+    ]
+    seen.append((metadata.current_schema_id, None))
+    without = sorted({each.schema_id for each in metadata.schemas} - {number for number, _ in seen})
+    found: list[tuple[int, int | None]] = []
+    for number, at in seen:
+        last = found[-1][0] if found else -1
+        if number != last:
+            found += [(each, None) for each in without if last < each < number]
+            found.append((number, at))
+    return found
 
 
 def _differences(before: Schema, after: Schema) -> Iterator[str]:

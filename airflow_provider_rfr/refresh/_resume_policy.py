@@ -272,8 +272,7 @@ def _why_not_resumed(
             f"the source's definition, configuration or page size changed since generation {number} was begun,"
             " so it is abandoned"
         )
-    complete = header.partitions_done == header.partitions and header.partitions > 0
-    if prints.publish != header.publish_fingerprint and not complete:
+    if prints.publish != header.publish_fingerprint and not (header.is_read and header.partitions):
         return f"the schema changed since generation {number} was begun, so it is abandoned"
     if header.refused_under == prints.rules and not own:
         return (

@@ -137,6 +137,11 @@ class LedgerHeader:
     past: tuple[PastGeneration, ...] = ()
 
     @property
+    def is_read(self) -> bool:
+        """Whether every partition is; so it is where there are none."""
+        return self.partitions_done == self.partitions
+
+    @property
     def last_published_rows(self) -> int | None:
         """Rows of the last published generation, which may be this one; None before the first."""
         return self.published_rows if self.state is RefreshState.PUBLISHED else self.previous_rows

@@ -47,7 +47,7 @@ class Progress:
             f"{now.partitions_done:,} of {now.partitions:,} partitions",
         ]
         if self.pages_per_second is not None:
-            parts.append(f"{self.pages_per_second:,.0f} pages/s")
+            parts.append(f"{rate_in_words(self.pages_per_second)} pages/s")
         if (left := self.seconds_left) is not None:
             parts.append(f"about {duration_in_words(left)} left")
         return f"{table}: generation {now.generation}, round {now.rounds}: {', '.join(parts)}"
@@ -72,6 +72,20 @@ class Progress:
             "snapshot_id": None if now.snapshot_id is None else str(now.snapshot_id),
             "committed_at": now.committed_at.isoformat(),
         }
+
+
+def rate_in_words(per_second: float) -> str:
+    """Also of slow sources: a page in 40 s is 0.03, and not 0."""
+    return f"{per_second:.1g}" if per_second < 0.1 else f"{per_second:,.{0 if per_second >= 10 else 1}f}"
+
+
+def size_in_words(size: float) -> str:
+    """Of bytes."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
 
 
 def duration_in_words(seconds: float) -> str:

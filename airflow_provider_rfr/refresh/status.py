@@ -8,12 +8,13 @@ connection, no Java, a parent that can't be listed) is in the task's log and not
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_rfr.exceptions import RefreshStoppedError, RfrError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 RefreshStatus = LedgerHeader
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
 
 _STALE_SECONDS: Final = 900.0
 """Without a new page, after which an attempt that works is stale; or for its ``silence``, where that is longer."""
@@ -81,7 +84,7 @@ class TableStatus:
         header = self.header
         if header is None:
             return None
-        if self.state is State.PUBLISHED or _is_complete(header):
+        if self.state is State.PUBLISHED or header.is_read:
             return 100
         # Where all partitions are read at once, the first is complete near the end: till then they say nothing.
         says = header.partitions > 1 and (header.partitions_done or not header.pages)
@@ -138,13 +141,29 @@ def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None 
     named = [(table, part) for table in tables for part in (None, *LedgerTable.parts(catalog, table))]
     moment = now or datetime.now(timezone.utc)
     wanted = list(named or (() if tables else ledgers_in(catalog)))
-    with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="rfr-status") as pool:
-        every = list(pool.map(lambda each: _status(catalog, each[0], each[1], moment), wanted))
+    every = _in_threads(lambda each: _status(catalog, each[0], each[1], moment), wanted)
     order = list(State)
     return sorted(
         (each for each in every if each is not None),
         key=lambda each: (order.index(each.state), each.table, (each.header and each.header.replace_where) or ""),
     )
+
+
+def _in_threads(read: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
+    """The results in their order. Python waits at its end for the threads of a pool, and a catalog may never answer."""
+    results: list[Future[_Found]] = [Future() for _ in given]
+    left = iter(list(zip(given, results, strict=True)))
+
+    def work() -> None:
+        for each, result in left:
+            try:
+                result.set_result(read(each))
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                result.set_exception(error)
+
+    for _ in range(min(_PARALLEL_READS, len(given))):
+        threading.Thread(target=work, name="rfr-status", daemon=True).start()
+    return [each.result() for each in results]
 
 
 def status_of(
@@ -192,7 +211,7 @@ def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | 
     header = ledger.header
     if header is None or header.state is RefreshState.PUBLISHED:
         return header
-    if _is_complete(header):
+    if header.is_read:
         found = TargetTable(catalog, table).published(ledger.id)
         if found is not None and found.generation == header.generation:
             rows = int(found.summary.get("rfr.rows") or header.records)
@@ -213,7 +232,7 @@ def state_of(header: LedgerHeader, now: datetime) -> State:
         return State.WAITING if _age(header.ended_at, now) < _FORGOTTEN_SECONDS else State.STALE
     if _age(header.committed_at, now) > header.silence:
         return State.INTERRUPTED
-    if _is_complete(header):
+    if header.is_read:
         return State.PUBLISHING
     moved = max(header.progressed_at or header.began_at, header.began_at)
     return State.READING if _age(moved, now) <= max(_STALE_SECONDS, header.silence) else State.STALE
@@ -241,10 +260,6 @@ def _said(state: State, header: LedgerHeader, now: datetime) -> str:
     does = "reads" if state is State.READING else "has read everything, and publishes"
     before = f"; an attempt before it ended with {header.error}" if header.error else ""
     return f"{attempt} {does}{before}"
-
-
-def _is_complete(header: LedgerHeader) -> bool:
-    return header.partitions_done == header.partitions
 
 
 def _age(moment: datetime, now: datetime) -> float:

@@ -264,12 +264,13 @@ class Selection:
     states: Collection[str] = ()
     ids: Collection[str] = ()
     commit_id: str | None = None
+    snapshot_id: int | None = None
     reason: str | None = None
 
     def condition(self) -> list[ColumnElement[bool]]:
         """For a query that joins endpoints."""
         named = ((_E.lake, self.lake), (_E.target, self.table), (_E.trigger, self.trigger), (_E.block, self.block))
-        pairs = (*named, (_D.reason, self.reason))
+        pairs = (*named, (_D.reason, self.reason), (_D.snapshot_id, self.snapshot_id))
         found: list[ColumnElement[bool]] = [column == value for column, value in pairs if value is not None]
         if self.states:
             found.append(_D.state.in_(list(self.states)))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -34,7 +34,7 @@ def make_app() -> FastAPI:
         title="Resumable full refresh",
         openapi_url=None,
         lifespan=_lifespan,
-        exception_handlers={StarletteHTTPException: _explained},
+        exception_handlers={StarletteHTTPException: _explained, RequestValidationError: _incomplete},
     )
     app.state.lakes = Lakes()
     app.add_api_route("/", _refreshes, response_class=HTMLResponse)
@@ -54,10 +54,13 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 async def _explained(request: Request, error: Any) -> Response:
     """Errors as a page, because they are shown in a frame."""
-    if error.status_code in (401, 403, 404, 503):
-        is_passing = error.status_code == 503
-        return page(request, "error.html", error.status_code, said=str(error.detail), is_passing=is_passing)
-    return await http_exception_handler(request, error)
+    found = page(request, "error.html", error.status_code, said=str(error.detail), is_passing=error.status_code == 503)
+    found.headers.update(error.headers or {})
+    return found
+
+
+async def _incomplete(request: Request, _error: Any) -> Response:
+    return page(request, "error.html", 422, said="This address is not complete.", is_passing=False)
 
 
 async def _refreshes(request: Request, viewer: ViewerDep) -> Response:

@@ -109,10 +109,9 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
     store = control_store()
     if store is None or snapshot_id is None:
         return ()
-    selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, table=table)
+    selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, table=table, snapshot_id=snapshot_id)
     with store.read() as connection:
-        found = rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT)
-    return tuple(each for each in found if each.snapshot_id == snapshot_id)
+        return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
 
 
 def _condition(row: EndpointRow, now: int) -> str:

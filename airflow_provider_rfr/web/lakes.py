@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _DETAIL_SECONDS: Final = 5.0
 _MOST_READS: Final = 64
-"""The longest unused are forgotten, except those that have not ended."""
+"""Of single refreshes, deliveries and the like. The longest unused are forgotten, except those that have not ended."""
+_MOST_AT_WORK: Final = 16
+"""Of one lake: each is a thread, and in a lake that hangs none of them ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Lakes:
     def __init__(self) -> None:
         self._ids = SharedRead(_lake_ids, seconds=10.0)
         self._statuses: dict[str, SharedRead[tuple[TableStatus, ...]]] = {}
-        self._details: OrderedDict[tuple[str, ...], SharedRead[Any]] = OrderedDict()
+        self._reads: OrderedDict[tuple[str, ...], SharedRead[Any]] = OrderedDict()
         self._catalogs: dict[str, tuple[LakeSettings, Catalog]] = {}
         self._lock = threading.Lock()
 
@@ -103,13 +105,14 @@ class Lakes:
 
     async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
         """Any other read that viewers share, under a key of its own."""
-        found: SharedRead[T] = self._details.pop(key) if key in self._details else SharedRead(read, seconds)
-        self._details[key] = found
+        found: SharedRead[T] = self._reads.pop(key) if key in self._reads else SharedRead(read, seconds)
+        self._reads[key] = found
         # One that reads is kept: whoever asks again shall wait for it, and not begin another one.
-        idle = [other for other, each in self._details.items() if each.is_idle and other != key]
-        for other in idle[: max(0, len(self._details) - _MOST_READS)]:
-            del self._details[other]
-        return await found.latest()
+        idle = [other for other, each in self._reads.items() if each.is_idle and other != key]
+        for other in idle[: max(0, len(self._reads) - _MOST_READS)]:
+            del self._reads[other]
+        at_work = sum(other[1:2] == key[1:2] and not each.is_idle for other, each in self._reads.items())
+        return await found.latest(may_begin=at_work < _MOST_AT_WORK)
 
     def catalog(self, lake: str) -> Catalog:
         """The catalog, opened again only when its connection has changed."""

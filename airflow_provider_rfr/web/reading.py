@@ -70,9 +70,12 @@ class SharedRead(Generic[T]):
     def is_idle(self) -> bool:
         return self._running is None and self._lost == 0
 
-    async def latest(self) -> Latest[T]:
-        """The value, from a read that begins now if one is due; after a bounded wait, whatever the read does."""
-        running = self._begin_if_due()
+    async def latest(self, *, may_begin: bool = True) -> Latest[T]:
+        """The value, from a read that begins now if one is due; after a bounded wait, whatever the read does.
+
+        :param may_begin: without it no read begins, and only one that is under way is waited for
+        """
+        running = self._begin_if_due() if may_begin else self._running
         if running is not None:
             wait = _FIRST_WAIT_SECONDS if self._value is None else _WAIT_SECONDS
             left = wait - (self._clock() - self._began)
@@ -84,6 +87,8 @@ class SharedRead(Generic[T]):
                 problem = f"no answer for {now - self._began:.0f} s"
             elif self._running is not None and self._value is None and problem is None:
                 problem = "it is being read for the first time"
+            elif self._running is None and not may_begin:
+                problem = "too many other reads have not ended yet"
             return Latest(self._value, max(0.0, now - self._read_at), problem)
 
     def _begin_if_due(self) -> Future[None] | None:

@@ -7,7 +7,7 @@ import shlex
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from airflow_provider_rfr.refresh.progress import duration_in_words
+from airflow_provider_rfr.refresh.progress import duration_in_words, rate_in_words, size_in_words
 
 _LONGEST_KEY: Final = 60
 _QUERY: Final = re.compile(r"(https?://[^\s?#\"']+)[?#][^\s\"']*")
@@ -27,17 +27,11 @@ def number(value: float | None) -> str:
 
 def rate(value: float | None) -> str:
     """Of pages, a second."""
-    return "" if value is None else f"{value:,.1f}/s"
+    return "" if value is None else f"{rate_in_words(value)}/s"
 
 
 def size(value: float | None) -> str:
-    if value is None:
-        return ""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:,.0f} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} TiB"
+    return "" if value is None else size_in_words(value)
 
 
 def duration(seconds: float | None) -> str:

@@ -249,7 +249,9 @@ def test_one_of_several_masters_is_enough(
     for masters, says in (
         (f"spark://127.0.0.1:{closed_port},127.0.0.1:{listener}", None),
         (f"spark://127.0.0.1:{closed_port},127.0.0.1:{closed_port}", "Connection refused"),
-        ("spark://127.0.0.1:70x7", "'70x7' is not a port"),
+        (f"spark://[::1]:{closed_port}", "Connection refused"),
+        ("spark://127.0.0.1:70x7", "'127.0.0.1:70x7' is not a host and a port"),
+        ("spark://[::1:7077", "'[::1:7077' is not a host and a port"),
     ):
         connect(monkeypatch, "spark_default", conn_type="spark", host=masters, password=CANARY)
         assert [each["detail"].rpartition(": ")[2] for each in missing(capsys, healthy)] == [says] * (says is not None)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +20,7 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.bar import Bar
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
+from tests.soon import PATIENCE
 from tests.unit.cli import calls
 from tests.unit.cli.calls import told
 from tests.unit.refresh.test_status import begun, read_page
@@ -43,6 +48,8 @@ def test_a_lake_without_refreshes_is_told_in_a_sentence(lake: Lake, capsys: pyte
     for name in ("show", "history", "watch"):
         assert rfr(name, NAME) == 1
         assert "table: no refresh of raw.orders was begun; see airflow rfr refresh list" in capsys.readouterr().err
+    assert rfr("list", NAME) == 1
+    assert "table: no refresh of raw.orders was begun" in capsys.readouterr().err
     assert rfr("show", "orders") == 1
     assert "'orders' is not a table name; write namespace.table" in capsys.readouterr().err
 
@@ -196,6 +203,33 @@ def test_ctrl_c_ends_the_watch_and_not_the_refresh(lake: Lake, monkeypatch: pyte
     begun(lake.catalog)
     monkeypatch.setattr(commands.time, "sleep", interrupted)
     assert rfr("watch", NAME, "--json") == 130
+
+
+@pytest.mark.test
+@pytest.mark.parametrize("words", [["list"], ["watch", NAME]])
+def test_ctrl_c_ends_a_command_whose_catalog_never_answers(words: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lake = {"conn_type": "rfr_lake", "host": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        lake["extra"] = json.dumps({"catalog_type": "rest"})
+        command = [sys.executable, "-m", "airflow", "rfr", "refresh", *words, "--lake-conn-id", "lake"]
+        environment = {**os.environ, "AIRFLOW_CONN_LAKE": json.dumps(lake)}
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+            silent.settimeout(PATIENCE)
+            with silent.accept()[0]:
+                process.send_signal(signal.SIGINT)
+                _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+@pytest.mark.test
+def test_a_terminal_without_the_letters_of_a_name_shows_their_numbers(lake: Lake) -> None:
+    begun(lake.catalog, dag_run_id="Größe")
+    command = [sys.executable, "-m", "airflow", "rfr", "refresh", "list", "--lake-conn-id", "lake"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert r"shop/Gr\xf6\xdfe/refresh" in done.stdout
 
 
 def test_no_secret_of_the_lake_is_told_whatever_fails(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -20,7 +22,9 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import PageRow, write_rows
+from airflow_provider_rfr.refresh.progress import rate_in_words
 from airflow_provider_rfr.refresh.status import State, TableStatus, state_of, status_of, statuses
+from tests.soon import PATIENCE
 
 NAME = "raw.orders"
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
@@ -280,3 +284,22 @@ def test_a_fenced_attempt_does_not_tell_its_end_as_the_newer_one_s(catalog: Cata
     with pytest.raises(FencedError):
         old.end("SourceError: 503")
     assert told(catalog).state is State.READING
+
+
+@pytest.mark.parametrize(
+    ("per_second", "told"), [(1234.5, "1,234"), (9.94, "9.9"), (0.14, "0.1"), (1 / 7, "0.1"), (0.025, "0.03"), (0, "0")]
+)
+def test_a_slow_rate_is_not_told_as_none(per_second: float, told: str) -> None:
+    assert rate_in_words(per_second) == told
+
+
+@pytest.mark.test
+def test_a_catalog_that_never_answers_does_not_keep_python_from_ending() -> None:
+    program = (
+        "import os, signal, threading\n"
+        "from airflow_provider_rfr.refresh.status import _in_threads\n"
+        "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "_in_threads(lambda _: threading.Event().wait(), range(30))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
+from typing import Any
 
 import pytest
 from airflow.models.connection import Connection
@@ -17,8 +19,9 @@ from sqlalchemy import delete
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.web import reading
 from airflow_provider_rfr.web.app import make_app
-from tests.soon import soon
+from tests.soon import PATIENCE, soon
 from tests.unit.web.conftest import Login
 from tests.unit.web.ledgers import CANARY, begun, copies, read_page
 from tests.unit.web.managers import PickyManager
@@ -84,6 +87,41 @@ def test_runs_of_a_hidden_dag_can_not_be_guessed(login: Login, catalog: Catalog)
     query = {"dag_id": "hidden_dag", "run_id": "secret"}
     assert "raw.orders" in login("owner").get("/rfr/", params=query).text
     assert "raw.orders" not in login("viewer").get("/rfr/", params=query).text
+
+
+def test_what_is_wrong_with_an_address_is_a_page_too(login: Login) -> None:
+    owner = login("owner")
+    for answer, status in ((owner.get("/rfr/refresh"), 422), (owner.post("/rfr/"), 405), (owner.get("/rfr/x"), 404)):
+        assert answer.status_code == status
+        assert '<p class="problem">' in answer.text
+    assert owner.post("/rfr/").headers["allow"] == "GET"
+
+
+def test_a_lake_that_hangs_holds_few_threads_however_many_of_its_pages_are_asked_for(
+    login: Login, pages: FastAPI, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    copies(catalog, "raw.orders", 40)
+    viewer, may_answer = login("viewer"), threading.Event()
+    names = re.findall(r"ledger=([^\"&]+)", viewer.get("/rfr/").text)
+    assert len(names) == 41
+
+    def hangs(*_: Any) -> None:
+        may_answer.wait(PATIENCE)
+
+    for place in ("_FIRST_WAIT_SECONDS", "_WAIT_SECONDS"):
+        monkeypatch.setattr(reading, place, 0.0)
+    monkeypatch.setattr(pages.state.lakes, "catalog", hangs)
+    try:
+        said = [
+            viewer.get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": each}).text for each in names * 2
+        ]
+        threads = [each for each in threading.enumerate() if each.name == "rfr-page"]
+    finally:
+        may_answer.set()
+    assert 0 < len(threads) <= 20
+    assert all("raw." in each for each in said)
+    assert "too many other reads have not ended yet" in said[-1]
 
 
 @pytest.mark.parametrize("index", ["²", "9" * 5000, "{MAP_INDEX}", "-1"])

@@ -13,6 +13,8 @@ from airflow_provider_rfr.web import reading
 from airflow_provider_rfr.web.reading import Latest, SharedRead
 from tests.soon import PATIENCE, soon, wait_until
 
+TOO_MANY = "too many other reads have not ended yet"
+
 
 class Source:
     """Counts what it is asked, and answers when it may."""
@@ -64,6 +66,15 @@ def test_all_viewers_together_ask_once_in_two_seconds(source: Source, clock: Clo
     clock.now += 0.2
     assert asyncio.run(read.latest()).value == 2
     assert source.asked == 2
+
+
+def test_a_read_that_may_not_begin_shows_what_is_known(source: Source, clock: Clock) -> None:
+    read = SharedRead(source, clock=clock)
+    assert asyncio.run(read.latest(may_begin=False)) == Latest(None, pytest.approx(1000.0), TOO_MANY)
+    asyncio.run(read.latest())
+    clock.now += 5
+    assert asyncio.run(read.latest(may_begin=False)) == Latest(1, pytest.approx(5.0), TOO_MANY)
+    assert source.asked == 1
 
 
 def test_a_source_that_hangs_costs_a_bounded_wait_and_is_not_asked_again(

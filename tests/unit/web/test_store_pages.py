@@ -11,13 +11,14 @@ from sqlalchemy import insert, update
 
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES
 from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
 from airflow_provider_rfr.store.connections import TaskRef, register_use
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
 from airflow_provider_rfr.store.engine import ControlStore
 from tests.unit.web.conftest import Login
-from tests.unit.web.ledgers import CANARY
+from tests.unit.web.ledgers import CANARY, begun
 
 
 @pytest.fixture
@@ -27,7 +28,9 @@ def store(catalog: Catalog) -> Iterator[ControlStore]:
     made.close()
 
 
-def deliver(store: ControlStore, table: str, dag_id: str, sequence: int = 1, **attempt: Any) -> None:
+def deliver(
+    store: ControlStore, table: str, dag_id: str, sequence: int = 1, snapshot_id: int = 7, **attempt: Any
+) -> None:
     """A delivery of a commit that this DAG made, with one attempt."""
     commit = f"{sequence}-{table}"
     event = CommitEvent(
@@ -37,15 +40,15 @@ def deliver(store: ControlStore, table: str, dag_id: str, sequence: int = 1, **a
         lake="rfr",
         run_id="r",
         dag_id=dag_id,
-        snapshot_id=7,
+        snapshot_id=snapshot_id,
         sequence=sequence,
     )
 
     def work(connection: Any) -> None:
         row = ensure_endpoint(connection, EndpointKey("rfr", table, "hook"))
         new = {"id": f"id-{commit}", "endpoint_id": row.id, "sequence": sequence}
-        new |= {"first_commit": commit, "last_commit": commit}
-        add_deliveries(connection, store.now(connection), [{**new, "snapshot_id": 7, "event": event.to_json()}])
+        new |= {"first_commit": commit, "last_commit": commit, "snapshot_id": snapshot_id, "event": event.to_json()}
+        add_deliveries(connection, store.now(connection), [new])
         values = {"delivery_id": new["id"], "number": 1, "at": store.now(connection), "milliseconds": 40, **attempt}
         connection.execute(insert(ATTEMPTS).values(**values))
 
@@ -70,6 +73,19 @@ def test_attempts_belong_to_the_dag_of_their_own_commit(login: Login, store: Con
     assert "hidden answer" not in viewer
     assert "open answer" in viewer
     assert "40 ms" in viewer
+
+
+def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_newer_ones(
+    login: Login, catalog: Catalog, store: ControlStore
+) -> None:
+    begun(catalog, "raw.orders", dag_id="shop").commit([], state=RefreshState.PUBLISHED, snapshot_id=7)
+    deliver(store, "raw.orders", "shop", outcome="delivered", status=200)
+    for number in range(2, 60):
+        deliver(store, "raw.orders", "shop", number, snapshot_id=number + 7, outcome="delivered", status=200)
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    text = login("viewer").get("/rfr/refresh", params=address).text
+    assert "No webhook tells of this commit" not in text
+    assert text.count('<td class="name">hook</td>') == 1
 
 
 def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:

@@ -66,6 +66,21 @@ def test_a_table_s_columns_are_told_with_their_changes(catalog: Catalog) -> None
     assert [set(each.said) for each in facts.changes] == [{"old was renamed to new", "note was added (string)"}]
 
 
+def test_a_column_that_came_and_went_is_two_changes(catalog: Catalog) -> None:
+    table = create_table(catalog, "raw.orders", pa.schema({"id": pa.int64()}))
+    for row in ({"id": [1]}, {"id": [2], "note": ["x"]}, {"id": [3]}):
+        with table.update_schema() as change:
+            if "note" in row:
+                change.add_column("note", StringType())
+            elif "note" in table.schema().column_names:
+                change.delete_column("note")
+        table.append(pa.table({**row, "id": pa.array(row["id"], pa.int64())}))
+    facts = table_facts(catalog, "raw.orders")
+    assert facts is not None
+    assert [each.said for each in facts.changes] == [("note was dropped",), ("note was added (string)",)]
+    assert all(each.at is not None for each in facts.changes)
+
+
 def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog: Catalog) -> None:
     read_page(begun(catalog, "raw.orders", **TASK))
     begun(catalog, "raw.orders", **TASK)
