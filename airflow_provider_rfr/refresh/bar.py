@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.refresh.progress import Progress, duration_in_words
+from airflow_provider_rfr.refresh.progress import Progress, duration_in_words, rate_in_words
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -37,7 +37,7 @@ class Bar:
             parts += [] if percent is None else [f"{percent} %"]
             parts += [f"{header.partitions_done:,} of {header.partitions:,}", f"{header.pages:,} pages"]
             if (rate := progress.pages_per_second) is not None:
-                parts.append(f"{rate:,.1f}/s")
+                parts.append(f"{rate_in_words(rate)}/s")
             if progress.seconds_left is not None and found.state.value == "reading":
                 parts.append(f"{duration_in_words(progress.seconds_left)} left")
         total = None if percent is None else 100

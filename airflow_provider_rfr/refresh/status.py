@@ -117,7 +117,7 @@ class TableStatus:
             "percent": self.percent,
             "seconds_left": None if progress.seconds_left is None or not is_reading else round(progress.seconds_left),
             **{name: getattr(header, name) for name in _COUNTS},
-            "pages_per_second": None if progress.pages_per_second is None else round(progress.pages_per_second, 1),
+            "pages_per_second": None if progress.pages_per_second is None else round(progress.pages_per_second, 3),
             "error": header.error,
             "run": {name: getattr(header, name) for name in ("dag_id", "dag_run_id", "task_id", "map_index")},
             "run_key": header.run_key,
@@ -200,9 +200,9 @@ def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> Ta
             return TableStatus(table, name, state, _sentence(_said(state, header, now)), header)
     except Exception as error:  # noqa: BLE001 - one that can't be read hides no other; texts of others may be secret
         reason = str(error) if isinstance(error, RfrError) else type(error).__name__
-        return TableStatus(table, name, State.UNREADABLE, _sentence(f"the ledger can't be read: {reason}"))
+        return TableStatus(table, name, State.UNREADABLE, _sentence(f"The ledger can't be read: {reason}"))
     age = now.timestamp() - loaded.changed_ms / 1000
-    said = f"begun {duration_in_words(age)} ago: its partitions are being listed, or that failed; see the task's log"
+    said = f"Begun {duration_in_words(age)} ago: its partitions are being listed, or that failed; see the task's log"
     return TableStatus(table, name, State.OPENING if age <= _STALE_SECONDS else State.STALE, said)
 
 
@@ -239,26 +239,26 @@ def state_of(header: LedgerHeader, now: datetime) -> State:
 
 
 def _said(state: State, header: LedgerHeader, now: datetime) -> str:
-    attempt, kept = f"attempt {header.attempts}", "what was read is kept, the next attempt continues"
+    attempt, kept = f"Attempt {header.attempts}", "the pages read so far are kept, and the next attempt continues"
     if state is State.PUBLISHED:
         took = duration_in_words((header.committed_at - header.opened_at).total_seconds())
-        return f"{header.published_rows or 0:,} rows were published, {took} after the refresh was opened"
+        return f"Published {header.published_rows or 0:,} rows, {took} after the refresh was opened"
     if state is State.FAILED:
         if header.refused_under is not None:
-            return f"everything was read, and the publish was refused: {header.error}"
-        return f"{attempt} failed, {kept}: {header.error}"
+            return f"Everything was read, but the publish was refused: {header.error}"
+        return f"{attempt} failed; {kept}: {header.error}"
     if state is State.INTERRUPTED:
         silent = duration_in_words(_age(header.committed_at, now))
-        return f"nothing was heard of {attempt} for {silent}, and it did not say that it ended: {kept}"
+        return f"{attempt} has given no sign of life for {silent} and did not report its end; {kept}"
     if state is State.WAITING:
-        return f"{attempt} was stopped: {kept}"
+        return f"{attempt} was stopped; {kept}"
     if state is State.STALE:
         moved = duration_in_words(_age(header.ended_at or header.progressed_at or header.began_at, now))
         if header.ended_at is not None:
-            return f"{attempt} was stopped {moved} ago, and no other one has continued since"
-        return f"{attempt} works, and has read no page for {moved}: the API may let it wait; see the task's log"
-    does = "reads" if state is State.READING else "has read everything, and publishes"
-    before = f"; an attempt before it ended with {header.error}" if header.error else ""
+            return f"{attempt} was stopped {moved} ago, and no attempt has continued since"
+        return f"{attempt} is running but has read no page for {moved}: the API may make it wait; see the task's log"
+    does = "is reading" if state is State.READING else "has read everything and is publishing"
+    before = f"; the previous attempt ended with {header.error}" if header.error else ""
     return f"{attempt} {does}{before}"
 
 

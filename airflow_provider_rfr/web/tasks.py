@@ -56,13 +56,13 @@ def _corrected(status: TableStatus, seen: _Seen | None) -> TableStatus:
 
 def _said(seen: _Seen, header: LedgerHeader) -> str | None:
     """What became of the attempt that the ledger takes for a working one; None where it works."""
-    kept = f"attempt {header.attempts} ended without saying so, and what it read is kept"
+    kept = f"Attempt {header.attempts} ended without reporting it; the pages read so far are kept"
     if seen.state in _AT_WORK:
         is_next = seen.started_at is not None and seen.started_at > header.committed_at
-        return f"{kept}: the task's next try has begun, and has not continued yet" if is_next else None
+        return f"{kept}, and the task's next try is starting" if is_next else None
     if seen.state in _AGAIN:
-        return f"{kept}: the task's next try is due ({seen.state})"
-    return f"{kept}: the task is {seen.state or 'cleared'}, and the next run continues"
+        return f"{kept}, and the task's next try is due ({seen.state})"
+    return f"{kept}, and the next run continues: the task is {seen.state or 'cleared'}"
 
 
 def _states(tasks: Iterable[_Task]) -> dict[_Task, _Seen]:

@@ -115,7 +115,7 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
         story.kill(story.drivers())
         expect(row.locator(".state")).to_have_text("interrupted", timeout=PATIENCE * 1000)
         print(f"shown as interrupted {time.monotonic() - began:.1f} s after the SIGKILL")
-        expect(frame.locator("tr.said", has_text="what it read is kept")).to_be_visible()
+        expect(frame.locator("tr.said", has_text="the pages read so far are kept")).to_be_visible()
         expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
         assert int(float(row.locator("progress").get_attribute("value") or 0)) >= max(seen)
         expect(row.locator(".state")).to_have_text("published", timeout=PATIENCE * 1000)

@@ -76,7 +76,7 @@ def test_a_list_has_a_row_for_each_table_and_what_is_wrong(lake: Lake, capsys: p
     assert first.split()[:6] == [NAME, "failed", "25", "%,", "1", "of"]
     assert first.endswith("shop/monday/refresh")
     assert second.startswith("raw.fine")
-    assert why.startswith("raw.orders: attempt 1 failed, what was read is kept")
+    assert why.startswith("raw.orders: Attempt 1 failed; the pages read so far are kept")
     assert rfr("list", "raw.fine", "--json") == 0
     (found,) = told(capsys)["tables"]
     assert (found["state"], found["percent"], found["published_rows"]) == ("published", 100, 1234)
@@ -192,7 +192,7 @@ def test_watch_outlives_a_catalog_that_is_away_for_a_moment(
     assert rfr("watch", NAME) == 1
     assert rfr("list", NAME) == 0
     said = capsys.readouterr()
-    assert "the ledger can't be read: ConnectionError" in said.out
+    assert "The ledger can't be read: ConnectionError" in said.out
     assert "canary" not in said.out + said.err
 
 

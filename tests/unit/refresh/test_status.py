@@ -158,7 +158,7 @@ def test_a_refresh_is_followed_from_its_opening_to_its_publish(catalog: Catalog)
     ledger.commit([], state=RefreshState.PUBLISHED, published_rows=1, snapshot_id=2**62)
     done = told(catalog)
     assert (done.state, done.percent, done.is_working) == (State.PUBLISHED, 100, False)
-    assert done.sentence.startswith("1 rows were published")
+    assert done.sentence.startswith("Published 1 rows, ")
     assert done.to_json()["snapshot_id"] == str(2**62)
 
 
@@ -169,19 +169,20 @@ def test_a_failure_is_told_while_the_next_attempt_works_and_after_it(catalog: Ca
     failed = told(catalog)
     assert failed.state is State.FAILED
     assert failed.sentence == (
-        "attempt 1 failed, what was read is kept, the next attempt continues: SourceError: 503 from the API"
+        "Attempt 1 failed; the pages read so far are kept, and the next attempt continues:"
+        " SourceError: 503 from the API"
     )
     second = Ledger(LedgerTable.load_or_create(catalog, NAME))
     second.take_over("p", "k")
     again = told(catalog)
     assert again.state is State.READING
-    assert again.sentence == "attempt 2 reads; an attempt before it ended with SourceError: 503 from the API"
+    assert again.sentence == "Attempt 2 is reading; the previous attempt ended with SourceError: 503 from the API"
     assert again.header is not None
     assert (again.header.found_pages, again.header.found_partitions, again.header.outcome) == (1, 1, None)
     second.end("RefreshStoppedError: stopped", "stopped")
     assert told(catalog).state is State.WAITING
     assert told(catalog, later=90_000).sentence == (
-        "attempt 2 was stopped 25.0 h ago, and no other one has continued since"
+        "Attempt 2 was stopped 25.0 h ago, and no attempt has continued since"
     )
 
 
@@ -189,7 +190,7 @@ def test_an_attempt_that_was_killed_is_told_by_its_silence(catalog: Catalog) -> 
     begun(catalog, silence=30.0)
     found = told(catalog, later=7200)
     assert found.state is State.INTERRUPTED
-    assert "nothing was heard of attempt 1 for 2.0 h, and it did not say that it ended" in found.sentence
+    assert "Attempt 1 has given no sign of life for 2.0 h and did not report its end" in found.sentence
 
 
 def test_an_end_that_only_the_object_store_took_is_told(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

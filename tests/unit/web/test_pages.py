@@ -59,8 +59,8 @@ def test_the_list_says_what_is_read_and_the_page_of_one_says_more(login: Login, 
     one = viewer.get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"})
     assert one.status_code == 200
     assert "<polyline" in one.text
-    assert "Partitions that are not complete" in one.text
-    assert "The table is made by its first publish." in one.text
+    assert "Unfinished partitions" in one.text
+    assert "The first publish creates the table." in one.text
 
 
 def test_an_error_of_a_hidden_dag_is_gone_when_another_dag_takes_over(login: Login, catalog: Catalog) -> None:
@@ -78,7 +78,7 @@ def test_an_error_of_a_hidden_dag_is_gone_when_another_dag_takes_over(login: Log
 def test_an_error_stays_while_the_same_dag_tries_again(login: Login, catalog: Catalog) -> None:
     begun(catalog, "raw.orders", **TASK).end("SourceError: a reason")
     Ledger(LedgerTable.load(catalog, "raw.orders")).take_over("p", "k2", TASK)  # type: ignore[arg-type]
-    assert "an attempt before it ended with SourceError: a reason" in login("viewer").get("/rfr/").text
+    assert "the previous attempt ended with SourceError: a reason" in login("viewer").get("/rfr/").text
 
 
 def test_runs_of_a_hidden_dag_can_not_be_guessed(login: Login, catalog: Catalog) -> None:

@@ -84,7 +84,7 @@ def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_
         deliver(store, "raw.orders", "shop", number, snapshot_id=number + 7, outcome="delivered", status=200)
     address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
     text = login("viewer").get("/rfr/refresh", params=address).text
-    assert "No webhook tells of this commit" not in text
+    assert "No webhook was due" not in text
     assert text.count('<td class="name">hook</td>') == 1
 
 
@@ -120,7 +120,7 @@ def test_migrations_show_what_a_deploy_would_do_now(login: Login, store: Control
     text = login("viewer").get("/rfr/migrations").text
     assert "rfr_system.refresh_history" in text
     assert "Nothing was deployed yet." in text
-    assert "There was none." in text
+    assert "No deploy yet." in text
 
 
 def test_reading_makes_no_control_store(login: Login, catalog: Catalog) -> None:

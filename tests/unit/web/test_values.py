@@ -115,7 +115,7 @@ def test_a_refresh_whose_task_is_not_at_it_is_interrupted_before_its_ledger_is_s
     [found] = tasks.with_tasks([told(catalog)])
     assert found.state is expected
     if expected is State.INTERRUPTED:
-        assert "what it read is kept" in found.sentence
+        assert "the pages read so far are kept" in found.sentence
 
 
 def test_a_task_that_airflow_does_not_know_changes_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
