@@ -10,14 +10,19 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import wraps
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 import yaml
 
-from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.exceptions import CatalogError, RfrError
 from airflow_provider_rfr.store.engine import instant
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+_Found = TypeVar("_Found")
+_ANSWER_SECONDS: Final = 120.0
 _CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
 
 
@@ -53,6 +58,28 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
     return wrapped
 
 
+def lake_of(args: Namespace) -> Catalog:
+    """The catalog of the lake that ``--lake-conn-id`` names."""
+    from airflow_provider_rfr.hooks.lake import LakeHook
+    from airflow_provider_rfr.lake.catalog import open_catalog
+
+    settings = LakeHook(args.lake_conn_id).get_lake_settings()
+    return answered(lambda: open_catalog(settings))
+
+
+def answered(ask: Callable[[], _Found]) -> _Found:
+    """What a catalog answers, while Ctrl-C works: drivers of databases wait in code that no signal interrupts.
+
+    :raises CatalogError: there is no answer in two minutes
+    """
+    from airflow_provider_rfr.hooks.common import within
+
+    try:
+        return within(_ANSWER_SECONDS, ask)
+    except TimeoutError as error:
+        raise CatalogError(f"the catalog gives {error}; airflow rfr doctor may say why") from None
+
+
 @contextmanager
 def _logs_apart() -> Iterator[None]:
     """Airflow logs to standard output, where a script reads what the command prints; here to standard error."""
@@ -63,20 +90,28 @@ def _logs_apart() -> Iterator[None]:
             return config["logger_factory"](*names)
 
     structlog.configure(logger_factory=to_stderr, processors=[_without_noise, *config["processors"]])
+    of_connections = logging.getLogger("airflow.sdk.definitions.connection")
+    of_connections.addFilter(_is_no_noise)
     handlers = [each for each in logging.getLogger().handlers if getattr(each, "stream", None) is sys.stdout]
     for handler in handlers:
         handler.setStream(sys.stderr)  # type: ignore[attr-defined]
     try:
         yield
     finally:
+        of_connections.removeFilter(_is_no_noise)
         structlog.configure(logger_factory=config["logger_factory"], processors=config["processors"])
 
 
 def _without_noise(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Without what Airflow says of each connection of our types, and of extra fields that we refuse in a sentence."""
-    if str(event["event"]).startswith(("Connection schemes (type: ", "Failed to deserialize extra")):
+    """Without what Airflow says of each connection of our types."""
+    if str(event["event"]).startswith("Connection schemes (type: "):
         raise structlog.DropEvent
     return event
+
+
+def _is_no_noise(record: logging.LogRecord) -> bool:
+    """Extra fields that Airflow can't read are refused in a sentence, where it logs a traceback."""
+    return not str(record.msg).startswith("Failed to deserialize extra")
 
 
 @contextmanager
@@ -118,7 +153,8 @@ def print_columns(rows: Sequence[Mapping[str, Any]], empty: str) -> None:
 
     :param empty: what is said where there are no rows
     """
-    names = dict.fromkeys(name for row in rows for name, value in row.items() if value not in (None, ""))
+    every = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+    names = [name for name in every if any(row.get(name) not in (None, "") for row in rows)]
     lines = [[name.upper() for name in names], *([plain(str(row.get(name, ""))) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines if rows else ():

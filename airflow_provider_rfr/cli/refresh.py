@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from airflow_provider_rfr.cli.common import command, print_columns, print_data, say
+from airflow_provider_rfr.cli.common import answered, command, lake_of, print_columns, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -30,8 +29,9 @@ def list_refreshes(args: Namespace) -> None:
     from airflow_provider_rfr.lake.names import check_identifier
     from airflow_provider_rfr.refresh.status import statuses
 
-    tables = [check_identifier(each, "table") for each in args.tables]
-    found = statuses(_catalog(args), tables)
+    tables = list(dict.fromkeys(check_identifier(each, "table") for each in args.tables))
+    catalog = lake_of(args)
+    found = answered(lambda: statuses(catalog, tables))
     for table in tables:
         if not any(each.table == table for each in found):
             raise _none_of(table)
@@ -48,7 +48,7 @@ def show(args: Namespace) -> None:
     """Show all that is known of a table's newest refresh."""
     from airflow_provider_rfr.refresh.progress import size_in_words
 
-    found = _found(_catalog(args), args)
+    found = _found(lake_of(args), args)
     content = found.to_json()
     if print_data(content, args):
         return
@@ -65,7 +65,7 @@ def history(args: Namespace) -> None:
     """Show the table's generations, the newest first."""
     from airflow_provider_rfr.refresh.progress import duration_in_words
 
-    found = _found(_catalog(args), args)
+    found = _found(lake_of(args), args)
     rows = [{**each.to_json(), "seconds": round(each.seconds, 1)} for each in found.history]
     if print_data({"table": found.table, "generations": rows}, args):
         return
@@ -80,7 +80,7 @@ def history(args: Namespace) -> None:
 def watch(args: Namespace) -> int:
     """Follow a refresh until it is over; 1 if it ended in any other way than published."""
     missed = 0
-    catalog = _catalog(args)
+    catalog = lake_of(args)
     found = _found(catalog, args)
     with _display(found, args) as display:
         while found.is_working or 0 < missed <= _MOST_UNREADABLE:
@@ -122,22 +122,15 @@ class _Lines:
 
 @contextmanager
 def _display(found: TableStatus, args: Namespace) -> Iterator[_Display]:
+    from airflow_provider_rfr.refresh.bar import can_draw, drawn_bar
+
     if args.output in ("json", "yaml"):
         yield _Silence()
-    elif not sys.stdout.isatty():
+    elif not can_draw():
         yield _Lines()
     else:
-        from airflow_provider_rfr.refresh.bar import drawn_bar
-
         with drawn_bar() as bar:
             yield bar
-
-
-def _catalog(args: Namespace) -> Catalog:
-    from airflow_provider_rfr.hooks.lake import LakeHook
-    from airflow_provider_rfr.lake.catalog import open_catalog
-
-    return open_catalog(LakeHook(args.lake_conn_id).get_lake_settings())
 
 
 def _found(catalog: Catalog, args: Namespace) -> TableStatus:
@@ -149,10 +142,12 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
     from airflow_provider_rfr.refresh.status import status_of, statuses
 
     table = check_identifier(args.table, "table")
-    found = status_of(catalog, table, args.replace_where)
+    found = answered(lambda: status_of(catalog, table, args.replace_where))
     if found is not None:
         return found
-    parts = [each.header.replace_where for each in statuses(catalog, [table]) if each.header is not None]
+    parts = [
+        each.header.replace_where for each in answered(lambda: statuses(catalog, [table])) if each.header is not None
+    ]
     if not parts:
         raise _none_of(table)
     named = "; ".join(str(each) for each in parts[:_NAMED_PARTS]) + (" ..." if len(parts) > _NAMED_PARTS else "")

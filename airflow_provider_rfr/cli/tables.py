@@ -6,7 +6,7 @@ from argparse import Namespace
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, print_value
+from airflow_provider_rfr.cli.common import command, lake_of, print_value
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -78,11 +78,10 @@ def drop_ledgers(args: Namespace) -> None:
 
 def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:
     """The catalog, and the tables that are named; all with that property where none is."""
-    from airflow_provider_rfr.hooks.lake import LakeHook
-    from airflow_provider_rfr.lake.catalog import open_catalog, tables_with_property
+    from airflow_provider_rfr.lake.catalog import tables_with_property
     from airflow_provider_rfr.lake.names import check_identifier
 
-    catalog = open_catalog(LakeHook(args.lake_conn_id).get_lake_settings())
+    catalog = lake_of(args)
     named = [check_identifier(each, "table") for each in args.tables or ()]
     return catalog, named or tables_with_property(catalog, key)
 

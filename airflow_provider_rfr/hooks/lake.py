@@ -129,7 +129,7 @@ class LakeHook(BaseHook):
         :raises CatalogError: it can't be written; without secrets
         """
         document = self.get_lake_document()
-        with self._explained("The catalog works, but nothing can be written below the warehouse", document):
+        with self._explained("Nothing can be written below the warehouse", document):
             return within(_TEST_SECONDS, lambda: _try_warehouse(document.properties))
 
     @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from airflow_provider_rfr.exceptions import (
     RefreshStoppedError,
     RfrError,
 )
-from airflow_provider_rfr.refresh.bar import Bar, drawn_bar
+from airflow_provider_rfr.refresh.bar import Bar, can_draw, drawn_bar
 from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
@@ -61,7 +60,7 @@ class Application:
 
     def run(self) -> int:
         """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
-        with drawn_bar() if sys.stdout.isatty() else nullcontext() as self._bar:
+        with drawn_bar() if can_draw() else nullcontext() as self._bar:
             errors = self._refresh_all()
         print(json.dumps(self._summary(errors)), flush=True)
         if not errors and self._cluster.is_local:
@@ -184,7 +183,12 @@ def _say(line: str) -> None:
 
 def main(path: str, *, began: float) -> int:
     """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # The handler of last resort writes to what standard error is then: the bar puts itself in its place.
+    assert logging.lastResort is not None
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", handlers=[logging.lastResort]
+    )
+    logging.lastResort.setLevel(logging.NOTSET)
     _log.setLevel(logging.INFO)
     try:
         config = read_config(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -43,6 +45,11 @@ class Bar:
         total = None if percent is None else 100
         said, table = ", ".join(parts), _printable(found.table)
         self._bars.update(self._task, description=table, total=total, completed=percent or 0, said=said)
+
+
+def can_draw() -> bool:
+    """Whether standard output is a terminal on which a line can be drawn again."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 @contextmanager

@@ -150,4 +150,4 @@ class ProgressBook:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
+    return None if value is None else round(value, 3)
