@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -53,6 +54,10 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
         if code:
+            from airflow.settings import dispose_orm
+
+            # It closes every session of the process, and fails at one in which a thread still waits for a database.
+            atexit.unregister(dispose_orm)
             sys.exit(code)
 
     return wrapped

@@ -25,6 +25,7 @@ from pyiceberg.exceptions import (
     ForbiddenError,
     NamespaceAlreadyExistsError,
     NoSuchTableError,
+    NotInstalledError,
     OAuthError,
     RESTError,
     TableAlreadyExistsError,
@@ -105,7 +106,7 @@ def open_catalog(settings: LakeSettings) -> Catalog:
     with _translated(settings):
         try:
             catalog = retrying(lambda: load_catalog(settings.name, **dict(settings.properties)))
-        except (ValueError, ImportError, ArgumentError) as error:
+        except (ValueError, ImportError, NotInstalledError, ArgumentError) as error:
             raise ConfigurationError(
                 "lake.properties",
                 f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",

@@ -5,6 +5,7 @@ Reads no records and no tokens. Of a refresh with very many files only some are 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.refresh.status import TableStatus
 
+_log = logging.getLogger(__name__)
+
 _COLUMNS: Final = (
     *("epoch", "partition_ordinal", "partition_key", "chain", "page", "complete", "record_count", "skipped"),
     "fetched_at",
 )
-_MOST_FILES: Final = 400
+_MOST_FILES: Final = 1000
 _SHOWN_PARTITIONS: Final = 10
 _POINTS: Final = 200
 
@@ -70,7 +73,8 @@ class RefreshDetails:
     :ivar slowest: partitions that took longest, the slowest first
     :ivar unfinished: partitions that were begun and are not complete, the longest idle first
     :ivar skipped: pages without records, because the stream ignores that error
-    :ivar files: of the ledger with pages; ``files_read``: of these, how many were looked at
+    :ivar files: of the ledger with pages; ``files_read``: of these, how many were looked at. Where those are fewer, the
+        curve stands for all pages, partitions have the figures of what was looked at, and none counts as unfinished
     :ivar target: the table that is refreshed; None before its first publish
     """
 
@@ -95,9 +99,13 @@ def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None
         return None
     files = ledger.page_files()
     read = sorted(files)[:: max(1, -(-len(files) // _MOST_FILES))]
-    return _details_of(
-        ledger.header, table.read(read, _COLUMNS), len(files), len(read), table_facts(catalog, status.table)
-    )
+    rows = table.read(read, _COLUMNS)
+    try:
+        facts = table_facts(catalog, status.table)
+    except Exception as error:  # noqa: BLE001 - what is wrong with the target hides nothing of the refresh
+        _log.debug("the target %s can't be read", status.table, exc_info=error)
+        facts = None
+    return _details_of(ledger.header, rows, len(files), len(read), facts)
 
 
 def _details_of(
@@ -108,9 +116,11 @@ def _details_of(
     rows = rows.sort_by("fetched_at")
     seconds = rows["fetched_at"].cast("int64").to_numpy() / 1e6 - header.opened_at.timestamp()
     partitions = _partitions(rows, seconds, header)
-    idle = sorted((each for each in partitions if not each.is_complete), key=lambda each: each.last_page_at)
+    # Of a sample nobody knows which page is a partition's last.
+    open_ones = () if header.is_read or files_read < files else (each for each in partitions if not each.is_complete)
+    idle = sorted(open_ones, key=lambda each: each.last_page_at)
     return RefreshDetails(
-        points=_points(seconds),
+        points=_points(seconds, header.pages if files_read < files else len(seconds)),
         attempts=_attempts(rows["epoch"].to_numpy(), seconds),
         slowest=tuple(sorted(partitions, key=lambda each: -each.seconds)[:_SHOWN_PARTITIONS]),
         unfinished=tuple(idle[:_SHOWN_PARTITIONS]),
@@ -121,10 +131,13 @@ def _details_of(
     )
 
 
-def _points(seconds: np.ndarray) -> tuple[tuple[float, int], ...]:
-    """The curve with few enough points to be drawn; the last page is always one of them."""
+def _points(seconds: np.ndarray, pages: int) -> tuple[tuple[float, int], ...]:
+    """The curve with few enough points to be drawn; the last page is always one of them.
+
+    :param pages: for which the moments stand
+    """
     chosen = np.unique(np.linspace(0, len(seconds) - 1, min(len(seconds), _POINTS)).astype(int))
-    return tuple((float(seconds[place]), int(place) + 1) for place in chosen)
+    return tuple((float(seconds[place]), round((int(place) + 1) * pages / len(seconds))) for place in chosen)
 
 
 def _attempts(epochs: np.ndarray, seconds: np.ndarray) -> tuple[AttemptSpan, ...]:

@@ -64,8 +64,14 @@ class PastGeneration:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PastGeneration:
+        """:raises ValueError: a value is not of its field's type, or is too large to be told"""
         times = {name: _moment(content[name]) for name in ("opened_at", "ended_at")}
-        return cls(**{**content, **times})
+        found = cls(**{**content, **times})
+        for each in fields(cls):
+            value, kind = getattr(found, each.name), str(each.type)
+            if not (value is None and kind.endswith("| None")):
+                _check(value, kind.removesuffix(" | None"))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +166,7 @@ class LedgerHeader:
             outcome=outcome,
             ended_at=ended,
             rows=self.published_rows,
-            error=self.error and self.error[:_LONGEST_PAST_ERROR],
+            error=None if outcome == "published" else self.error and self.error[:_LONGEST_PAST_ERROR],
         )
 
     @property
@@ -236,6 +242,14 @@ def _whole(text: str) -> int:
     if abs(number) > _LARGEST:
         raise ValueError(f"a number has {len(text)} digits")
     return number
+
+
+def _check(value: Any, kind: str) -> None:
+    if type(value).__name__ != kind or (isinstance(value, int) and abs(value) > _LARGEST):
+        raise ValueError(f"a value is not of type {kind}")
+    if isinstance(value, str):
+        # JSON may hold halves of characters, which no answer can.
+        value.encode()
 
 
 # By the type of the field, as its annotation is written.

@@ -8,6 +8,7 @@ connection, no Java, a parent that can't be listed) is in the task's log and not
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -27,6 +28,10 @@ from airflow_provider_rfr.refresh.progress import Progress, duration_in_words
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.lake.target import Publication
+
+_log = logging.getLogger(__name__)
 
 RefreshStatus = LedgerHeader
 _Given = TypeVar("_Given")
@@ -212,7 +217,7 @@ def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | 
     if header is None or header.state is RefreshState.PUBLISHED:
         return header
     if header.is_read:
-        found = TargetTable(catalog, table).published(ledger.id)
+        found = _published(catalog, table, ledger)
         if found is not None and found.generation == header.generation:
             rows = int(found.summary.get("rfr.rows") or header.records)
             published = {"state": RefreshState.PUBLISHED, "snapshot_id": found.snapshot_id, "published_rows": rows}
@@ -220,6 +225,14 @@ def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | 
     if header.ended_at is None and (end := ledger.end_in_file()) is not None:
         return replace(header, ended_at=header.committed_at, outcome=end["outcome"], error=end["error"])
     return header
+
+
+def _published(catalog: Catalog, table: str, ledger: Ledger) -> Publication | None:
+    try:
+        return TargetTable(catalog, table).published(ledger.id)
+    except Exception as error:  # noqa: BLE001 - what is wrong with the target is not wrong with its ledger
+        _log.debug("the target %s can't be read", table, exc_info=error)
+        return None
 
 
 def state_of(header: LedgerHeader, now: datetime) -> State:

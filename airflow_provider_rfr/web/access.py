@@ -48,10 +48,13 @@ class Viewer:
     def learn(self, dag_ids: Iterable[str | None]) -> None:
         """Ask about many DAGs at once, before :meth:`sees` is asked about each."""
         new = sorted({each for each in dag_ids if each is not None} - self._dags.keys())
-        teams = DagModel.get_dag_id_to_team_name_mapping(new) if new and _has_teams() else {}
+        has_teams = bool(new) and _has_teams()
+        teams = DagModel.get_dag_id_to_team_name_mapping(new) if has_teams else {}
         for dag_id in new:
             details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
-            self._dags[dag_id] = self._manager.is_authorized_dag(
+            # Nobody knows any more whose a DAG was that is gone.
+            is_known = not has_teams or DagModel.get_dagmodel(dag_id) is not None
+            self._dags[dag_id] = is_known and self._manager.is_authorized_dag(
                 method="GET", access_entity=DagAccessEntity.RUN, details=details, user=self._user
             )
 

@@ -21,6 +21,7 @@ from airflow_provider_rfr.web.deliveries import Webhooks, read_webhooks
 from airflow_provider_rfr.web.lakes import Lakes, Refresh, prepare
 from airflow_provider_rfr.web.migrations import read_migrations
 from airflow_provider_rfr.web.pages import Guarded, addresses_of, page
+from airflow_provider_rfr.web.reading import Latest
 from airflow_provider_rfr.web.refreshes import Wanted
 
 _STATIC: Final = Path(__file__).parent / "static"
@@ -71,7 +72,9 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
         found = refreshes.listed(mine, wanted, viewer)
         if wanted.is_of_a_task and len(found.refreshes) == 1:
             [only] = found.refreshes
-            address = addresses_of(request).own("refresh", lake=only.lake, ledger=only.status.ledger)
+            address = addresses_of(request).own(
+                "refresh", lake=only.lake, ledger=only.status.ledger, run_id=wanted.run_id
+            )
             return RedirectResponse(address, 303)
         return page(
             request,
@@ -85,7 +88,7 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
     return await run_in_threadpool(answer)
 
 
-async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str) -> Response:
+async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, run_id: str = "") -> Response:
     lakes: Lakes = request.app.state.lakes
     known = await lakes.known()
     refresh = next((each for each in known.refreshes if (each.lake, each.status.ledger) == (lake, ledger)), None)
@@ -104,13 +107,20 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str) 
             refresh=refresh,
             history=history,
             bars=charts.generations(history),
+            other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",
             details=details,
+            details_problem=viewer.told(_sentences("The pages in the ledger", details)),
+            told_problem=viewer.told(_sentences("The control store", told)),
             curve=None if details.value is None else charts.pages_over_time(details.value),
             told=told,
             may_trigger=_may_trigger(refresh, viewer),
         )
 
     return await run_in_threadpool(answer)
+
+
+def _sentences(what: str, latest: Latest[Any]) -> list[str]:
+    return [f"{what} can't be read now: {latest.problem}."] if latest.problem else []
 
 
 def _may_trigger(refresh: Refresh, viewer: Viewer) -> bool:
@@ -160,7 +170,7 @@ async def _connections(request: Request, viewer: ViewerDep) -> Response:
         return page(
             request,
             "connections.html",
-            problems=viewer.told([f"The control store can't be read now: {known.problem}."] if known.problem else []),
+            problems=viewer.told(_sentences("The control store", known)),
             connections=found,
             alterations=alterations,
             may_alter=viewer.may_trigger("alter_connection"),

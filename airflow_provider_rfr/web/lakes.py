@@ -6,6 +6,7 @@ Lakes are the connections of type ``rfr_lake`` in Airflow's database, and the on
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.details import RefreshDetails
     from airflow_provider_rfr.refresh.status import TableStatus
     from airflow_provider_rfr.store.deliveries import Delivery
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _DETAIL_SECONDS: Final = 5.0
@@ -74,7 +77,7 @@ class Lakes:
         """The newest refresh of each table of each lake."""
         ids = await self._ids.latest()
         if ids.value is None:
-            return Known((), (f"Airflow's connections can't be read: {ids.problem}.",))
+            return Known((), (_no_lakes(ids),))
         found = await asyncio.gather(*(self._of(each).latest() for each in ids.value))
         problems = [_problem(lake, latest) for lake, latest in zip(ids.value, found, strict=True)]
         refreshes = [
@@ -83,8 +86,11 @@ class Lakes:
         return Known(tuple(refreshes), tuple(filter(None, problems)))
 
     async def details(self, refresh: Refresh) -> Latest[RefreshDetails | None]:
-        """What the ledger's page rows and the target say of one refresh."""
-        return await self.shared(("details", refresh.lake, refresh.status.ledger), partial(self._read_details, refresh))
+        """What the ledger's page rows and the target say of one refresh, and never of the one before it."""
+        header = refresh.status.header
+        generation = "" if header is None else str(header.generation)
+        key = ("details", refresh.lake, refresh.status.ledger, generation)
+        return await self.shared(key, partial(self._read_details, refresh))
 
     async def webhooks(self, refresh: Refresh) -> Latest[tuple[Delivery, ...]]:
         """Deliveries that tell of the refresh's publish."""
@@ -97,11 +103,13 @@ class Lakes:
         self, name: str, read: Callable[[str], T], seconds: float = 2.0
     ) -> tuple[list[tuple[str, T]], list[str]]:
         """A read of every lake: the values by the lake's connection, and sentences about what can't be read."""
-        ids = (await self._ids.latest()).value or ()
+        known = await self._ids.latest()
+        ids = known.value or ()
         found = await asyncio.gather(*(self.shared((name, each), partial(read, each), seconds) for each in ids))
         pairs = list(zip(ids, found, strict=True))
         values = [(lake, each.value) for lake, each in pairs if each.value is not None]
-        return values, [said for lake, each in pairs if (said := _problem(lake, each)) is not None]
+        problems = [said for lake, each in pairs if (said := _problem(lake, each)) is not None]
+        return values, problems if known.value is not None else [_no_lakes(known)]
 
     async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
         """Any other read that viewers share, under a key of its own."""
@@ -171,7 +179,13 @@ def _lake_ids() -> tuple[str, ...]:
             read_connection(default)
         except AirflowNotFoundException:
             return tuple(sorted(found))
+        except Exception as error:  # noqa: BLE001 - of any backend; the lake's own read tells it, and hides no other
+            _log.debug("%s can't be read", default, exc_info=error)
     return tuple(sorted({*found, default}))
+
+
+def _no_lakes(latest: Latest[Any]) -> str:
+    return f"Airflow's connections can't be read: {latest.problem}."
 
 
 def _problem(lake: str, latest: Latest[Any]) -> str | None:

@@ -100,18 +100,18 @@ class SharedRead(Generic[T]):
             if self._running is None and not (self._was_asked and now - self._ended < self._pause):
                 running: Future[None] = Future()
                 # Not of a pool, whose threads Python waits for at its end.
-                threading.Thread(target=self._run, args=(running,), name="rfr-page", daemon=True).start()
+                threading.Thread(target=self._run, args=(running, now), name="rfr-page", daemon=True).start()
                 self._running, self._began, self._was_asked = running, now, True
             return self._running
 
-    def _run(self, running: Future[None]) -> None:
+    def _run(self, running: Future[None], began: float) -> None:
         value: T | None = None
         problem = None
         try:
             value = self._read()
         except RfrError as error:
             problem = str(error)
-        except Exception as error:  # noqa: BLE001 - of any library; texts of others may hold secrets
+        except BaseException as error:  # noqa: BLE001 - of any library, Rust panics too; texts may hold secrets
             problem = f"{type(error).__name__}; the log of the API server may say more"
             _log.warning("a page of the refreshes can't be read (%s)", type(error).__name__)
             _log.debug("reading failed", exc_info=error)
@@ -124,4 +124,7 @@ class SharedRead(Generic[T]):
                     self._value, self._read_at = value, self._ended
             else:
                 self._lost -= 1
+                if problem is None and began > self._read_at:
+                    # Later than it was waited for, and newer than what is known.
+                    self._value, self._read_at = value, self._clock()
         running.set_result(None)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.cli import common
 from airflow_provider_rfr.cli import refresh as commands
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.bar import Bar
@@ -80,6 +81,28 @@ def test_a_list_has_a_row_for_each_table_and_what_is_wrong(lake: Lake, capsys: p
     assert rfr("list", "raw.fine", "--json") == 0
     (found,) = told(capsys)["tables"]
     assert (found["state"], found["percent"], found["published_rows"]) == ("published", 100, 1234)
+
+
+def test_a_table_that_is_named_twice_is_one_row_and_columns_keep_their_places(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(lake.catalog, "raw.failed").end("SourceError: 503")
+    ledger = begun(lake.catalog)
+    read_page(ledger)
+    assert rfr("list", NAME, NAME, "raw.failed") == 0
+    head, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert (first.split()[0], second.split()[0]) == ("raw.failed", NAME)
+    places = [head.index(name) for name in ("DONE", "LEFT", "PAGES", "PAGES/S", "ATTEMPTS", "RUN")]
+    assert places == sorted(places)
+
+
+def test_a_catalog_that_never_answers_is_told_in_a_sentence(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(common, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("airflow_provider_rfr.lake.catalog.open_catalog", lambda _: time.sleep(2))
+    assert rfr("list") == 1
+    assert "the catalog gives no answer within 0.1 s; airflow rfr doctor may say why" in capsys.readouterr().err
 
 
 def test_one_refresh_is_shown_whole(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,6 +178,7 @@ def test_watch_draws_a_bar_in_a_terminal(
     monkeypatch.setattr(commands, "_POLL_SECONDS", 0.0)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
     ledger, shown = begun(lake.catalog), []
     update = Bar.update
 
@@ -207,10 +231,13 @@ def test_ctrl_c_ends_the_watch_and_not_the_refresh(lake: Lake, monkeypatch: pyte
 
 @pytest.mark.test
 @pytest.mark.parametrize("words", [["list"], ["watch", NAME]])
-def test_ctrl_c_ends_a_command_whose_catalog_never_answers(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "host"), [("rest", "http://127.0.0.1:{}"), ("sql", "postgresql+psycopg2://127.0.0.1:{}/lake")]
+)
+def test_ctrl_c_ends_a_command_whose_catalog_never_answers(kind: str, host: str, words: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        lake = {"conn_type": "rfr_lake", "host": f"http://127.0.0.1:{silent.getsockname()[1]}"}
-        lake["extra"] = json.dumps({"catalog_type": "rest"})
+        lake = {"conn_type": "rfr_lake", "host": host.format(silent.getsockname()[1])}
+        lake["extra"] = json.dumps({"catalog_type": kind, "warehouse": "/tmp"})
         command = [sys.executable, "-m", "airflow", "rfr", "refresh", *words, "--lake-conn-id", "lake"]
         environment = {**os.environ, "AIRFLOW_CONN_LAKE": json.dumps(lake)}
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:

@@ -29,6 +29,8 @@ def application() -> Iterator[FastAPI]:
     initdb()
     caches = (plugins_manager._get_plugins, plugins_manager.get_fastapi_plugins)
     with pytest.MonkeyPatch.context() as patch:
+        # As Airflow's own entry point has it: else no connection of the database is found.
+        patch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "owner:admin,viewer:viewer")
         patch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "tests.unit.web.managers.PickyManager")

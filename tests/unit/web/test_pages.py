@@ -6,8 +6,10 @@ import json
 import math
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
@@ -16,10 +18,12 @@ from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
 from sqlalchemy import delete
 
+from airflow_provider_rfr.exceptions import CatalogError
+from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.web import reading
+from airflow_provider_rfr.web import access, lakes, reading
 from airflow_provider_rfr.web.app import make_app
 from tests.soon import PATIENCE, soon
 from tests.unit.web.conftest import Login
@@ -28,6 +32,13 @@ from tests.unit.web.managers import PickyManager
 
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
 ADDRESSES = ("/rfr/", "/rfr/refresh?lake=rfr_lake_default&ledger=raw.orders__rfr_ledger", "/rfr/static/rfr.css")
+
+
+def past(**changes: Any) -> str:
+    """An earlier generation as a header has it, with something odd."""
+    moment = "2026-11-24T10:00:00+00:00"
+    fine = {"generation": 1, "outcome": "abandoned", "opened_at": moment, "ended_at": moment}
+    return json.dumps([{**fine, **changes}])
 
 
 def test_every_address_asks_who_is_there(login: Login) -> None:
@@ -155,6 +166,12 @@ def test_an_error_that_nobody_expected_is_guarded_too(
         ("rfr.records", "9" * 400),
         ("rfr.past", '[{"generation": 1}]'),
         ("rfr.past", '{"generation": 1}'),
+        ("rfr.past", past(error=5)),
+        ("rfr.past", past(dag_id=["shop"])),
+        ("rfr.past", past(rows="many")),
+        ("rfr.past", past(rows=10**400)),
+        ("rfr.past", past(error="\ud800")),
+        ("rfr.past", past(unknown=1)),
     ],
 )
 def test_a_header_that_is_broken_hides_no_other_table(
@@ -165,10 +182,12 @@ def test_a_header_that_is_broken_hides_no_other_table(
     with monkeypatch.context() as patch:
         patch.setattr(LedgerHeader, "to_summary", lambda header: {**to_summary(header), key: value})
         ledger.commit([])
-    answer = login("owner").get("/rfr/")
+    owner = login("owner")
+    assert owner.get("/rfr/", params={"dag_id": "shop"}).status_code == 200
+    answer = owner.get("/rfr/")
     assert answer.status_code == 200
     assert "raw.healthy" in answer.text
-    assert "can&#39;t be read" in answer.text
+    assert "The ledger can&#39;t be read" in answer.text
 
 
 def test_who_may_see_nothing_is_told_no_address(
@@ -182,6 +201,73 @@ def test_who_may_see_nothing_is_told_no_address(
     text = login("viewer").get("/rfr/").text
     assert "127.0.0.1:9" not in text
     assert "told why" in text
+
+
+def test_who_may_see_no_asset_is_told_no_address_on_the_page_of_one_refresh(
+    login: Login, pages: FastAPI, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise CatalogError("the catalog 'rfr' (http://10.1.2.3:9) does not answer")
+
+    begun(catalog, "raw.orders", **TASK)
+    viewer, address = login("viewer"), {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    assert viewer.get("/rfr/").status_code == 200
+    monkeypatch.setattr(pages.state.lakes, "catalog", away)
+    assert "10.1.2.3" in viewer.get("/rfr/refresh", params=address).text
+    monkeypatch.setattr(PickyManager, "is_authorized_asset", lambda *_args, **_values: False)
+    text = viewer.get("/rfr/refresh", params=address).text
+    assert "raw.orders" in text
+    assert "10.1.2.3" not in text
+
+
+def test_a_target_that_can_not_be_read_hides_nothing_of_its_refresh(
+    login: Login, catalog: Catalog, tmp_path: Path
+) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    create_table(catalog, "raw.orders", rows.schema).append(rows)
+    ledger = begun(catalog, "raw.orders", partitions=1, **TASK)
+    read_page(ledger)
+    Path(catalog.load_table("raw.orders").metadata_location.removeprefix("file://")).unlink()
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    text = login("owner").get("/rfr/refresh", params=address).text
+    assert "can&#39;t be read" not in text
+    assert "<polyline" in text
+
+
+def test_the_page_of_a_new_generation_shows_no_page_of_the_one_before(
+    login: Login, pages: FastAPI, catalog: Catalog
+) -> None:
+    read_page(begun(catalog, "raw.orders", **TASK))
+    owner, address = login("owner"), {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    assert "<polyline" in owner.get("/rfr/refresh", params=address).text
+    begun(catalog, "raw.orders", **TASK)
+    pages.state.lakes._statuses["rfr_lake_default"]._pause = 0.0
+    assert "<polyline" not in owner.get("/rfr/refresh", params=address).text
+
+
+def test_a_default_lake_that_a_secrets_backend_denies_hides_no_other(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(conn_id: str) -> None:
+        raise PermissionError(conn_id)
+
+    monkeypatch.setattr(lakes, "read_connection", denied)
+    with create_session() as session:
+        session.add(Connection(conn_id="second_lake", conn_type="rfr_lake", host="http://127.0.0.1:9"))
+    try:
+        assert lakes._lake_ids() == ("rfr_lake_default", "second_lake")
+    finally:
+        with create_session() as session:
+            session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+
+
+def test_with_teams_a_dag_that_is_gone_is_nobodys(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    assert "raw.orders" in login("viewer").get("/rfr/").text
+    monkeypatch.setattr(access, "_has_teams", lambda: True)
+    assert "raw.orders" not in login("viewer").get("/rfr/").text
 
 
 def test_what_a_viewer_may_not_see_is_not_there(login: Login, catalog: Catalog) -> None:
@@ -268,7 +354,17 @@ def test_a_task_s_tab_leads_to_the_only_refresh_of_that_task(
     assert answer.status_code == status
     assert "raw.customers" not in answer.text
     if status == 303:
-        assert answer.headers["location"].endswith("ledger=raw.orders__rfr_ledger")
+        assert answer.headers["location"].endswith("ledger=raw.orders__rfr_ledger&run_id=monday")
+
+
+def test_the_tab_of_an_older_run_says_that_a_later_one_has_taken_over(login: Login, catalog: Catalog) -> None:
+    begun(catalog, "raw.orders", **TASK)
+    begun(catalog, "raw.orders", **{**TASK, "dag_run_id": "tuesday"})
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    viewer = login("viewer")
+    assert "not of the run monday" in viewer.get("/rfr/refresh", params={**address, "run_id": "monday"}).text
+    for query in (address, {**address, "run_id": "tuesday"}):
+        assert "A later run" not in viewer.get("/rfr/refresh", params=query).text
 
 
 def test_a_dead_catalog_is_a_sentence_and_what_was_known_stays(

@@ -68,6 +68,33 @@ def test_all_viewers_together_ask_once_in_two_seconds(source: Source, clock: Clo
     assert source.asked == 2
 
 
+def test_a_read_that_is_always_late_is_shown_all_the_same(
+    source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "_WAIT_SECONDS", 0.0)
+    read = SharedRead(source, clock=clock)
+    source.may_answer.clear()
+    asyncio.run(read.latest())
+    clock.now += 125
+    asyncio.run(read.latest())
+    source.may_answer.set()
+    wait_until(lambda: read.is_idle)
+    assert asyncio.run(read.latest(may_begin=False)).value is not None
+
+
+def test_a_read_that_ends_with_a_panic_has_ended(source: Source, clock: Clock) -> None:
+    class Panic(BaseException):
+        """As libraries in Rust raise it."""
+
+    def panics() -> int:
+        raise Panic("secret")
+
+    read = SharedRead(panics, clock=clock)
+    assert "Panic" in str(asyncio.run(read.latest()).problem)
+    assert read.is_idle
+
+
 def test_a_read_that_may_not_begin_shows_what_is_known(source: Source, clock: Clock) -> None:
     read = SharedRead(source, clock=clock)
     assert asyncio.run(read.latest(may_begin=False)) == Latest(None, pytest.approx(1000.0), TOO_MANY)

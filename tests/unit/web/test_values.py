@@ -15,6 +15,7 @@ from pyiceberg.types import StringType
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.table_facts import table_facts
+from airflow_provider_rfr.refresh import details
 from airflow_provider_rfr.refresh.details import read_details
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.status import State, TableStatus, status_of
@@ -51,6 +52,19 @@ def test_the_details_count_what_attempts_and_partitions_read(catalog: Catalog) -
     assert [each.label for each in curve.marks] == ["2"]
     assert curve.points.startswith("0.0,160.0 ")
     assert curve.points.endswith(" 640.0,10.0")
+
+
+def test_a_sample_of_the_files_stands_for_all_pages_and_calls_no_partition_unfinished(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = begun(catalog, "raw.orders", **TASK)
+    for page in range(1, 5):
+        read_page(ledger, 0, page, complete=page == 4)
+    monkeypatch.setattr(details, "_MOST_FILES", 2)
+    found = read_details(catalog, told(catalog))
+    assert found is not None
+    assert (found.files, found.files_read, found.unfinished) == (4, 2, ())
+    assert [pages for _, pages in found.points] == [2, 4]
 
 
 def test_a_table_s_columns_are_told_with_their_changes(catalog: Catalog) -> None:
