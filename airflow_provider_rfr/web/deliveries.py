@@ -91,7 +91,7 @@ def read_webhooks(lake: str) -> Webhooks:
         endpoints = rows.endpoints_of_table(connection, name)
         counts, events = rows.counts_by_endpoint(connection, name), rows.newest_events(connection, name)
         attempts = rows.newest_attempts(connection, name, _ATTEMPTS)
-    dags = {each.id: _dag_of(events.get(each.id)) for each in endpoints}
+    dags = {each.id: _dag_of(events.get(each.id, "")) for each in endpoints}
     nothing = dict.fromkeys(("pending", "delivered", "dead", "cancelled", "merged"), 0)
     views = [
         EndpointView(
@@ -129,8 +129,11 @@ def _latency(row: EndpointRow, attempts: Sequence[Any]) -> float | None:
     return median(times) if times else None
 
 
-def _dag_of(event: str | None) -> str | None:
+def _dag_of(event: str) -> str | None:
+    """None where the event names none, whatever it is."""
     try:
-        return json.loads(event or "{}").get("dag_id") or None
-    except ValueError:
+        found = json.loads(event)
+    except (ValueError, RecursionError):
         return None
+    dag_id = found.get("dag_id") if isinstance(found, dict) else None
+    return dag_id if dag_id and isinstance(dag_id, str) else None
