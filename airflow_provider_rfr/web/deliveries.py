@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.web.access import Viewer
 
 _ATTEMPTS: Final = 200
+_ATTEMPTS_READ: Final = 1000
+"""More than are shown, because not all of them are of DAGs that the viewer may see."""
 _SHOWN_OF_COMMIT: Final = 50
 _stores: dict[str, ControlStore] = {}
 
@@ -28,7 +30,7 @@ _stores: dict[str, ControlStore] = {}
 class EndpointView:
     """An endpoint.
 
-    :ivar dag_id: of the run that made the newest commit it was told of
+    :ivar dag_ids: of the runs that made the commits it was told of; None in it for no DAG
     :ivar condition: disabled, paused, open (the circuit breaker), failing or closed
     :ivar counts: of its deliveries, by state
     :ivar latency: median of its last attempts, in milliseconds; None where there is none
@@ -36,7 +38,7 @@ class EndpointView:
 
     lake: str
     row: EndpointRow
-    dag_id: str | None
+    dag_ids: frozenset[str | None]
     condition: str
     counts: dict[str, int]
     latency: float | None
@@ -61,11 +63,11 @@ class Webhooks:
     attempts: tuple[AttemptView, ...] = ()
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
-        """What belongs to commits of DAGs that the viewer may see."""
-        viewer.learn({each.dag_id for each in self.endpoints} | {each.dag_id for each in self.attempts})
+        """The attempts of commits of DAGs that the viewer may see, and the endpoints that were told of no others."""
+        viewer.learn({each.dag_id for each in self.attempts}.union(*(each.dag_ids for each in self.endpoints)))
+        attempts = [each for each in self.attempts if viewer.sees(each.dag_id)]
         return Webhooks(
-            tuple(each for each in self.endpoints if viewer.sees(each.dag_id)),
-            tuple(each for each in self.attempts if viewer.sees(each.dag_id)),
+            tuple(each for each in self.endpoints if all(map(viewer.sees, each.dag_ids))), tuple(attempts[:_ATTEMPTS])
         )
 
 
@@ -89,13 +91,17 @@ def read_webhooks(lake: str) -> Webhooks:
     with store.read() as connection:
         now = store.now(connection)
         endpoints = rows.endpoints_of_table(connection, name)
-        counts, events = rows.counts_by_endpoint(connection, name), rows.newest_events(connection, name)
-        attempts = rows.newest_attempts(connection, name, _ATTEMPTS)
-    dags = {each.id: _dag_of(events.get(each.id, "")) for each in endpoints}
+        counts, dags = rows.counts_by_endpoint(connection, name), rows.dags_by_endpoint(connection, name)
+        attempts = rows.newest_attempts(connection, name, _ATTEMPTS_READ)
     nothing = dict.fromkeys(("pending", "delivered", "dead", "cancelled", "merged"), 0)
     views = [
         EndpointView(
-            lake, each, dags[each.id], _condition(each, now), counts.get(each.id, nothing), _latency(each, attempts)
+            lake=lake,
+            row=each,
+            dag_ids=frozenset(dags.get(each.id, {None})),
+            condition=_condition(each, now),
+            counts=counts.get(each.id, nothing),
+            latency=_latency(each, attempts),
         )
         for each in endpoints
     ]

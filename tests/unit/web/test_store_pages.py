@@ -12,7 +12,7 @@ from sqlalchemy import insert, update
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import RefreshState
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES
+from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
 from airflow_provider_rfr.store.connections import TaskRef, register_use
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
@@ -73,6 +73,44 @@ def test_attempts_belong_to_the_dag_of_their_own_commit(login: Login, store: Con
     assert "hidden answer" not in viewer
     assert "open answer" in viewer
     assert "40 ms" in viewer
+
+
+@pytest.mark.parametrize("dags", [("hidden_dag", "shop"), ("shop", "hidden_dag")])
+def test_an_endpoint_that_was_told_of_a_hidden_dag_s_commits_is_not_there_but_the_viewer_s_attempts_are(
+    login: Login, store: ControlStore, dags: tuple[str, str]
+) -> None:
+    for sequence, dag_id in enumerate(dags, 1):
+        deliver(store, "raw.orders", dag_id, sequence, outcome="failed", status=503, detail=f"503 for {dag_id}")
+    dead = update(DELIVERIES).values(state="dead")
+    store.run(lambda connection: connection.execute(dead))
+    reason = update(ENDPOINTS).values(disabled_at=1, disabled_reason="the reason")
+    store.run(lambda connection: connection.execute(reason))
+    owner, viewer = (login(name).get("/rfr/deliveries").text for name in ("owner", "viewer"))
+    assert "the reason" in owner
+    assert 'class="dead"' in owner
+    assert "Endpoints" not in viewer
+    assert "the reason" not in viewer
+    assert "No webhook was due" not in viewer
+    assert "503 for shop" in viewer
+    assert "503 for hidden_dag" not in viewer
+
+
+def test_a_table_that_was_made_again_keeps_hidden_commits_hidden(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders", "shop", sequence=900, outcome="delivered", status=200)
+    deliver(store, "raw.orders", "hidden_dag", outcome="delivered", status=200)
+    assert "Endpoints" not in login("viewer").get("/rfr/deliveries").text
+
+
+def test_many_newer_attempts_of_a_hidden_dag_leave_the_viewer_s_own_attempt(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed", status=503, detail="503 for shop")
+    deliver(store, "raw.closed", "hidden_dag", outcome="failed", status=503)
+    many = [
+        {"delivery_id": "id-1-raw.closed", "number": number, "at": 2**45, "milliseconds": 1, "outcome": "failed"}
+        for number in range(2, 402)
+    ]
+    store.run(lambda connection: connection.execute(insert(ATTEMPTS), many))
+    assert "503 for shop" in login("viewer").get("/rfr/deliveries").text
+    assert login("owner").get("/rfr/deliveries").text.count('data-label="Attempt"') == 200
 
 
 @pytest.mark.parametrize("event", ["[1]", '"x"', "5", "null", "no JSON", '{"dag_id": ["a"]}', '{"dag_id": 5}'])
