@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from airflow_provider_rfr.store.connection_audit import AlterationState, begin_a
 from airflow_provider_rfr.store.connections import TaskRef, register_use
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.web.migrations import read_migrations
 from tests.unit.web.conftest import Login
 from tests.unit.web.ledgers import CANARY, begun
 
@@ -170,6 +173,27 @@ def test_migrations_show_what_a_deploy_would_do_now(login: Login, store: Control
     text = login("viewer").get("/rfr/migrations").text
     assert "rfr_system.refresh_history" in text
     assert "Nothing was deployed yet." in text
+    assert "No deploy yet." in text
+
+
+def test_reading_migrations_again_and_again_leaves_nothing_open(catalog: Catalog, store: ControlStore) -> None:
+    def open_files() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    read_migrations("rfr_lake_default")
+    before = open_files()
+    for _ in range(5):
+        assert read_migrations("rfr_lake_default").plan is not None
+    assert open_files() <= before
+
+
+def test_declarations_that_are_not_there_hide_no_deploys(
+    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RFR_BUILTIN_OBJECTS", "/nowhere")
+    text = login("viewer").get("/rfr/migrations").text
+    assert "/nowhere does not exist" in text
     assert "No deploy yet." in text
 
 
