@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.store import deliveries as rows
+from airflow_provider_rfr.store._tables import SETTINGS
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
 if TYPE_CHECKING:
@@ -72,14 +77,25 @@ class Webhooks:
 
 
 def control_store() -> ControlStore | None:
-    """The control store, opened once for each address; None where there is none, because reading makes none."""
+    """The control store, opened once for each address; None where there is none yet, because reading makes none."""
     hook = ControlStoreHook()
     if not hook.is_there():
         return None
     url = hook.get_url().render_as_string(hide_password=False)
     if url not in _stores:
+        if not _has_tables(url):
+            return None
         _stores[url] = open_store(url)
     return _stores[url]
+
+
+def _has_tables(url: str) -> bool:
+    """Whether a store was made in this database: opening one makes the tables that it lacks."""
+    try:
+        return inspect(create_engine(url, poolclass=NullPool)).has_table(SETTINGS.name)
+    except (SQLAlchemyError, ImportError):
+        # Opening it says what is wrong.
+        return True
 
 
 def read_webhooks(lake: str) -> Webhooks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from airflow_provider_rfr.store.connection_audit import AlterationState, begin_a
 from airflow_provider_rfr.store.connections import TaskRef, register_use
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.web.deliveries import control_store
 from airflow_provider_rfr.web.migrations import read_migrations
 from tests.unit.web.conftest import Login
 from tests.unit.web.ledgers import CANARY, begun
@@ -202,3 +204,13 @@ def test_reading_makes_no_control_store(login: Login, catalog: Catalog) -> None:
         assert login("owner").get(f"/rfr/{page}").status_code == 200
     assert "there is no control store yet" in login("owner").get("/rfr/migrations").text
     assert not ControlStoreHook().is_there()
+
+
+def test_reading_makes_no_tables_in_an_empty_database(login: Login, catalog: Catalog) -> None:
+    file = Path(str(ControlStoreHook().get_url().database))
+    file.touch()
+    for page in ("deliveries", "migrations", "connections"):
+        assert login("owner").get(f"/rfr/{page}").status_code == 200
+    assert file.read_bytes() == b""
+    ControlStoreHook().get_store().close()
+    assert control_store() is not None
