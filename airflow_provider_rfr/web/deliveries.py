@@ -36,7 +36,7 @@ class EndpointView:
     """An endpoint.
 
     :ivar dag_ids: of the runs that made the commits it was told of; None in it for no DAG
-    :ivar condition: disabled, paused, open (the circuit breaker), failing or closed
+    :ivar condition: disabled, paused, circuit open, failing, dead letters or ok
     :ivar counts: of its deliveries, by state
     :ivar latency: median of its last attempts, in milliseconds; None where there is none
     """
@@ -115,14 +115,14 @@ def read_webhooks(lake: str) -> Webhooks:
             lake=lake,
             row=each,
             dag_ids=frozenset(dags.get(each.id, {None})),
-            condition=_condition(each, now),
+            condition=_condition(each, counts.get(each.id, nothing)["dead"], now),
             counts=counts.get(each.id, nothing),
             latency=_latency(each, attempts),
         )
         for each in endpoints
     ]
     # What was given up, and what does not work, comes first.
-    views.sort(key=lambda each: (-each.counts["dead"], each.condition == "closed", str(each.row.key)))
+    views.sort(key=lambda each: (-each.counts["dead"], each.condition == "ok", str(each.row.key)))
     return Webhooks(tuple(views), tuple(AttemptView(_dag_of(each["event"]), each) for each in attempts))
 
 
@@ -136,14 +136,16 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
 
 
-def _condition(row: EndpointRow, now: int) -> str:
+def _condition(row: EndpointRow, dead: int, now: int) -> str:
     if row.disabled_at is not None:
         return "disabled"
     if row.paused_at is not None:
         return "paused"
     if row.is_circuit_open(now):
-        return "open"
-    return "failing" if row.failing else "closed"
+        return "circuit open"
+    if row.failing:
+        return "failing"
+    return "dead letters" if dead else "ok"
 
 
 def _latency(row: EndpointRow, attempts: Sequence[Any]) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,30 @@ def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_
     text = login("viewer").get("/rfr/refresh", params=address).text
     assert "No webhook was due" not in text
     assert text.count('<td class="name">hook</td>') == 1
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "delivery", "state"),
+    [
+        ({}, {}, "ok"),
+        ({}, {"state": "dead"}, "dead letters"),
+        ({"failing": 2}, {"state": "dead"}, "failing"),
+        ({"failing": 9, "open_until": int(time.time() + 36_000) * 1000}, {}, "circuit open"),
+        ({"failing": 2, "paused_at": 1}, {}, "paused"),
+        ({"paused_at": 1, "disabled_at": 1}, {"state": "dead"}, "disabled"),
+    ],
+)
+def test_an_endpoint_s_state_says_what_is_wrong_with_it(
+    login: Login, store: ControlStore, endpoint: dict[str, Any], delivery: dict[str, Any], state: str
+) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed")
+    for table, values in ((ENDPOINTS, endpoint), (DELIVERIES, delivery)):
+        if values:
+            change = update(table).values(**values)
+            store.run(lambda connection, change=change: connection.execute(change))
+    text = login("owner").get("/rfr/deliveries").text
+    assert f'data-label="State"><span class="state {state}">{state}</span>' in text
+    assert "Circuit breaker" not in text
 
 
 def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:
