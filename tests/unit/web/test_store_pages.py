@@ -168,6 +168,14 @@ def test_an_endpoint_s_state_says_what_is_wrong_with_it(
     assert "Circuit breaker" not in text
 
 
+def test_the_hint_to_replay_says_who_sends_what_it_queues(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed")
+    dead = update(DELIVERIES).values(state="dead")
+    store.run(lambda connection: connection.execute(dead))
+    text = login("owner").get("/rfr/deliveries").text
+    assert "It only queues them: the DAG <code>deliver_webhooks</code> then sends them." in text
+
+
 def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:
     deliver(store, "raw.orders; rm x", "shop", outcome="failed")
     dead = update(DELIVERIES).values(state="dead")
