@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, delete, func, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    RowMapping,
+    Select,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.engine import insert_missing
@@ -46,19 +60,28 @@ def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMa
     return list(connection.execute(query).mappings())
 
 
-def newest_events(connection: Connection, lake: str) -> dict[int, str]:
-    """By endpoint's id, the event of its newest delivery as JSON; no entry where there is none."""
-    newest = (
-        select(_D.endpoint_id, func.max(_D.sequence).label("sequence"))
-        .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_E.lake == lake)
-        .group_by(_D.endpoint_id)
-        .subquery()
-    )
-    same = (_D.endpoint_id == newest.c.endpoint_id) & (_D.sequence == newest.c.sequence)
-    return {
-        row.endpoint_id: row.event for row in connection.execute(select(_D.endpoint_id, _D.event).join(newest, same))
-    }
+def dags_by_endpoint(connection: Connection, lake: str) -> dict[int, set[str | None]]:
+    """By endpoint's id, the DAGs that its deliveries' events name, None for one that names none; by text functions
+    that SQLite and PostgreSQL have, because a cast to JSON fails for all rows where one is none.
+    """
+    place = func.instr if connection.dialect.name == "sqlite" else func.strpos
+    key = '"dag_id":'
+    after = func.ltrim(func.substr(_D.event, place(_D.event, key) + len(key)))
+    value = case((place(_D.event, key) > 0, after), else_="")
+    rest = func.substr(value, 2)
+    named = case((func.substr(value, 1, 1) == '"', func.substr(rest, 1, func.abs(place(rest, '"') - 1))), else_="")
+    query = select(_D.endpoint_id, named.label("dag_id")).join(ENDPOINTS, _D.endpoint_id == _E.id)
+    found: dict[int, set[str | None]] = {}
+    for endpoint, dag_id in connection.execute(query.where(_E.lake == lake).distinct()):
+        found.setdefault(endpoint, set()).add(_unescaped(dag_id) or None)
+    return found
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return str(json.loads(f'"{text}"'))
+    except ValueError:
+        return text
 
 
 def counts_by_endpoint(connection: Connection, lake: str) -> dict[int, dict[str, int]]:

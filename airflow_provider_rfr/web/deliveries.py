@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.store import deliveries as rows
+from airflow_provider_rfr.store._tables import SETTINGS
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
 if TYPE_CHECKING:
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.web.access import Viewer
 
 _ATTEMPTS: Final = 200
+_ATTEMPTS_READ: Final = 1000
+"""More than are shown, because not all of them are of DAGs that the viewer may see."""
 _SHOWN_OF_COMMIT: Final = 50
 _stores: dict[str, ControlStore] = {}
 
@@ -28,15 +35,15 @@ _stores: dict[str, ControlStore] = {}
 class EndpointView:
     """An endpoint.
 
-    :ivar dag_id: of the run that made the newest commit it was told of
-    :ivar condition: disabled, paused, open (the circuit breaker), failing or closed
+    :ivar dag_ids: of the runs that made the commits it was told of; None in it for no DAG
+    :ivar condition: disabled, paused, circuit open, failing, dead letters or ok
     :ivar counts: of its deliveries, by state
     :ivar latency: median of its last attempts, in milliseconds; None where there is none
     """
 
     lake: str
     row: EndpointRow
-    dag_id: str | None
+    dag_ids: frozenset[str | None]
     condition: str
     counts: dict[str, int]
     latency: float | None
@@ -61,23 +68,34 @@ class Webhooks:
     attempts: tuple[AttemptView, ...] = ()
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
-        """What belongs to commits of DAGs that the viewer may see."""
-        viewer.learn({each.dag_id for each in self.endpoints} | {each.dag_id for each in self.attempts})
+        """The attempts of commits of DAGs that the viewer may see, and the endpoints that were told of no others."""
+        viewer.learn({each.dag_id for each in self.attempts}.union(*(each.dag_ids for each in self.endpoints)))
+        attempts = [each for each in self.attempts if viewer.sees(each.dag_id)]
         return Webhooks(
-            tuple(each for each in self.endpoints if viewer.sees(each.dag_id)),
-            tuple(each for each in self.attempts if viewer.sees(each.dag_id)),
+            tuple(each for each in self.endpoints if all(map(viewer.sees, each.dag_ids))), tuple(attempts[:_ATTEMPTS])
         )
 
 
 def control_store() -> ControlStore | None:
-    """The control store, opened once for each address; None where there is none, because reading makes none."""
+    """The control store, opened once for each address; None where there is none yet, because reading makes none."""
     hook = ControlStoreHook()
     if not hook.is_there():
         return None
     url = hook.get_url().render_as_string(hide_password=False)
     if url not in _stores:
+        if not _has_tables(url):
+            return None
         _stores[url] = open_store(url)
     return _stores[url]
+
+
+def _has_tables(url: str) -> bool:
+    """Whether a store was made in this database: opening one makes the tables that it lacks."""
+    try:
+        return inspect(create_engine(url, poolclass=NullPool)).has_table(SETTINGS.name)
+    except (SQLAlchemyError, ImportError):
+        # Opening it says what is wrong.
+        return True
 
 
 def read_webhooks(lake: str) -> Webhooks:
@@ -89,18 +107,22 @@ def read_webhooks(lake: str) -> Webhooks:
     with store.read() as connection:
         now = store.now(connection)
         endpoints = rows.endpoints_of_table(connection, name)
-        counts, events = rows.counts_by_endpoint(connection, name), rows.newest_events(connection, name)
-        attempts = rows.newest_attempts(connection, name, _ATTEMPTS)
-    dags = {each.id: _dag_of(events.get(each.id)) for each in endpoints}
+        counts, dags = rows.counts_by_endpoint(connection, name), rows.dags_by_endpoint(connection, name)
+        attempts = rows.newest_attempts(connection, name, _ATTEMPTS_READ)
     nothing = dict.fromkeys(("pending", "delivered", "dead", "cancelled", "merged"), 0)
     views = [
         EndpointView(
-            lake, each, dags[each.id], _condition(each, now), counts.get(each.id, nothing), _latency(each, attempts)
+            lake=lake,
+            row=each,
+            dag_ids=frozenset(dags.get(each.id, {None})),
+            condition=_condition(each, counts.get(each.id, nothing)["dead"], now),
+            counts=counts.get(each.id, nothing),
+            latency=_latency(each, attempts),
         )
         for each in endpoints
     ]
     # What was given up, and what does not work, comes first.
-    views.sort(key=lambda each: (-each.counts["dead"], each.condition == "closed", str(each.row.key)))
+    views.sort(key=lambda each: (-each.counts["dead"], each.condition == "ok", str(each.row.key)))
     return Webhooks(tuple(views), tuple(AttemptView(_dag_of(each["event"]), each) for each in attempts))
 
 
@@ -114,14 +136,16 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
 
 
-def _condition(row: EndpointRow, now: int) -> str:
+def _condition(row: EndpointRow, dead: int, now: int) -> str:
     if row.disabled_at is not None:
         return "disabled"
     if row.paused_at is not None:
         return "paused"
     if row.is_circuit_open(now):
-        return "open"
-    return "failing" if row.failing else "closed"
+        return "circuit open"
+    if row.failing:
+        return "failing"
+    return "dead letters" if dead else "ok"
 
 
 def _latency(row: EndpointRow, attempts: Sequence[Any]) -> float | None:
@@ -129,8 +153,11 @@ def _latency(row: EndpointRow, attempts: Sequence[Any]) -> float | None:
     return median(times) if times else None
 
 
-def _dag_of(event: str | None) -> str | None:
+def _dag_of(event: str) -> str | None:
+    """None where the event names none, whatever it is."""
     try:
-        return json.loads(event or "{}").get("dag_id") or None
-    except ValueError:
+        found = json.loads(event)
+    except (ValueError, RecursionError):
         return None
+    dag_id = found.get("dag_id") if isinstance(found, dict) else None
+    return dag_id if dag_id and isinstance(dag_id, str) else None

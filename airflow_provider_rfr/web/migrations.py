@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -56,13 +57,19 @@ def read_migrations(lake: str) -> Migrations:
         history = deploys.history(connection, PROJECT, _DEPLOYS)
         steps = deploys.steps_of(connection, history[0].deploy_id) if history else ()
         garbage = tuple(each.physical for each in deploys.queued(connection, PROJECT))
-    hook = BuiltinsHook(lake_conn_id=lake)
-    recorded, live = hook.observe()
     plan, problem = None, None
     try:
-        plan = BuiltinsHook(declared, lake_conn_id=lake).plan()
+        hook = BuiltinsHook(declared, lake_conn_id=lake)
     except RfrError as error:
-        problem = str(error)
+        hook, problem = BuiltinsHook(lake_conn_id=lake), str(error)
+    # Else the hook opens a store of its own.
+    hook.store = store
+    with closing(hook.catalog):
+        recorded, live = hook.observe()
+        try:
+            plan = hook.plan() if problem is None else None
+        except RfrError as error:
+            problem = str(error)
     return Migrations(
         version=recorded.version,
         revision=recorded.revision,

@@ -10,14 +10,23 @@ from typing import Any, Final
 from airflow_provider_rfr.refresh.progress import duration_in_words, rate_in_words, size_in_words
 
 _LONGEST_KEY: Final = 60
-_QUERY: Final = re.compile(r"(https?://[^\s?#\"']+)[?#][^\s\"']*")
-# As errors of this package write it, and then the token as JSON or as Python shows it, perhaps cut.
-_TOKEN: Final = re.compile(
+_LOGIN: Final = re.compile(r"(://)[^\s/?#]*@")
+# Of an address, of a path, and of a bare name where it is a query for sure; to the next space, but without a bracket,
+# a colon and the like in front of it.
+_QUERY: Final = re.compile(
     r"""
-    (\btoken(?:\ is)?\ )
-    (?: "(?:[^"\\]|\\.)*(?:"|$) | '(?:[^'\\]|\\.)*(?:'|$) | [\[{].*?[\]}](?![\]}\w,:]) | [\[{].* | -?\d\S* )
+    ( https?://[^\s?#]{0,2000}[?#](?=\S) | /[^\s/?#]*\?(?=\S) | \?(?=[\w%.\[\]-]+=) )
+    \S*? (?= ["'\])>.,:;]{0,4}(?:\s|\Z) )
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.IGNORECASE,
+)
+# As errors of this package write it, and then the token as JSON or as Python shows it, perhaps cut.
+_TOKEN: Final = re.compile(r"(\btoken(?: is)? )(?=[\"'\[{]|-?\d)")
+_PIECE: Final = re.compile(
+    r"""
+    "(?:[^"\\]|\\.)*(?:"|\\?\Z) | '(?:[^'\\]|\\.)*(?:'|\\?\Z) | (?P<opens>[\[{]) | (?P<closes>[\]}]) | -?\d[^\s\]},]*
+    """,
+    re.VERBOSE | re.DOTALL,
 )
 
 
@@ -49,8 +58,11 @@ def clock(moment: datetime | None) -> str:
 
 
 def at(milliseconds: int | None) -> datetime | None:
-    """A time of the control store."""
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    """A time of the control store; None too for one that no calendar has."""
+    try:
+        return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def short(text: Any) -> str:
@@ -65,8 +77,24 @@ def quoted(text: str) -> str:
 
 
 def without_cursors(text: str) -> str:
-    """An error without page tokens: neither as such, nor in the queries of addresses. They may be valid for days."""
-    return _TOKEN.sub(r"\1***", _QUERY.sub(r"\1?***", text))
+    """An error without page tokens: neither as such, nor in the queries of addresses. They may be valid for days.
+    Logins in addresses are left out too.
+    """
+    kept, place = [], 0
+    while (found := _TOKEN.search(text, place)) is not None:
+        kept += [text[place : found.end()], "***"]
+        place = _end_of_value(text, found.end())
+    return _QUERY.sub(r"\1***", _LOGIN.sub(r"\1***@", "".join([*kept, text[place:]])))
+
+
+def _end_of_value(text: str, start: int) -> int:
+    """Where a value ends, with all that is in it; the text's end for one that is cut."""
+    depth = 0
+    for piece in _PIECE.finditer(text, start):
+        depth += (piece["opens"] is not None) - (piece["closes"] is not None)
+        if depth == 0:
+            return piece.end()
+    return len(text)
 
 
 FILTERS: Final = {each.__name__: each for each in (number, rate, size, duration, ago, clock, at, short, quoted)}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +16,13 @@ from sqlalchemy import insert, update
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import RefreshState
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES
+from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
 from airflow_provider_rfr.store.connections import TaskRef, register_use
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.web.deliveries import control_store
+from airflow_provider_rfr.web.migrations import read_migrations
 from tests.unit.web.conftest import Login
 from tests.unit.web.ledgers import CANARY, begun
 
@@ -75,6 +81,56 @@ def test_attempts_belong_to_the_dag_of_their_own_commit(login: Login, store: Con
     assert "40 ms" in viewer
 
 
+@pytest.mark.parametrize("dags", [("hidden_dag", "shop"), ("shop", "hidden_dag")])
+def test_an_endpoint_that_was_told_of_a_hidden_dag_s_commits_is_not_there_but_the_viewer_s_attempts_are(
+    login: Login, store: ControlStore, dags: tuple[str, str]
+) -> None:
+    for sequence, dag_id in enumerate(dags, 1):
+        deliver(store, "raw.orders", dag_id, sequence, outcome="failed", status=503, detail=f"503 for {dag_id}")
+    dead = update(DELIVERIES).values(state="dead")
+    store.run(lambda connection: connection.execute(dead))
+    reason = update(ENDPOINTS).values(disabled_at=1, disabled_reason="the reason")
+    store.run(lambda connection: connection.execute(reason))
+    owner, viewer = (login(name).get("/rfr/deliveries").text for name in ("owner", "viewer"))
+    assert "the reason" in owner
+    assert 'class="dead"' in owner
+    assert "Endpoints" not in viewer
+    assert "the reason" not in viewer
+    assert "No webhook was due" not in viewer
+    assert "503 for shop" in viewer
+    assert "503 for hidden_dag" not in viewer
+
+
+def test_a_table_that_was_made_again_keeps_hidden_commits_hidden(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders", "shop", sequence=900, outcome="delivered", status=200)
+    deliver(store, "raw.orders", "hidden_dag", outcome="delivered", status=200)
+    assert "Endpoints" not in login("viewer").get("/rfr/deliveries").text
+
+
+def test_many_newer_attempts_of_a_hidden_dag_leave_the_viewer_s_own_attempt(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed", status=503, detail="503 for shop")
+    deliver(store, "raw.closed", "hidden_dag", outcome="failed", status=503)
+    many = [
+        {"delivery_id": "id-1-raw.closed", "number": number, "at": 2**45, "milliseconds": 1, "outcome": "failed"}
+        for number in range(2, 402)
+    ]
+    store.run(lambda connection: connection.execute(insert(ATTEMPTS), many))
+    assert "503 for shop" in login("viewer").get("/rfr/deliveries").text
+    assert login("owner").get("/rfr/deliveries").text.count('data-label="Attempt"') == 200
+
+
+@pytest.mark.parametrize("event", ["[1]", '"x"', "5", "null", "no JSON", '{"dag_id": ["a"]}', '{"dag_id": 5}'])
+def test_a_delivery_whose_event_names_no_dag_hides_no_other(login: Login, store: ControlStore, event: str) -> None:
+    deliver(store, "raw.odd", "shop", outcome="delivered", status=200)
+    odd = update(DELIVERIES).values(event=event)
+    store.run(lambda connection: connection.execute(odd))
+    deliver(store, "raw.open", "shop", outcome="delivered", status=200)
+    answer = login("owner").get("/rfr/deliveries")
+    assert answer.status_code == 200
+    assert "raw.odd" in answer.text
+    assert "raw.open" in answer.text
+
+
 def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_newer_ones(
     login: Login, catalog: Catalog, store: ControlStore
 ) -> None:
@@ -86,6 +142,38 @@ def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_
     text = login("viewer").get("/rfr/refresh", params=address).text
     assert "No webhook was due" not in text
     assert text.count('<td class="name">hook</td>') == 1
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "delivery", "state"),
+    [
+        ({}, {}, "ok"),
+        ({}, {"state": "dead"}, "dead letters"),
+        ({"failing": 2}, {"state": "dead"}, "failing"),
+        ({"failing": 9, "open_until": int(time.time() + 36_000) * 1000}, {}, "circuit open"),
+        ({"failing": 2, "paused_at": 1}, {}, "paused"),
+        ({"paused_at": 1, "disabled_at": 1}, {"state": "dead"}, "disabled"),
+    ],
+)
+def test_an_endpoint_s_state_says_what_is_wrong_with_it(
+    login: Login, store: ControlStore, endpoint: dict[str, Any], delivery: dict[str, Any], state: str
+) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed")
+    for table, values in ((ENDPOINTS, endpoint), (DELIVERIES, delivery)):
+        if values:
+            change = update(table).values(**values)
+            store.run(lambda connection, change=change: connection.execute(change))
+    text = login("owner").get("/rfr/deliveries").text
+    assert f'data-label="State"><span class="state {state}">{state}</span>' in text
+    assert "Circuit breaker" not in text
+
+
+def test_the_hint_to_replay_says_who_sends_what_it_queues(login: Login, store: ControlStore) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed")
+    dead = update(DELIVERIES).values(state="dead")
+    store.run(lambda connection: connection.execute(dead))
+    text = login("owner").get("/rfr/deliveries").text
+    assert "It only queues them: the DAG <code>deliver_webhooks</code> then sends them." in text
 
 
 def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:
@@ -123,8 +211,39 @@ def test_migrations_show_what_a_deploy_would_do_now(login: Login, store: Control
     assert "No deploy yet." in text
 
 
+def test_reading_migrations_again_and_again_leaves_nothing_open(catalog: Catalog, store: ControlStore) -> None:
+    def open_files() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    read_migrations("rfr_lake_default")
+    before = open_files()
+    for _ in range(5):
+        assert read_migrations("rfr_lake_default").plan is not None
+    assert open_files() <= before
+
+
+def test_declarations_that_are_not_there_hide_no_deploys(
+    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RFR_BUILTIN_OBJECTS", "/nowhere")
+    text = login("viewer").get("/rfr/migrations").text
+    assert "/nowhere does not exist" in text
+    assert "No deploy yet." in text
+
+
 def test_reading_makes_no_control_store(login: Login, catalog: Catalog) -> None:
     for page in ("deliveries", "migrations", "connections"):
         assert login("owner").get(f"/rfr/{page}").status_code == 200
     assert "there is no control store yet" in login("owner").get("/rfr/migrations").text
     assert not ControlStoreHook().is_there()
+
+
+def test_reading_makes_no_tables_in_an_empty_database(login: Login, catalog: Catalog) -> None:
+    file = Path(str(ControlStoreHook().get_url().database))
+    file.touch()
+    for page in ("deliveries", "migrations", "connections"):
+        assert login("owner").get(f"/rfr/{page}").status_code == 200
+    assert file.read_bytes() == b""
+    ControlStoreHook().get_store().close()
+    assert control_store() is not None

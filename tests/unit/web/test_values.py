@@ -19,8 +19,8 @@ from airflow_provider_rfr.refresh import details
 from airflow_provider_rfr.refresh.details import read_details
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.status import State, TableStatus, status_of
-from airflow_provider_rfr.web import charts, tasks
-from tests.unit.web.ledgers import begun, read_page
+from airflow_provider_rfr.web import charts, tasks, words
+from tests.unit.web.ledgers import CANARY, begun, read_page
 
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
 
@@ -151,3 +151,38 @@ def test_the_plugin_imports_no_page_until_the_application_is_asked_for() -> None
     names = ("plugin", "get_provider_info", "links")
     assert set(modules.split()) <= {"airflow_provider_rfr", *(f"airflow_provider_rfr.{name}" for name in names)}
     assert addresses.split()[:2] == ["/rfr/", "/rfr/?dag_id={DAG_ID}"]
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (f'page token "{{\\"after\\":\\"{CANARY}\\', "page token ***"),
+        (f"page token '{CANARY}\\", "page token ***"),
+        (f'page token "{CANARY}\\\n{CANARY}" came twice', "page token *** came twice"),
+        (f'token {{"a":"x}} {CANARY}"}} came twice', "token *** came twice"),
+        (f'token {{"a":[1] ,"b":"{CANARY}"}} came twice', "token *** came twice"),
+        (f"token {{'a': [{{'b': '{CANARY} \\''}}]}} came twice", "token *** came twice"),
+        (f'the page token {{"a":"\n{CANARY} came twice', "the page token ***"),
+        ("token -17 is not there, token 18", "token *** is not there, token ***"),
+        (f"GET HTTPS://api.example.com/a?after={CANARY}: 503", "GET HTTPS://api.example.com/a?***: 503"),
+        (f"see https://api.example.com/a#{CANARY}.", "see https://api.example.com/a#***."),
+        (f"see 'https://api.example.com?{CANARY}'", "see 'https://api.example.com?***'"),
+        (f"503 [GET /orders?after={CANARY}]", "503 [GET /orders?***]"),
+        (f"GET /orders?{CANARY} failed", "GET /orders?*** failed"),
+        (f'GET orders?page[after]={{"a":"{CANARY}"}}: 503', "GET orders?***: 503"),
+        (f"GET https://user:{CANARY}@host/a failed", "GET https://***@host/a failed"),
+        (f"HTTPS://user:p@{CANARY}@host:99", "HTTPS://***@host:99"),
+    ],
+)
+def test_an_error_is_shown_without_tokens_queries_and_logins(error: str, shown: str) -> None:
+    assert words.without_cursors(error) == shown
+
+
+@pytest.mark.parametrize("error", ["a token of 3 is and/or? Yes", "what? no: https://a.example/b, see docs/ui.md#this"])
+def test_an_error_without_any_is_shown_as_it_is(error: str) -> None:
+    assert words.without_cursors(error) == error
+
+
+def test_a_time_that_no_calendar_has_is_not_shown() -> None:
+    assert words.at(0) == datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert [words.at(each) for each in (10**17, -(10**17), 10**30, 10**400)] == [None] * 4
