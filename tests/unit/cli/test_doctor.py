@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyrage
 import pytest
 
 from airflow_provider_rfr.cli import doctor
+from airflow_provider_rfr.hooks import common
 from airflow_provider_rfr.hooks import lake as lake_hook
 from airflow_provider_rfr.webhooks.sealing import seal_file
 from tests.unit.cli import calls
@@ -205,6 +207,41 @@ def test_a_catalog_that_accepts_and_says_nothing_is_not_waited_for_for_ever(
     connect(monkeypatch, "lake", conn_type="rfr_lake", host=host.format(listener), password=CANARY, extra=extra)
     (found,) = missing(capsys, healthy)
     assert found["detail"] == "The catalog can't be opened: no answer within 0.3 s"
+
+
+def test_the_warehouse_of_a_catalog_that_says_nothing_is_not_waited_for_too(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], listener: int
+) -> None:
+    monkeypatch.setattr(lake_hook, "_TEST_SECONDS", 0.3)
+    silent = f"http://127.0.0.1:{listener}"
+    extra = {"catalog_type": "rest", "warehouse": "s3://bucket/w", "s3_endpoint": silent, "s3_region": "eu-west-1"}
+    connect(monkeypatch, "lake", conn_type="rfr_lake", host=silent, extra=extra)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "catalog"
+    rfr()
+    assert "- warehouse: lake does not answer, as the check of the catalog says" in capsys.readouterr().out
+
+
+def test_connections_that_say_nothing_are_waited_for_at_the_same_time(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = [f"lake_{number}" for number in range(4)]
+    together = threading.Barrier(len(every))
+
+    def test_connection(hook: lake_hook.LakeHook) -> tuple[bool, str]:
+        together.wait(10)
+        assert common._is_quiet.get(), "a thread warns of secrets that are too short"
+        if hook.lake_conn_id == "lake_1":
+            raise ValueError(CANARY)
+        return False, "no answer"
+
+    monkeypatch.setattr(lake_hook.LakeHook, "test_connection", test_connection)
+    for conn_id in reversed(every):
+        connect(monkeypatch, conn_id, conn_type="rfr_lake", host="sqlite:////c.db", extra={"warehouse": "/w"})
+    found = missing(capsys, healthy)
+    assert [each["check"] for each in found] == [f"connection {conn_id} (rfr_lake)" for conn_id in every]
+    told = ["no answer", "it failed with ValueError", "no answer", "no answer"]
+    assert [each["detail"] for each in found] == told
 
 
 def test_an_object_store_that_says_nothing_is_not_waited_for_for_ever(
