@@ -31,9 +31,9 @@ from airflow_provider_rfr.exceptions import (
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+    from sqlalchemy.engine import URL
 
     from airflow_provider_rfr.hooks.api import ApiHook
-    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.webhooks.config import TriggerBlock
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
@@ -203,14 +203,14 @@ def _why_no_master_listens(master: str) -> str | None:
 
 
 def _catalog(name: str, args: Namespace) -> Iterator[Finding]:
-    from airflow_provider_rfr.hooks.lake import LakeHook
+    from airflow_provider_rfr.hooks.lake import LakeHook, namespaces_in_words
 
     try:
         count = LakeHook(args.lake_conn_id).check_catalog()
     except CatalogError as error:
         args.catalog_is_silent = isinstance(error.__context__, TimeoutError)
         raise
-    yield Finding(name, _OK, f"{args.lake_conn_id} has {count} namespaces")
+    yield Finding(name, _OK, f"{args.lake_conn_id} has {namespaces_in_words(count)}")
 
 
 def _warehouse(name: str, args: Namespace) -> Iterator[Finding]:
@@ -233,12 +233,21 @@ def _warehouse(name: str, args: Namespace) -> Iterator[Finding]:
 
 def _connections(name: str, args: Namespace) -> Iterator[Finding]:
     """Every connection of our types, tried as its test button does; the lake that is named has checks of its own."""
+    from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
+
     from airflow_provider_rfr.hooks.api import ApiHook
     from airflow_provider_rfr.hooks.connection_gateways import connections_of_types
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.refresh.status import in_threads
 
-    found = connections_of_types((ApiHook.conn_type, LakeHook.conn_type))
+    try:
+        found = connections_of_types((ApiHook.conn_type, LakeHook.conn_type))
+    except SQLAlchemyError as error:
+        if isinstance(error, ProgrammingError) or "no such table" in str(error):
+            yield Finding(name, _MISSING, "Airflow's database has no tables", "airflow db migrate makes them")
+        else:
+            yield Finding(name, _MISSING, "Airflow's database does not answer", "see airflow db check")
+        return
     others = sorted((conn_id, kind) for conn_id, kind in found.items() if conn_id != args.lake_conn_id)
     if not others:
         yield Finding(name, _SKIPPED, f"there is no other one of type {ApiHook.conn_type} or {LakeHook.conn_type}")
@@ -265,12 +274,14 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.hooks.common import within
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 
-    hook = ControlStoreHook(args.control_store_conn_id)
+    # Read once: each time, Airflow's database is asked, which may not answer.
+    url = ControlStoreHook(args.control_store_conn_id).get_url()
     # Its query may hold a password as well.
-    shown = hook.get_url().set(query={}).render_as_string(hide_password=True)
-    if hook.is_there():
+    shown = url.set(query={}).render_as_string(hide_password=True)
+    file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+    if file is None or file.is_file():
         try:
-            within(_STORE_SECONDS, lambda: _write_to(hook))
+            within(_STORE_SECONDS, lambda: _write_to(url))
             yield Finding(name, _OK, f"{shown} can be written")
         except (TimeoutError, DBAPIError) as error:
             # The first line: the statement follows. A password is never in it.
@@ -278,14 +289,16 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
             yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
         return
     try:
-        TemporaryFile(dir=Path(hook.get_url().database or "").parent).close()
+        TemporaryFile(dir=file.parent).close()
         yield Finding(name, _OK, f"{shown} is made when it is used first")
     except OSError as error:
         yield Finding(name, _MISSING, f"{shown} can't be made: {error.strerror}", _STORE_REMEDY)
 
 
-def _write_to(hook: ControlStoreHook) -> None:
-    with closing(hook.get_store()) as store:
+def _write_to(url: URL) -> None:
+    from airflow_provider_rfr.store.engine import open_store
+
+    with closing(open_store(url.render_as_string(hide_password=False))) as store:
         store.check_writable()
 
 

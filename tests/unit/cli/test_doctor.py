@@ -11,9 +11,10 @@ from typing import Any
 
 import pyrage
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
-from airflow_provider_rfr.hooks import common
+from airflow_provider_rfr.hooks import common, connection_gateways, control_store
 from airflow_provider_rfr.hooks import lake as lake_hook
 from airflow_provider_rfr.webhooks.sealing import seal_file
 from tests.unit.cli import calls
@@ -94,6 +95,17 @@ def test_a_healthy_machine_is_all_ticks(healthy: Path, tmp_path: Path, capsys: p
     assert [check.lstrip("\N{CHECK MARK}- ") for check in checks] == [*list(doctor._CHECKS)[:-1], "webhook hook"]
     left = [path.name for path in (tmp_path / "warehouse").rglob("*") if path.is_file()]
     assert left == [], "what is written for the check is deleted"
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 namespaces"), (1, "1 namespace"), (2, "2 namespaces")])
+def test_one_namespace_is_told_in_the_singular(
+    count: int, words: str, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lake_hook.LakeHook, "check_catalog", lambda hook: count)
+    assert rfr() == 0
+    assert f" catalog: lake has {words}\n" in capsys.readouterr().out
+    _, message = lake_hook.LakeHook("lake").test_connection()
+    assert message.startswith(f"The catalog has {words}, and ")
 
 
 def test_what_is_not_named_is_skipped_and_nothing_missing(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,6 +356,32 @@ def test_a_control_store_that_accepts_and_says_nothing_is_not_waited_for_for_eve
     connect(monkeypatch, "rfr_control_store", conn_type="postgres", **fields)
     (found,) = missing(capsys, healthy)
     assert found["detail"].endswith("/rfr can't be written: no answer within 0.3 s")
+
+
+def test_a_database_of_airflow_s_that_does_not_answer_is_said_so_and_asked_once_for_the_control_store(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reasons = ["no such table: connection", "timeout expired"]
+
+    def session() -> Any:
+        raise OperationalError(f"SELECT {CANARY}", {}, Exception(reasons.pop()))
+
+    asked: list[str] = []
+
+    def read(conn_id: str) -> Any:
+        asked.append(conn_id)
+        return common.read_connection(conn_id)
+
+    monkeypatch.setattr(control_store, "read_connection", read)
+    monkeypatch.setattr(connection_gateways, "can_be_reached", lambda: True)
+    monkeypatch.setattr(connection_gateways, "session_of_airflow", session)
+    for detail, remedy in (
+        ("Airflow's database does not answer", "see airflow db check"),
+        ("Airflow's database has no tables", "airflow db migrate makes them"),
+    ):
+        (found,) = missing(capsys, healthy)
+        assert found == {"check": "connection", "outcome": "missing", "detail": detail, "remedy": remedy}
+    assert asked == ["rfr_control_store"] * 2
 
 
 def test_a_sealed_file_without_its_key(
