@@ -7,6 +7,7 @@ small object below the warehouse and deletes it, opens the control store, connec
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from argparse import Namespace
@@ -30,6 +31,7 @@ from airflow_provider_rfr.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
     from packaging.requirements import Requirement
     from sqlalchemy.engine import URL
 
@@ -47,6 +49,10 @@ _SHOWN_VERSIONS: Final = (
 )
 _CONNECT_SECONDS: Final = 5.0
 _STORE_SECONDS: Final = 20.0
+_MASTER: Final = re.compile(
+    r"yarn|local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|(spark|k8s)://[^:/]+.*"
+)
+"""What Spark takes for a master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +177,7 @@ def _pyspark(name: str, args: Namespace) -> Iterator[Finding]:
 
 
 def _spark(name: str, args: Namespace) -> Iterator[Finding]:
-    """The connection, ``spark-submit``, and whether a standalone master listens."""
+    """The connection, its master, ``spark-submit``, and whether a standalone master listens."""
     from airflow_provider_rfr.hooks.common import connection_named, extras_of, require_type
     from airflow_provider_rfr.http.redaction import without_credentials
     from airflow_provider_rfr.operators.submit import spark_environment
@@ -180,11 +186,27 @@ def _spark(name: str, args: Namespace) -> Iterator[Finding]:
     connection = connection_named(args.spark_conn_id, "--spark-conn-id", remedy)
     require_type(connection, "spark")
     spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
-    master = without_credentials(connection.host or "yarn") + (f":{connection.port}" if connection.port else "")
+    master = _master_of(connection)
+    if not _MASTER.fullmatch(master):
+        remedy = (
+            "let its host be yarn, local[*], spark://host or k8s://https://host, e.g. airflow connections add"
+            f" {args.spark_conn_id} --conn-type spark --conn-host 'spark://host' --conn-port 7077"
+        )
+        said = f"{args.spark_conn_id} leads to {without_credentials(master)!r}, which Spark does not know as a master"
+        yield Finding(name, _MISSING, said, remedy)
+        return
+    master = without_credentials(master)
     if master.startswith("spark://") and (problem := _why_no_master_listens(master)) is not None:
         yield Finding(name, _MISSING, f"nothing listens at {master}: {problem}", "start the master, or correct it")
         return
     yield Finding(name, _OK, f"{args.spark_conn_id} leads to {master}")
+
+
+def _master_of(connection: Connection) -> str:
+    """The master, as the hook of Spark's provider makes it: a host and a port alone are those of a standalone one."""
+    host = connection.host or ""
+    scheme = "" if host and ("://" in host or not connection.port) else "spark://"
+    return f"{scheme}{host}" + (f":{connection.port}" if connection.port else "")
 
 
 def _why_no_master_listens(master: str) -> str | None:
@@ -193,7 +215,9 @@ def _why_no_master_listens(master: str) -> str | None:
     for each in master.removeprefix("spark://").split(","):
         try:
             address = urlsplit(f"spark://{each}")
-            socket.create_connection((address.hostname or "", address.port or 7077), _CONNECT_SECONDS).close()
+            if not address.hostname or not address.port:
+                raise ValueError("Spark assumes no port")
+            socket.create_connection((address.hostname, address.port), _CONNECT_SECONDS).close()
             return None
         except ValueError:
             problem = f"{each!r} is not a host and a port"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyrage
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
@@ -145,6 +146,47 @@ def test_spark_without_its_program_its_connection_or_its_master(
     connect(monkeypatch, "spark_default", conn_type="spark", host="local", extra=f"{{no {CANARY}")
     (found,) = missing(capsys, healthy)
     assert found["detail"] == "spark_default.extra: is not a JSON object"
+
+
+@pytest.mark.parametrize(
+    ("host", "master"),
+    [
+        *(("127.0.0.1", "127.0.0.1"), ("locl[2]", "locl[2]"), ("local[x]", "local[x]"), ("local[2", "local[2")),
+        *((None, "spark://"), ("yarn-cluster", "yarn-cluster"), ("http://me:" + CANARY + "@h", "http://me:***@h")),
+    ],
+)
+def test_a_master_that_spark_refuses_is_a_miss(
+    host: str | None, master: str, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, "spark_default", conn_type="spark", host=host)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "Spark"
+    assert found["detail"] == f"spark_default leads to {master!r}, which Spark does not know as a master"
+    example = "airflow connections add spark_default --conn-type spark --conn-host 'spark://host' --conn-port 7077"
+    assert found["remedy"].endswith(example)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["yarn", "local", "local[4]", "local[*]", "local[*, 3]", "local-cluster[2,1,1024]", "k8s://https://h:6443"],
+)
+def test_a_master_that_spark_takes_is_a_tick(
+    host: str, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, "spark_default", conn_type="spark", host=host)
+    assert rfr() == 0
+    assert f" Spark: spark_default leads to {host}\n" in capsys.readouterr().out
+
+
+def test_a_master_written_as_airflow_s_uri_is_the_one_that_the_provider_makes_of_it(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int, listener: int
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", f"spark://127.0.0.1:{listener}")
+    assert SparkSubmitHook(conn_id="spark_default")._connection["master"] == f"spark://127.0.0.1:{listener}"
+    assert missing(capsys, healthy) == []
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", f"spark://127.0.0.1:{closed_port}")
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == f"nothing listens at spark://127.0.0.1:{closed_port}: Connection refused"
 
 
 def test_a_package_of_another_version(
@@ -300,6 +342,7 @@ def test_one_of_several_masters_is_enough(
         (f"spark://127.0.0.1:{closed_port},127.0.0.1:{closed_port}", "Connection refused"),
         (f"spark://[::1]:{closed_port}", "Connection refused"),
         ("spark://127.0.0.1:70x7", "'127.0.0.1:70x7' is not a host and a port"),
+        ("spark://127.0.0.1", "'127.0.0.1' is not a host and a port"),
         ("spark://[::1:7077", "'[::1:7077' is not a host and a port"),
     ):
         connect(monkeypatch, "spark_default", conn_type="spark", host=masters, password=CANARY)
