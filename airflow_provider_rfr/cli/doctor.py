@@ -331,17 +331,36 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
     from airflow_provider_rfr.hooks.webhooks import check_triggers
 
     path = args.triggers or os.environ.get("RFR_TRIGGERS_FILE")
+    if not path:
+        return None
+    file = Path(path).expanduser()
+    if not file.is_file():
+        field = "--triggers" if args.triggers else "RFR_TRIGGERS_FILE"
+        problem = "this is a folder, not a file" if file.is_dir() else "there is no such file"
+        raise ConfigurationError(field, f"{path}: {problem}", f"correct {field}")
     try:
-        return check_triggers(path) if path else None
+        return check_triggers(path)
     except TriggerConfigError as error:
         remedy = f"see airflow rfr triggers validate {path}"
         raise ConfigurationError.of(replace(each, remedy=each.remedy or remedy) for each in error.problems) from None
 
 
+def _triggers_file(name: str, args: Namespace) -> Iterator[Finding]:
+    block = _triggers(args)
+    if block is None:
+        yield Finding(name, _SKIPPED, _NO_TRIGGERS)
+    else:
+        yield Finding(name, _OK, f"nothing wrong, triggers: {len(block.endpoints)}")
+
+
 def _sealed_keys(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
-    block = _triggers(args)
+    try:
+        block = _triggers(args)
+    except RfrError:
+        yield Finding(name, _SKIPPED, "the triggers file can't be read, as its check says")
+        return
     if block is None:
         yield Finding(name, _SKIPPED, _NO_TRIGGERS)
     elif not block.is_sealed:
@@ -358,7 +377,7 @@ def _webhook_hosts(name: str, args: Namespace) -> Iterator[Finding]:
         block = _triggers(args)
         endpoints = block.opened(open_sealed).endpoints if block is not None else ()
     except RfrError:
-        yield Finding(name, _SKIPPED, "the triggers file can't be read, as the check of its keys says")
+        yield Finding(name, _SKIPPED, "the triggers file can't be read or opened, as the checks above say")
         return
     if block is None:
         yield Finding(name, _SKIPPED, _NO_TRIGGERS)
@@ -403,6 +422,7 @@ _CHECKS: Final[Mapping[str, tuple[_Check, str]]] = {
     "warehouse": (_warehouse, _WAREHOUSE_REMEDY),
     "connection": (_connections, "airflow db check says whether Airflow's database can be used"),
     "control store": (_control_store, _STORE_REMEDY),
+    "triggers file": (_triggers_file, "airflow rfr triggers validate FILE says what is wrong"),
     "sealed keys": (_sealed_keys, "set SOPS_AGE_KEY_FILE to the file with the key"),
     "webhook": (_webhook_hosts, "airflow rfr triggers validate FILE says what is wrong"),
 }

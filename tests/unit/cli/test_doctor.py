@@ -316,6 +316,7 @@ def test_a_machine_without_java(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (found,) = missing(capsys, healthy)
     assert found["detail"] == f"no Java was found in JAVA_HOME, {tmp_path}"
+    assert found["remedy"].startswith("correct JAVA_HOME or unset it")
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (found,) = missing(capsys, healthy)
@@ -427,6 +428,29 @@ def test_a_database_of_airflow_s_that_does_not_answer_is_said_so_and_asked_once_
     assert asked == ["rfr_control_store"] * 2
 
 
+def test_a_triggers_file_that_is_no_file_is_told_with_what_named_it(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = missing(capsys, tmp_path / "gone.yaml")
+    assert (found["check"], found["remedy"]) == ("triggers file", "correct --triggers")
+    assert found["detail"] == f"--triggers: {tmp_path}/gone.yaml: there is no such file"
+    monkeypatch.setenv("RFR_TRIGGERS_FILE", str(tmp_path))
+    assert rfr() == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if " triggers file: " in line)
+    assert lines[at].endswith(f" RFR_TRIGGERS_FILE: {tmp_path}: this is a folder, not a file")
+    assert lines[at + 1] == "   correct RFR_TRIGGERS_FILE"
+    assert lines[at + 2] == "- sealed keys: the triggers file can't be read, as its check says"
+
+
+def test_a_triggers_file_with_a_mistake_leads_to_the_command_that_shows_it(
+    healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    healthy.write_text('{"triggers": {"name": "shop"}}')
+    (found,) = missing(capsys, healthy)
+    assert (found["check"], found["remedy"]) == ("triggers file", f"see airflow rfr triggers validate {healthy}")
+
+
 def test_a_sealed_file_without_its_key(
     healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -451,9 +475,6 @@ def test_a_webhook_s_host_that_is_closed_or_refused(
     (found,) = missing(capsys, triggers(tmp_path, closed_port))
     assert found["detail"] == "127.0.0.1 is a loopback address"
     assert "webhook_allowed_hosts" in found["remedy"]
-    (found,) = missing(capsys, tmp_path / "gone.yaml")
-    assert found["detail"] == f"triggers: {tmp_path}/gone.yaml: there is no such file"
-    assert found["remedy"] == f"see airflow rfr triggers validate {tmp_path}/gone.yaml"
     block = {"name": "shop", "config": {"hook": {"url": f"https://nowhere.invalid/{CANARY}", "payload": {"a": 1}}}}
     healthy.write_text(json.dumps({"triggers": block}))
     (found,) = missing(capsys, healthy)
