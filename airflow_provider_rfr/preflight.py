@@ -46,8 +46,11 @@ def check_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).is_file():
-        where = f"in JAVA_HOME, {home}" if home else "on the path"
-        raise PreflightError(f"no Java was found {where}; install Java 17 or 21, or set JAVA_HOME to one")
+        if home:
+            raise PreflightError(
+                f"no Java was found in JAVA_HOME, {home}; correct JAVA_HOME or unset it, or install Java 17 or 21"
+            )
+        raise PreflightError("no Java was found on the path; install Java 17 or 21, or set JAVA_HOME to one")
     try:
         shown = subprocess.run(
             [java, "-version"], env=child_environment(), capture_output=True, text=True, timeout=30, check=False

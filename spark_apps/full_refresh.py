@@ -1,7 +1,8 @@
 """Refresh tables from an API, resumably: ``spark-submit full_refresh.py --config FILE``, or plain ``python``.
 
 FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake``, ``options`` (docs/resumable_full_refresh.md).
-Draws a bar on a terminal, prints a line for each round elsewhere, and as the last line one JSON object of figures.
+Draws a bar on a terminal, prints a line for each round elsewhere, and as the last line one JSON object of figures,
+after a sentence on standard error where it failed on a terminal.
 Exit codes: 0 published, 1 failed (a retry continues), 2 the configuration is wrong or Java is missing, 3 a newer
 attempt took over.
 """
@@ -13,7 +14,6 @@ import time
 BEGAN = time.monotonic()
 
 import argparse  # noqa: E402
-import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -31,6 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Refresh tables from an API; the next run resumes one that died.")
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the refresh")
     arguments = parser.parse_args()
+    from airflow_provider_rfr.refresh.application import failed
     from airflow_provider_rfr.refresh.application import main as run
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -41,8 +42,7 @@ def main() -> int:
         try:
             check_machine()
         except PreflightError as error:
-            print(json.dumps({"error": {"type": "PreflightError", "message": str(error)}}), flush=True)
-            return 2
+            return failed(error)
     return run(arguments.config, began=BEGAN)
 
 

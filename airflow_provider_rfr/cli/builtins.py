@@ -194,12 +194,14 @@ def graph(args: Namespace) -> None:
 
     spec = _hook(args).spec
     known = set(spec.by_key())
-    print("digraph builtins {\n  rankdir=LR;")
+    lines = ["digraph builtins {", "  rankdir=LR;"]
     for obj in spec.objects:
-        print(f"  {json.dumps(obj.name)} [shape={'box' if obj.query is None else 'ellipse'}];")
+        lines.append(f"  {json.dumps(obj.name)} [shape={'box' if obj.query is None else 'ellipse'}];")
         for read in sorted({each.name for each in object_reads(obj, known=known)}):
-            print(f"  {json.dumps(read)} -> {json.dumps(obj.name)};")
-    print("}")
+            lines.append(f"  {json.dumps(read)} -> {json.dumps(obj.name)};")
+    text = "\n".join([*lines, "}"])
+    if not print_data({"text": text}, args):
+        print(text)
 
 
 _OF_STEPS: Final = ("seq", "name", "action", "attempts", "error", "state", "evidence")

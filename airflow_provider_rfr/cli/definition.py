@@ -80,15 +80,15 @@ _TRIGGERS = (
     _command(
         "render",
         "Print what a template gives",
-        *(_ARG_TEMPLATE, _ARG_VARIABLES, _ARG_JSON_MODE),
+        *(_ARG_TEMPLATE, _ARG_VARIABLES, _ARG_JSON_MODE, ARG_OUTPUT),
         example="--template body.hbs --variables variables.json",
     ),
     _command("validate", "Check a triggers block as a deploy does", _ARG_PATH, ARG_OUTPUT, example="triggers.yaml"),
-    _command("schema", "Print the JSON schema of a triggers block"),
+    _command("schema", "Print the JSON schema of a triggers block", ARG_OUTPUT),
     _command(
         "seal",
         "Print the file with its secrets sealed (SOPS, age)",
-        *(_ARG_PATH, _ARG_RECIPIENT, _ARG_RESEAL),
+        *(_ARG_PATH, _ARG_RECIPIENT, _ARG_RESEAL, ARG_OUTPUT),
         example="--recipient age1kx0e5... triggers.yaml",
     ),
     _command(
@@ -183,7 +183,7 @@ _BUILTINS = (
         example="ops.export resend",
     ),
     _builtins("gc", "Delete retired tables that are no longer needed", ARG_OUTPUT),
-    _builtins("graph", "What reads what, for Graphviz", example="| dot -Tsvg > graph.svg"),
+    _builtins("graph", "What reads what, for Graphviz", ARG_OUTPUT, example="| dot -Tsvg > graph.svg"),
 )
 
 

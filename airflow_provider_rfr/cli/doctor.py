@@ -7,11 +7,13 @@ small object below the warehouse and deletes it, opens the control store, connec
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -29,9 +31,12 @@ from airflow_provider_rfr.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
     from packaging.requirements import Requirement
+    from sqlalchemy.engine import URL
 
-    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+    from airflow_provider_rfr.hooks.api import ApiHook
+    from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.webhooks.config import TriggerBlock
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
@@ -44,6 +49,10 @@ _SHOWN_VERSIONS: Final = (
 )
 _CONNECT_SECONDS: Final = 5.0
 _STORE_SECONDS: Final = 20.0
+_MASTER: Final = re.compile(
+    r"yarn|local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|(spark|k8s)://[^:/]+.*"
+)
+"""What Spark takes for a master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,7 @@ def _pyspark(name: str, args: Namespace) -> Iterator[Finding]:
 
 
 def _spark(name: str, args: Namespace) -> Iterator[Finding]:
-    """The connection, ``spark-submit``, and whether a standalone master listens."""
+    """The connection, its master, ``spark-submit``, and whether a standalone master listens."""
     from airflow_provider_rfr.hooks.common import connection_named, extras_of, require_type
     from airflow_provider_rfr.http.redaction import without_credentials
     from airflow_provider_rfr.operators.submit import spark_environment
@@ -177,11 +186,27 @@ def _spark(name: str, args: Namespace) -> Iterator[Finding]:
     connection = connection_named(args.spark_conn_id, "--spark-conn-id", remedy)
     require_type(connection, "spark")
     spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
-    master = without_credentials(connection.host or "yarn") + (f":{connection.port}" if connection.port else "")
+    master = _master_of(connection)
+    if not _MASTER.fullmatch(master):
+        remedy = (
+            "let its host be yarn, local[*], spark://host or k8s://https://host, e.g. airflow connections add"
+            f" {args.spark_conn_id} --conn-type spark --conn-host 'spark://host' --conn-port 7077"
+        )
+        said = f"{args.spark_conn_id} leads to {without_credentials(master)!r}, which Spark does not know as a master"
+        yield Finding(name, _MISSING, said, remedy)
+        return
+    master = without_credentials(master)
     if master.startswith("spark://") and (problem := _why_no_master_listens(master)) is not None:
         yield Finding(name, _MISSING, f"nothing listens at {master}: {problem}", "start the master, or correct it")
         return
     yield Finding(name, _OK, f"{args.spark_conn_id} leads to {master}")
+
+
+def _master_of(connection: Connection) -> str:
+    """The master, as the hook of Spark's provider makes it: a host and a port alone are those of a standalone one."""
+    host = connection.host or ""
+    scheme = "" if host and ("://" in host or not connection.port) else "spark://"
+    return f"{scheme}{host}" + (f":{connection.port}" if connection.port else "")
 
 
 def _why_no_master_listens(master: str) -> str | None:
@@ -190,7 +215,9 @@ def _why_no_master_listens(master: str) -> str | None:
     for each in master.removeprefix("spark://").split(","):
         try:
             address = urlsplit(f"spark://{each}")
-            socket.create_connection((address.hostname or "", address.port or 7077), _CONNECT_SECONDS).close()
+            if not address.hostname or not address.port:
+                raise ValueError("Spark assumes no port")
+            socket.create_connection((address.hostname, address.port), _CONNECT_SECONDS).close()
             return None
         except ValueError:
             problem = f"{each!r} is not a host and a port"
@@ -200,15 +227,22 @@ def _why_no_master_listens(master: str) -> str | None:
 
 
 def _catalog(name: str, args: Namespace) -> Iterator[Finding]:
-    from airflow_provider_rfr.hooks.lake import LakeHook
+    from airflow_provider_rfr.hooks.lake import LakeHook, namespaces_in_words
 
-    count = LakeHook(args.lake_conn_id).check_catalog()
-    yield Finding(name, _OK, f"{args.lake_conn_id} has {count} namespaces")
+    try:
+        count = LakeHook(args.lake_conn_id).check_catalog()
+    except CatalogError as error:
+        args.catalog_is_silent = isinstance(error.__context__, TimeoutError)
+        raise
+    yield Finding(name, _OK, f"{args.lake_conn_id} has {namespaces_in_words(count)}")
 
 
 def _warehouse(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.hooks.lake import LakeHook
 
+    if getattr(args, "catalog_is_silent", False):
+        yield Finding(name, _SKIPPED, f"{args.lake_conn_id} does not answer, as the check of the catalog says")
+        return
     hook = LakeHook(args.lake_conn_id)
     try:
         hook.get_lake_document()
@@ -223,20 +257,39 @@ def _warehouse(name: str, args: Namespace) -> Iterator[Finding]:
 
 def _connections(name: str, args: Namespace) -> Iterator[Finding]:
     """Every connection of our types, tried as its test button does; the lake that is named has checks of its own."""
+    from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
+
     from airflow_provider_rfr.hooks.api import ApiHook
     from airflow_provider_rfr.hooks.connection_gateways import connections_of_types
     from airflow_provider_rfr.hooks.lake import LakeHook
+    from airflow_provider_rfr.refresh.status import in_threads
 
-    found = connections_of_types((ApiHook.conn_type, LakeHook.conn_type))
-    others = {conn_id: kind for conn_id, kind in found.items() if conn_id != args.lake_conn_id}
+    try:
+        found = connections_of_types((ApiHook.conn_type, LakeHook.conn_type))
+    except SQLAlchemyError as error:
+        if isinstance(error, ProgrammingError) or "no such table" in str(error):
+            yield Finding(name, _MISSING, "Airflow's database has no tables", "airflow db migrate makes them")
+        else:
+            yield Finding(name, _MISSING, "Airflow's database does not answer", "see airflow db check")
+        return
+    others = sorted((conn_id, kind) for conn_id, kind in found.items() if conn_id != args.lake_conn_id)
     if not others:
         yield Finding(name, _SKIPPED, f"there is no other one of type {ApiHook.conn_type} or {LakeHook.conn_type}")
-    for conn_id, kind in sorted(others.items()):
-        hook = ApiHook(conn_id) if kind == ApiHook.conn_type else LakeHook(conn_id)
-        works, message = hook.test_connection()
+    hooks = [ApiHook(conn_id) if kind == ApiHook.conn_type else LakeHook(conn_id) for conn_id, kind in others]
+    # A thread begins with an empty context, in which Airflow's warnings of short secrets are not quiet.
+    tried = in_threads(lambda given: given[0].run(_tried, given[1]), [(copy_context(), hook) for hook in hooks])
+    for (conn_id, kind), (works, message) in zip(others, tried, strict=True):
         problem, _, own = message.partition("; ")
         remedy = own or f"correct it: airflow rfr connection alter 'ALTER CONNECTION {conn_id} SET (...)'"
         yield Finding(f"{name} {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
+
+
+def _tried(hook: ApiHook | LakeHook) -> tuple[bool, str]:
+    """Whether the connection works, and what is said of it; one that can't be tried hinders no other."""
+    try:
+        return hook.test_connection()
+    except Exception as error:  # noqa: BLE001 - as in _findings
+        return False, f"it failed with {type(error).__name__}"
 
 
 def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
@@ -245,12 +298,14 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.hooks.common import within
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 
-    hook = ControlStoreHook(args.control_store_conn_id)
+    # Read once: each time, Airflow's database is asked, which may not answer.
+    url = ControlStoreHook(args.control_store_conn_id).get_url()
     # Its query may hold a password as well.
-    shown = hook.get_url().set(query={}).render_as_string(hide_password=True)
-    if hook.is_there():
+    shown = url.set(query={}).render_as_string(hide_password=True)
+    file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+    if file is None or file.is_file():
         try:
-            within(_STORE_SECONDS, lambda: _write_to(hook))
+            within(_STORE_SECONDS, lambda: _write_to(url))
             yield Finding(name, _OK, f"{shown} can be written")
         except (TimeoutError, DBAPIError) as error:
             # The first line: the statement follows. A password is never in it.
@@ -258,14 +313,16 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
             yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
         return
     try:
-        TemporaryFile(dir=Path(hook.get_url().database or "").parent).close()
+        TemporaryFile(dir=file.parent).close()
         yield Finding(name, _OK, f"{shown} is made when it is used first")
     except OSError as error:
         yield Finding(name, _MISSING, f"{shown} can't be made: {error.strerror}", _STORE_REMEDY)
 
 
-def _write_to(hook: ControlStoreHook) -> None:
-    with closing(hook.get_store()) as store:
+def _write_to(url: URL) -> None:
+    from airflow_provider_rfr.store.engine import open_store
+
+    with closing(open_store(url.render_as_string(hide_password=False))) as store:
         store.check_writable()
 
 
@@ -274,17 +331,36 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
     from airflow_provider_rfr.hooks.webhooks import check_triggers
 
     path = args.triggers or os.environ.get("RFR_TRIGGERS_FILE")
+    if not path:
+        return None
+    file = Path(path).expanduser()
+    if not file.is_file():
+        field = "--triggers" if args.triggers else "RFR_TRIGGERS_FILE"
+        problem = "this is a folder, not a file" if file.is_dir() else "there is no such file"
+        raise ConfigurationError(field, f"{path}: {problem}", f"correct {field}")
     try:
-        return check_triggers(path) if path else None
+        return check_triggers(path)
     except TriggerConfigError as error:
         remedy = f"see airflow rfr triggers validate {path}"
         raise ConfigurationError.of(replace(each, remedy=each.remedy or remedy) for each in error.problems) from None
 
 
+def _triggers_file(name: str, args: Namespace) -> Iterator[Finding]:
+    block = _triggers(args)
+    if block is None:
+        yield Finding(name, _SKIPPED, _NO_TRIGGERS)
+    else:
+        yield Finding(name, _OK, f"nothing wrong, triggers: {len(block.endpoints)}")
+
+
 def _sealed_keys(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
-    block = _triggers(args)
+    try:
+        block = _triggers(args)
+    except RfrError:
+        yield Finding(name, _SKIPPED, "the triggers file can't be read, as its check says")
+        return
     if block is None:
         yield Finding(name, _SKIPPED, _NO_TRIGGERS)
     elif not block.is_sealed:
@@ -301,7 +377,7 @@ def _webhook_hosts(name: str, args: Namespace) -> Iterator[Finding]:
         block = _triggers(args)
         endpoints = block.opened(open_sealed).endpoints if block is not None else ()
     except RfrError:
-        yield Finding(name, _SKIPPED, "the triggers file can't be read, as the check of its keys says")
+        yield Finding(name, _SKIPPED, "the triggers file can't be read or opened, as the checks above say")
         return
     if block is None:
         yield Finding(name, _SKIPPED, _NO_TRIGGERS)
@@ -346,6 +422,7 @@ _CHECKS: Final[Mapping[str, tuple[_Check, str]]] = {
     "warehouse": (_warehouse, _WAREHOUSE_REMEDY),
     "connection": (_connections, "airflow db check says whether Airflow's database can be used"),
     "control store": (_control_store, _STORE_REMEDY),
+    "triggers file": (_triggers_file, "airflow rfr triggers validate FILE says what is wrong"),
     "sealed keys": (_sealed_keys, "set SOPS_AGE_KEY_FILE to the file with the key"),
     "webhook": (_webhook_hosts, "airflow rfr triggers validate FILE says what is wrong"),
 }

@@ -35,9 +35,11 @@ def render(args: Namespace) -> None:
         raise ConfigurationError("--variables", "is not a JSON object", 'write e.g. {"run_id": "1"}')
     template = _text(args.template, "--template")
     try:
-        sys.stdout.write(compile_template(template, json_mode=args.json_mode).render(variables))
+        text = compile_template(template, json_mode=args.json_mode).render(variables)
     except TemplateError as error:
         raise ConfigurationError(str(args.template), str(error)) from None
+    if not print_data({"text": text}, args):
+        sys.stdout.write(text)
 
 
 @command
@@ -51,9 +53,12 @@ def validate(args: Namespace) -> None:
 
 @command
 def schema(args: Namespace) -> None:
+    """Print the schema; it is JSON already, which ``--json`` leaves as it is."""
     from airflow_provider_rfr.webhooks.trigger_schema import schema_text
 
-    print(schema_text().rstrip())
+    text = schema_text().rstrip()
+    if args.output != "yaml" or not print_data(json.loads(text), args):
+        print(text)
 
 
 @command
@@ -65,7 +70,8 @@ def seal(args: Namespace) -> None:
         text = sealing.reseal_file(args.path, recipients=args.recipient)
     else:
         text = sealing.seal_file(args.path, args.recipient)
-    sys.stdout.write(text)
+    if not print_data({"text": text}, args):
+        sys.stdout.write(text)
 
 
 @command

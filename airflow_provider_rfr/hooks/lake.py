@@ -108,7 +108,9 @@ class LakeHook(BaseHook):
             count, written = self.check_catalog(), self.check_warehouse()
         except (CatalogError, ConfigurationError) as error:
             return False, str(error)
-        return True, f"The catalog has {count} namespaces" + (", and the warehouse can be written" if written else "")
+        return True, f"The catalog has {namespaces_in_words(count)}" + (
+            ", and the warehouse can be written" if written else ""
+        )
 
     def check_catalog(self) -> int:
         """List the catalog's namespaces; returns how many there are.
@@ -143,6 +145,10 @@ class LakeHook(BaseHook):
             # What follows of an object store is curl's, and says the same again.
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition("; Details: ")[0][:500]
             raise CatalogError(f"{problem}: {redact(reason, filter(None, secrets))}") from None
+
+
+def namespaces_in_words(count: int) -> str:
+    return "1 namespace" if count == 1 else f"{count} namespaces"
 
 
 def lake_document(connection: Connection) -> LakeDocument:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from airflow_provider_rfr.exceptions import (
     RefreshStoppedError,
     RfrError,
 )
-from airflow_provider_rfr.refresh.bar import Bar, can_draw, drawn_bar
+from airflow_provider_rfr.refresh.bar import Bar, can_draw, drawn_bar, printable
 from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
@@ -62,7 +63,10 @@ class Application:
         """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
         with drawn_bar() if can_draw() else nullcontext() as self._bar:
             errors = self._refresh_all()
-        print(json.dumps(self._summary(errors)), flush=True)
+        summary = self._summary(errors)
+        for each in summary.get("errors", ()):
+            _tell(f"{each['stream']} failed: {each['message'].removeprefix(each['stream'] + ': ')}")
+        print(json.dumps(summary), flush=True)
         if not errors and self._cluster.is_local:
             write_in_background()
         self._cluster.stop()
@@ -181,6 +185,19 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
+def _tell(sentence: str) -> None:
+    """Of what failed, for a person: the last line is JSON, which a terminal does not show well."""
+    if sys.stdout.isatty():
+        print("\n".join(map(printable, sentence.splitlines())), file=sys.stderr, flush=True)
+
+
+def failed(error: RfrError) -> int:
+    """Tell what is missing before anything runs, at last as the JSON object of the last line; returns the exit code."""
+    _tell(str(error))
+    print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}), flush=True)
+    return EXIT_CONFIGURATION
+
+
 def main(path: str, *, began: float) -> int:
     """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code."""
     # The handler of last resort writes to what standard error is then: the bar puts itself in its place.
@@ -193,8 +210,7 @@ def main(path: str, *, began: float) -> int:
     try:
         config = read_config(path)
     except RfrError as error:
-        print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}), flush=True)
-        return EXIT_CONFIGURATION
+        return failed(error)
     application = Application(config, began=began)
     stop_on_signals(application.stop)
     if (supervisor := config.run.supervisor) is not None:

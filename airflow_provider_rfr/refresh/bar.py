@@ -43,7 +43,7 @@ class Bar:
             if progress.seconds_left is not None and found.state.value == "reading":
                 parts.append(f"{duration_in_words(progress.seconds_left)} left")
         total = None if percent is None else 100
-        said, table = ", ".join(parts), _printable(found.table)
+        said, table = ", ".join(parts), printable(found.table)
         self._bars.update(self._task, description=table, total=total, completed=percent or 0, said=said)
 
 
@@ -64,5 +64,5 @@ def drawn_bar() -> Iterator[Bar]:
         yield Bar(bars)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)

@@ -146,7 +146,7 @@ def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None 
     named = [(table, part) for table in tables for part in (None, *LedgerTable.parts(catalog, table))]
     moment = now or datetime.now(timezone.utc)
     wanted = list(named or (() if tables else ledgers_in(catalog)))
-    every = _in_threads(lambda each: _status(catalog, each[0], each[1], moment), wanted)
+    every = in_threads(lambda each: _status(catalog, each[0], each[1], moment), wanted)
     order = list(State)
     return sorted(
         (each for each in every if each is not None),
@@ -154,7 +154,7 @@ def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None 
     )
 
 
-def _in_threads(read: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
+def in_threads(read: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
     """The results in their order. Python waits at its end for the threads of a pool, and a catalog may never answer."""
     results: list[Future[_Found]] = [Future() for _ in given]
     left = iter(list(zip(given, results, strict=True)))

@@ -108,7 +108,9 @@ def test_a_java_home_without_java_is_named_and_the_path_is_not_asked(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     monkeypatch.setenv("PATH", str(java(tmp_path / "other", 'version "17.0.1"') / "bin"), prepend=":")
-    with pytest.raises(PreflightError, match=f"no Java was found in JAVA_HOME, {tmp_path}/gone; install Java 17 or 21"):
+    with pytest.raises(
+        PreflightError, match=f"no Java was found in JAVA_HOME, {tmp_path}/gone; correct JAVA_HOME or unset it"
+    ):
         check_java()
 
 
@@ -162,4 +164,5 @@ def test_a_refresh_by_plain_python_says_what_an_operator_says_where_java_is_miss
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     said = json.loads(done.stdout.splitlines()[-1])["error"]["message"]
-    assert said == f"no Java was found in JAVA_HOME, {tmp_path}/gone; install Java 17 or 21, or set JAVA_HOME to one"
+    remedy = "correct JAVA_HOME or unset it, or install Java 17 or 21"
+    assert said == f"no Java was found in JAVA_HOME, {tmp_path}/gone; {remedy}"

@@ -199,7 +199,10 @@ def test_a_dead_deploy_s_lease_is_taken_by_its_token_and_by_no_other(
 def test_the_graph_and_the_garbage(lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (objects / "views.yaml").write_text("kind: view\nname: ops.v\nquery: SELECT id FROM ops.runs\n")
     assert rfr(objects, "graph") == 0
-    assert '"ops.runs" -> "ops.v";' in capsys.readouterr().out
+    graph = capsys.readouterr().out
+    assert '"ops.runs" -> "ops.v";' in graph
+    assert rfr(objects, "graph", "--json") == 0
+    assert told(capsys) == {"text": graph.removesuffix("\n")}
     assert rfr(objects, "gc", "-o", "json") == 0
     assert told(capsys) == {"deleted": [], "kept": {}, "failed": {}}
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyrage
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
+from airflow_provider_rfr.hooks import common, connection_gateways, control_store
 from airflow_provider_rfr.hooks import lake as lake_hook
 from airflow_provider_rfr.webhooks.sealing import seal_file
 from tests.unit.cli import calls
@@ -94,6 +98,17 @@ def test_a_healthy_machine_is_all_ticks(healthy: Path, tmp_path: Path, capsys: p
     assert left == [], "what is written for the check is deleted"
 
 
+@pytest.mark.parametrize(("count", "words"), [(0, "0 namespaces"), (1, "1 namespace"), (2, "2 namespaces")])
+def test_one_namespace_is_told_in_the_singular(
+    count: int, words: str, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lake_hook.LakeHook, "check_catalog", lambda hook: count)
+    assert rfr() == 0
+    assert f" catalog: lake has {words}\n" in capsys.readouterr().out
+    _, message = lake_hook.LakeHook("lake").test_connection()
+    assert message.startswith(f"The catalog has {words}, and ")
+
+
 def test_what_is_not_named_is_skipped_and_nothing_missing(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rfr() == 0
     out = capsys.readouterr().out
@@ -131,6 +146,47 @@ def test_spark_without_its_program_its_connection_or_its_master(
     connect(monkeypatch, "spark_default", conn_type="spark", host="local", extra=f"{{no {CANARY}")
     (found,) = missing(capsys, healthy)
     assert found["detail"] == "spark_default.extra: is not a JSON object"
+
+
+@pytest.mark.parametrize(
+    ("host", "master"),
+    [
+        *(("127.0.0.1", "127.0.0.1"), ("locl[2]", "locl[2]"), ("local[x]", "local[x]"), ("local[2", "local[2")),
+        *((None, "spark://"), ("yarn-cluster", "yarn-cluster"), ("http://me:" + CANARY + "@h", "http://me:***@h")),
+    ],
+)
+def test_a_master_that_spark_refuses_is_a_miss(
+    host: str | None, master: str, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, "spark_default", conn_type="spark", host=host)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "Spark"
+    assert found["detail"] == f"spark_default leads to {master!r}, which Spark does not know as a master"
+    example = "airflow connections add spark_default --conn-type spark --conn-host 'spark://host' --conn-port 7077"
+    assert found["remedy"].endswith(example)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["yarn", "local", "local[4]", "local[*]", "local[*, 3]", "local-cluster[2,1,1024]", "k8s://https://h:6443"],
+)
+def test_a_master_that_spark_takes_is_a_tick(
+    host: str, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(monkeypatch, "spark_default", conn_type="spark", host=host)
+    assert rfr() == 0
+    assert f" Spark: spark_default leads to {host}\n" in capsys.readouterr().out
+
+
+def test_a_master_written_as_airflow_s_uri_is_the_one_that_the_provider_makes_of_it(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closed_port: int, listener: int
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", f"spark://127.0.0.1:{listener}")
+    assert SparkSubmitHook(conn_id="spark_default")._connection["master"] == f"spark://127.0.0.1:{listener}"
+    assert missing(capsys, healthy) == []
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", f"spark://127.0.0.1:{closed_port}")
+    (found,) = missing(capsys, healthy)
+    assert found["detail"] == f"nothing listens at spark://127.0.0.1:{closed_port}: Connection refused"
 
 
 def test_a_package_of_another_version(
@@ -207,6 +263,41 @@ def test_a_catalog_that_accepts_and_says_nothing_is_not_waited_for_for_ever(
     assert found["detail"] == "The catalog can't be opened: no answer within 0.3 s"
 
 
+def test_the_warehouse_of_a_catalog_that_says_nothing_is_not_waited_for_too(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], listener: int
+) -> None:
+    monkeypatch.setattr(lake_hook, "_TEST_SECONDS", 0.3)
+    silent = f"http://127.0.0.1:{listener}"
+    extra = {"catalog_type": "rest", "warehouse": "s3://bucket/w", "s3_endpoint": silent, "s3_region": "eu-west-1"}
+    connect(monkeypatch, "lake", conn_type="rfr_lake", host=silent, extra=extra)
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "catalog"
+    rfr()
+    assert "- warehouse: lake does not answer, as the check of the catalog says" in capsys.readouterr().out
+
+
+def test_connections_that_say_nothing_are_waited_for_at_the_same_time(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = [f"lake_{number}" for number in range(4)]
+    together = threading.Barrier(len(every))
+
+    def test_connection(hook: lake_hook.LakeHook) -> tuple[bool, str]:
+        together.wait(10)
+        assert common._is_quiet.get(), "a thread warns of secrets that are too short"
+        if hook.lake_conn_id == "lake_1":
+            raise ValueError(CANARY)
+        return False, "no answer"
+
+    monkeypatch.setattr(lake_hook.LakeHook, "test_connection", test_connection)
+    for conn_id in reversed(every):
+        connect(monkeypatch, conn_id, conn_type="rfr_lake", host="sqlite:////c.db", extra={"warehouse": "/w"})
+    found = missing(capsys, healthy)
+    assert [each["check"] for each in found] == [f"connection {conn_id} (rfr_lake)" for conn_id in every]
+    told = ["no answer", "it failed with ValueError", "no answer", "no answer"]
+    assert [each["detail"] for each in found] == told
+
+
 def test_an_object_store_that_says_nothing_is_not_waited_for_for_ever(
     healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], listener: int
 ) -> None:
@@ -225,6 +316,7 @@ def test_a_machine_without_java(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (found,) = missing(capsys, healthy)
     assert found["detail"] == f"no Java was found in JAVA_HOME, {tmp_path}"
+    assert found["remedy"].startswith("correct JAVA_HOME or unset it")
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (found,) = missing(capsys, healthy)
@@ -251,6 +343,7 @@ def test_one_of_several_masters_is_enough(
         (f"spark://127.0.0.1:{closed_port},127.0.0.1:{closed_port}", "Connection refused"),
         (f"spark://[::1]:{closed_port}", "Connection refused"),
         ("spark://127.0.0.1:70x7", "'127.0.0.1:70x7' is not a host and a port"),
+        ("spark://127.0.0.1", "'127.0.0.1' is not a host and a port"),
         ("spark://[::1:7077", "'[::1:7077' is not a host and a port"),
     ):
         connect(monkeypatch, "spark_default", conn_type="spark", host=masters, password=CANARY)
@@ -309,6 +402,55 @@ def test_a_control_store_that_accepts_and_says_nothing_is_not_waited_for_for_eve
     assert found["detail"].endswith("/rfr can't be written: no answer within 0.3 s")
 
 
+def test_a_database_of_airflow_s_that_does_not_answer_is_said_so_and_asked_once_for_the_control_store(
+    healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reasons = ["no such table: connection", "timeout expired"]
+
+    def session() -> Any:
+        raise OperationalError(f"SELECT {CANARY}", {}, Exception(reasons.pop()))
+
+    asked: list[str] = []
+
+    def read(conn_id: str) -> Any:
+        asked.append(conn_id)
+        return common.read_connection(conn_id)
+
+    monkeypatch.setattr(control_store, "read_connection", read)
+    monkeypatch.setattr(connection_gateways, "can_be_reached", lambda: True)
+    monkeypatch.setattr(connection_gateways, "session_of_airflow", session)
+    for detail, remedy in (
+        ("Airflow's database does not answer", "see airflow db check"),
+        ("Airflow's database has no tables", "airflow db migrate makes them"),
+    ):
+        (found,) = missing(capsys, healthy)
+        assert found == {"check": "connection", "outcome": "missing", "detail": detail, "remedy": remedy}
+    assert asked == ["rfr_control_store"] * 2
+
+
+def test_a_triggers_file_that_is_no_file_is_told_with_what_named_it(
+    healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = missing(capsys, tmp_path / "gone.yaml")
+    assert (found["check"], found["remedy"]) == ("triggers file", "correct --triggers")
+    assert found["detail"] == f"--triggers: {tmp_path}/gone.yaml: there is no such file"
+    monkeypatch.setenv("RFR_TRIGGERS_FILE", str(tmp_path))
+    assert rfr() == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if " triggers file: " in line)
+    assert lines[at].endswith(f" RFR_TRIGGERS_FILE: {tmp_path}: this is a folder, not a file")
+    assert lines[at + 1] == "   correct RFR_TRIGGERS_FILE"
+    assert lines[at + 2] == "- sealed keys: the triggers file can't be read, as its check says"
+
+
+def test_a_triggers_file_with_a_mistake_leads_to_the_command_that_shows_it(
+    healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    healthy.write_text('{"triggers": {"name": "shop"}}')
+    (found,) = missing(capsys, healthy)
+    assert (found["check"], found["remedy"]) == ("triggers file", f"see airflow rfr triggers validate {healthy}")
+
+
 def test_a_sealed_file_without_its_key(
     healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,9 +475,6 @@ def test_a_webhook_s_host_that_is_closed_or_refused(
     (found,) = missing(capsys, triggers(tmp_path, closed_port))
     assert found["detail"] == "127.0.0.1 is a loopback address"
     assert "webhook_allowed_hosts" in found["remedy"]
-    (found,) = missing(capsys, tmp_path / "gone.yaml")
-    assert found["detail"] == f"triggers: {tmp_path}/gone.yaml: there is no such file"
-    assert found["remedy"] == f"see airflow rfr triggers validate {tmp_path}/gone.yaml"
     block = {"name": "shop", "config": {"hook": {"url": f"https://nowhere.invalid/{CANARY}", "payload": {"a": 1}}}}
     healthy.write_text(json.dumps({"triggers": block}))
     (found,) = missing(capsys, healthy)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyrage
 import pytest
+import yaml
 from airflow.cli.cli_parser import get_parser
 from airflow.sdk import DAG
 
@@ -270,6 +271,38 @@ def test_an_endpoint_is_tried(
     assert rfr("test-fire", file, "hook", *STORE) == 1
     assert rfr("test-fire", file, "other", *STORE) == 1
     assert "there is no 'other'; one of hook" in capsys.readouterr().err
+
+
+def test_a_rendered_template_is_a_text_in_json_and_json_is_not_taken_for_json_body(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template, variables = write(tmp_path, "t.hbs", "{{a}}"), write(tmp_path, "v.json", {"a": 'a "word"'})
+    given = ("--template", template, "--variables", variables)
+    assert rfr("render", *given, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"text": 'a "word"'}
+    assert rfr("render", *given, "--json-body", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"text": '"a \\"word\\""'}
+
+
+def test_the_schema_is_the_same_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rfr("schema") == 0
+    text = capsys.readouterr().out
+    assert rfr("schema", "--json") == 0
+    assert capsys.readouterr().out == text
+    assert rfr("schema", "--output", "yaml") == 0
+    assert yaml.safe_load(capsys.readouterr().out) == json.loads(text)
+
+
+def test_a_sealed_file_is_a_text_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"hook": {"url": "https://hooks.example.com/secret", "payload": {"a": 1}}}
+    file = write(tmp_path, "t.json", {"triggers": {"name": "shop", "config": config}})
+    recipient = str(pyrage.x25519.Identity.generate().to_public())
+    assert rfr("seal", "--recipient", recipient, file, "--json") == 0
+    sealed = json.loads(capsys.readouterr().out)["text"]
+    again = write(tmp_path, "sealed.json", sealed)
+    assert "https://hooks.example.com" not in sealed
+    assert rfr("seal", "--recipient", recipient, again) == 0
+    assert capsys.readouterr().out == sealed
 
 
 @pytest.mark.test
