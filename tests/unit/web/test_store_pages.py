@@ -6,12 +6,13 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
-from sqlalchemy import insert, update
+from sqlalchemy import Connection, insert, update
 
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
@@ -162,7 +163,7 @@ def test_an_endpoint_s_state_says_what_is_wrong_with_it(
     for table, values in ((ENDPOINTS, endpoint), (DELIVERIES, delivery)):
         if values:
             change = update(table).values(**values)
-            store.run(lambda connection, change=change: connection.execute(change))
+            store.run(partial(Connection.execute, statement=change))
     text = login("owner").get("/rfr/deliveries").text
     assert f'data-label="State"><span class="state {state}">{state}</span>' in text
     assert "Circuit breaker" not in text
