@@ -132,14 +132,16 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
     found, problems = await request.app.state.lakes.each_lake("deliveries", read_webhooks)
 
     def answer() -> Response:
-        mine = [each.seen_by(viewer) for _, each in found]
-        webhooks = Webhooks(
-            tuple(endpoint for each in mine for endpoint in each.endpoints),
-            tuple(attempt for each in mine for attempt in each.attempts),
-        )
+        webhooks = Webhooks.of_lakes([each.seen_by(viewer) for _, each in found])
         may_deliver = viewer.may_trigger("deliver_webhooks")
-        told = viewer.told(problems)
-        return page(request, "deliveries.html", problems=told, webhooks=webhooks, may_deliver=may_deliver)
+        return page(
+            request,
+            "deliveries.html",
+            problems=viewer.told(problems),
+            webhooks=webhooks,
+            may_deliver=may_deliver,
+            has_several_lakes=len(webhooks.lakes) > 1,
+        )
 
     return await run_in_threadpool(answer)
 

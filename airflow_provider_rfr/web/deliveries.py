@@ -35,6 +35,7 @@ _stores: dict[str, ControlStore] = {}
 class EndpointView:
     """An endpoint.
 
+    :ivar lake: id of the lake's connection
     :ivar dag_ids: of the runs that made the commits it was told of; None in it for no DAG
     :ivar condition: disabled, paused, circuit open, failing, dead letters or ok
     :ivar counts: of its deliveries, by state
@@ -53,9 +54,11 @@ class EndpointView:
 class AttemptView:
     """One attempt that ended; its answer was masked when it was stored.
 
+    :ivar lake: id of the lake's connection
     :ivar dag_id: of the run that made the commit of which it told
     """
 
+    lake: str
     dag_id: str | None
     row: RowMapping
 
@@ -74,6 +77,18 @@ class Webhooks:
         return Webhooks(
             tuple(each for each in self.endpoints if all(map(viewer.sees, each.dag_ids))), tuple(attempts[:_ATTEMPTS])
         )
+
+    @classmethod
+    def of_lakes(cls, found: Sequence[Webhooks]) -> Webhooks:
+        """Those of several connections. Connections of one catalog have the same ones: the first stands for them."""
+        endpoints = {each.row.id: each for one in reversed(found) for each in one.endpoints}
+        attempts = {(each.row["id"], each.row["number"]): each for one in reversed(found) for each in one.attempts}
+        newest = sorted(attempts.values(), key=lambda each: -each.row["at"])
+        return cls(tuple(sorted(endpoints.values(), key=_urgency)), tuple(newest[:_ATTEMPTS]))
+
+    @property
+    def lakes(self) -> frozenset[str]:
+        return frozenset(each.lake for each in self.endpoints).union(each.lake for each in self.attempts)
 
 
 def control_store() -> ControlStore | None:
@@ -121,9 +136,7 @@ def read_webhooks(lake: str) -> Webhooks:
         )
         for each in endpoints
     ]
-    # What was given up, and what does not work, comes first.
-    views.sort(key=lambda each: (-each.counts["dead"], each.condition == "ok", str(each.row.key)))
-    return Webhooks(tuple(views), tuple(AttemptView(_dag_of(each["event"]), each) for each in attempts))
+    return Webhooks(tuple(views), tuple(AttemptView(lake, _dag_of(each["event"]), each) for each in attempts))
 
 
 def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
@@ -134,6 +147,11 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
     selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, table=table, snapshot_id=snapshot_id)
     with store.read() as connection:
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
+
+
+def _urgency(each: EndpointView) -> tuple[int, bool, str, str]:
+    """What was given up, and what does not work, comes first."""
+    return -each.counts["dead"], each.condition == "ok", each.lake, str(each.row.key)
 
 
 def _condition(row: EndpointRow, dead: int, now: int) -> str:

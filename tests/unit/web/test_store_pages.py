@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.models.connection import Connection
+from airflow.utils.session import create_session
 from pyiceberg.catalog import Catalog
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import delete, insert, update
 
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
@@ -36,7 +39,13 @@ def store(catalog: Catalog) -> Iterator[ControlStore]:
 
 
 def deliver(
-    store: ControlStore, table: str, dag_id: str, sequence: int = 1, snapshot_id: int = 7, **attempt: Any
+    store: ControlStore,
+    table: str,
+    dag_id: str,
+    sequence: int = 1,
+    snapshot_id: int = 7,
+    lake: str = "rfr",
+    **attempt: Any,
 ) -> None:
     """A delivery of a commit that this DAG made, with one attempt."""
     commit = f"{sequence}-{table}"
@@ -44,7 +53,7 @@ def deliver(
         commit_id=commit,
         target=table,
         target_name=table,
-        lake="rfr",
+        lake=lake,
         run_id="r",
         dag_id=dag_id,
         snapshot_id=snapshot_id,
@@ -52,7 +61,7 @@ def deliver(
     )
 
     def work(connection: Any) -> None:
-        row = ensure_endpoint(connection, EndpointKey("rfr", table, "hook"))
+        row = ensure_endpoint(connection, EndpointKey(lake, table, "hook"))
         new = {"id": f"id-{commit}", "endpoint_id": row.id, "sequence": sequence}
         new |= {"first_commit": commit, "last_commit": commit, "snapshot_id": snapshot_id, "event": event.to_json()}
         add_deliveries(connection, store.now(connection), [new])
@@ -60,6 +69,10 @@ def deliver(
         connection.execute(insert(ATTEMPTS).values(**values))
 
     store.run(work)
+
+
+def _execute(statement: Any, connection: Any) -> None:
+    connection.execute(statement)
 
 
 def test_deliveries_of_commits_of_a_hidden_dag_are_not_there(login: Login, store: ControlStore) -> None:
@@ -162,11 +175,33 @@ def test_an_endpoint_s_state_says_what_is_wrong_with_it(
     deliver(store, "raw.orders", "shop", outcome="failed")
     for table, values in ((ENDPOINTS, endpoint), (DELIVERIES, delivery)):
         if values:
-            change = update(table).values(**values)
-            store.run(partial(Connection.execute, statement=change))
+            store.run(partial(_execute, update(table).values(**values)))
     text = login("owner").get("/rfr/deliveries").text
     assert f'data-label="State"><span class="state {state}">{state}</span>' in text
     assert "Circuit breaker" not in text
+
+
+@pytest.mark.parametrize(("catalog_name", "columns"), [("rfr", 0), ("other", 2)])
+def test_connections_of_one_catalog_list_its_webhooks_once_and_several_catalogs_are_told_apart(
+    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch, catalog_name: str, columns: int
+) -> None:
+    deliver(store, "raw.orders", "shop", outcome="failed", answer="down")
+    deliver(store, "raw.customers", "shop", lake=catalog_name, outcome="failed", answer="down")
+    extra = {"warehouse": "file:///nowhere", "catalog_name": catalog_name}
+    second = {"conn_type": "rfr_lake", "host": "sqlite:////nowhere", "extra": extra}
+    # Listed from the database, and read as tasks read it.
+    monkeypatch.setenv("AIRFLOW_CONN_SECOND_LAKE", json.dumps(second))
+    with create_session() as session:
+        session.add(Connection(conn_id="second_lake", conn_type="rfr_lake"))
+    try:
+        text = login("owner").get("/rfr/deliveries").text
+    finally:
+        with create_session() as session:
+            session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+    assert text.count('data-label="State"') == 2
+    assert [text.count(f'id="a-id-1-{table}-1"') for table in ("raw.orders", "raw.customers")] == [1, 1]
+    assert text.count("<th>Lake</th>") == columns
+    assert text.count('<td data-label="Lake">second_lake</td>') == columns
 
 
 def test_the_hint_to_replay_says_who_sends_what_it_queues(login: Login, store: ControlStore) -> None:
