@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,10 @@ def test_ctrl_c_ends_a_command_whose_catalog_never_answers(kind: str, host: str,
         lake["extra"] = json.dumps({"catalog_type": kind, "warehouse": "/tmp"})
         command = [sys.executable, "-m", "airflow", "rfr", "refresh", *words, "--lake-conn-id", "lake"]
         environment = {**os.environ, "AIRFLOW_CONN_LAKE": json.dumps(lake)}
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        # Where the tests themselves run in the background, the signal is ignored.
+        heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=environment, stderr=pipe, text=True, preexec_fn=heeding) as process:
             silent.settimeout(PATIENCE)
             with silent.accept()[0]:
                 process.send_signal(signal.SIGINT)
