@@ -15,10 +15,11 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, false, insert, select, text
+from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, false, insert, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -137,6 +138,16 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
 
 
 _EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://user:password@host/rfr"
+
+
+def is_made(url: str) -> bool:
+    """Whether a store was made in this database: :func:`open_store` would make the tables that it lacks. True too where
+    the database can't be asked, because opening it says what is wrong.
+    """
+    try:
+        return inspect(create_engine(url, poolclass=NullPool)).has_table(SETTINGS.name)
+    except (SQLAlchemyError, ImportError):
+        return True
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:

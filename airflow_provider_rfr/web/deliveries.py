@@ -8,15 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import create_engine, inspect
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
-
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.store import deliveries as rows
-from airflow_provider_rfr.store._tables import SETTINGS
-from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.engine import ControlStore, is_made, open_store
 
 if TYPE_CHECKING:
     from sqlalchemy import RowMapping
@@ -98,19 +93,10 @@ def control_store() -> ControlStore | None:
         return None
     url = hook.get_url().render_as_string(hide_password=False)
     if url not in _stores:
-        if not _has_tables(url):
+        if not is_made(url):
             return None
         _stores[url] = open_store(url)
     return _stores[url]
-
-
-def _has_tables(url: str) -> bool:
-    """Whether a store was made in this database: opening one makes the tables that it lacks."""
-    try:
-        return inspect(create_engine(url, poolclass=NullPool)).has_table(SETTINGS.name)
-    except (SQLAlchemyError, ImportError):
-        # Opening it says what is wrong.
-        return True
 
 
 def read_webhooks(lake: str) -> Webhooks:

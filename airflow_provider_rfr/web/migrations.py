@@ -52,16 +52,12 @@ def read_migrations(lake: str) -> Migrations:
     store = control_store()
     if store is None:
         return Migrations(problem="there is no control store yet; the first deploy makes one")
-    declared = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
     with store.read() as connection:
         history = deploys.history(connection, PROJECT, _DEPLOYS)
         steps = deploys.steps_of(connection, history[0].deploy_id) if history else ()
         garbage = tuple(each.physical for each in deploys.queued(connection, PROJECT))
-    plan, problem = None, None
-    try:
-        hook = BuiltinsHook(declared, lake_conn_id=lake)
-    except RfrError as error:
-        hook, problem = BuiltinsHook(lake_conn_id=lake), str(error)
+    hook, problem = _hook(lake)
+    plan = None
     # Else the hook opens a store of its own.
     hook.store = store
     with closing(hook.catalog):
@@ -82,3 +78,12 @@ def read_migrations(lake: str) -> Migrations:
         text="" if plan is None else render(plan),
         problem=problem,
     )
+
+
+def _hook(lake: str) -> tuple[BuiltinsHook, str | None]:
+    """Of what this server declares, or of nothing, and why."""
+    declared = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
+    try:
+        return BuiltinsHook(declared, lake_conn_id=lake), None
+    except RfrError as error:
+        return BuiltinsHook(lake_conn_id=lake), str(error)
