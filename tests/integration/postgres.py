@@ -92,6 +92,9 @@ class PostgresServer:
         command += ["-c", "listen_addresses=127.0.0.1", "-k", str(self._folder), "-c", "fsync=off"]
         # A killed driver's connections stay until the server notices, and one server has many tests.
         command += ["-c", "max_connections=300"]
+        # A killed scheduler's workers inherit its connection: a transaction that was open would lock its rows until
+        # they end, and the next scheduler skips locked rows.
+        command += ["-c", "idle_in_transaction_session_timeout=30s"]
         with (self._folder / "server.log").open("wb") as output:
             self._process = subprocess.Popen(
                 command, stdout=output, stderr=output, user=self._user, cwd=self._folder, start_new_session=True
