@@ -315,7 +315,7 @@ def check(machine: BareMachine) -> dict[str, Any]:
 def others(machine: BareMachine, airflow: Airflow) -> dict[str, Any]:
     """What became of the other ready DAGs by themselves, and what a shell in the worker shows."""
     store = "from airflow_provider_rfr.hooks.control_store import ControlStoreHook as Hook"
-    opened = machine.run("worker", ["python", "-c", f"{store}; Hook().get_store(); print(Hook().get_url().drivername)"])
+    opened = machine.run("worker", ["python", "-c", f"{store}; Hook().get_store(); print(Hook().url.drivername)"])
     shown = machine.run("worker", command_for_ten_rows())
     figures = {
         "webhooks": airflow.first_scheduled("deliver_webhooks", "deliver"),

@@ -77,7 +77,7 @@ def answered(ask: Callable[[], _Found]) -> _Found:
 
     :raises CatalogError: there is no answer in two minutes
     """
-    from airflow_provider_rfr.hooks.common import within
+    from airflow_provider_rfr.threads import within
 
     try:
         return within(_ANSWER_SECONDS, ask)

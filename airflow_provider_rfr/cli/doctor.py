@@ -33,9 +33,9 @@ from airflow_provider_rfr.exceptions import (
 if TYPE_CHECKING:
     from airflow.sdk import Connection
     from packaging.requirements import Requirement
-    from sqlalchemy.engine import URL
 
     from airflow_provider_rfr.hooks.api import ApiHook
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.webhooks.config import TriggerBlock
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
@@ -262,7 +262,7 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.hooks.api import ApiHook
     from airflow_provider_rfr.hooks.connection_gateways import connections_of_types
     from airflow_provider_rfr.hooks.lake import LakeHook
-    from airflow_provider_rfr.refresh.status import in_threads
+    from airflow_provider_rfr.threads import in_threads
 
     try:
         found = connections_of_types((ApiHook.conn_type, LakeHook.conn_type))
@@ -295,17 +295,15 @@ def _tried(hook: ApiHook | LakeHook) -> tuple[bool, str]:
 def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
     from sqlalchemy.exc import DBAPIError
 
-    from airflow_provider_rfr.hooks.common import within
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+    from airflow_provider_rfr.threads import within
 
-    # Read once: each time, Airflow's database is asked, which may not answer.
-    url = ControlStoreHook(args.control_store_conn_id).get_url()
+    hook = ControlStoreHook(args.control_store_conn_id)
     # Its query may hold a password as well.
-    shown = url.set(query={}).render_as_string(hide_password=True)
-    file = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-    if file is None or file.is_file():
+    shown = hook.url.set(query={}).render_as_string(hide_password=True)
+    if hook.is_there():
         try:
-            within(_STORE_SECONDS, lambda: _write_to(url))
+            within(_STORE_SECONDS, lambda: _write_to(hook))
             yield Finding(name, _OK, f"{shown} can be written")
         except (TimeoutError, DBAPIError) as error:
             # The first line: the statement follows. A password is never in it.
@@ -313,16 +311,14 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
             yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
         return
     try:
-        TemporaryFile(dir=file.parent).close()
+        TemporaryFile(dir=Path(hook.url.database or "").parent).close()
         yield Finding(name, _OK, f"{shown} is made when it is used first")
     except OSError as error:
         yield Finding(name, _MISSING, f"{shown} can't be made: {error.strerror}", _STORE_REMEDY)
 
 
-def _write_to(url: URL) -> None:
-    from airflow_provider_rfr.store.engine import open_store
-
-    with closing(open_store(url.render_as_string(hide_password=False))) as store:
+def _write_to(hook: ControlStoreHook) -> None:
+    with closing(hook.get_store()) as store:
         store.check_writable()
 
 

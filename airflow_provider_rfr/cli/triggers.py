@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, print_data, print_value, say
+from airflow_provider_rfr.cli.common import command, print_columns, print_data, print_value
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.store.engine import instant
 
@@ -112,8 +112,6 @@ def test_fire(args: Namespace) -> int:
 @command
 def list_deliveries(args: Namespace) -> None:
     """Show deliveries, the newest first."""
-    from airflow.cli.simple_table import AirflowConsole
-
     from airflow_provider_rfr.webhooks import operations
 
     if args.limit < 0:
@@ -122,12 +120,8 @@ def list_deliveries(args: Namespace) -> None:
     found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
     shown = [_row(each, rows.get(each.key)) for each in found[: args.limit]]
-    if print_data(shown, args):
-        return
-    if shown:
-        AirflowConsole().print_as(data=shown, output=args.output)
-    else:
-        say("there are no such deliveries")
+    if not print_data(shown, args):
+        print_columns(shown, "there are no such deliveries")
 
 
 @command
@@ -212,8 +206,19 @@ def _change(args: Namespace, change: Callable[[Any, Selection], list[str]]) -> t
     if not (args.delivery_id or args.target or args.trigger):
         raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
     store, selection = _selected(args)
+    if args.trigger:
+        _check_trigger(store, selection[0])
     changed = [each for one in selection for each in change(store, one)]
     return store, changed, [each for each in args.delivery_id if each not in changed]
+
+
+def _check_trigger(store: Any, one: Selection) -> None:
+    from airflow_provider_rfr.webhooks import operations
+
+    known = [row.key for row in operations.endpoints(store, one.lake or "")]
+    if not any(key.trigger == one.trigger and one.block in (None, key.block) for key in known):
+        names = ", ".join(sorted({key.name for key in known})) or "none"
+        raise ConfigurationError("--trigger", f"nothing was ever due to {one.trigger!r}", f"those known are {names}")
 
 
 def _show_change(args: Namespace, changed: list[str], refused: Mapping[str, str], done: str) -> int:

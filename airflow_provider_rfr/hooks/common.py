@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -20,7 +19,6 @@ from airflow_provider_rfr.hooks.airflow_database import why_unreadable
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-_T = TypeVar("_T")
 _is_quiet: ContextVar[bool] = ContextVar("rfr_quiet_masking", default=False)
 
 
@@ -71,31 +69,6 @@ def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
     except AirflowNotFoundException:
         problem, cure = why_unreadable(conn_id) or (f"there is no connection {conn_id!r}", remedy)
         raise ConfigurationError(field, problem, cure) from None
-
-
-def within(seconds: float, work: Callable[[], _T]) -> _T:
-    """What ``work`` returns. It runs in a thread, which is left behind where it does not end: many clients of
-    catalogs and databases wait for ever for a server that accepts connections and says nothing.
-
-    :raises TimeoutError: it takes longer
-    """
-    ended: list[tuple[_T | None, BaseException | None]] = []
-
-    def run() -> None:
-        try:
-            ended.append((work(), None))
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            ended.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not ended:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    found, error = ended[0]
-    if error is not None:
-        raise error
-    return found  # type: ignore[return-value]
 
 
 def extras_of(connection: Connection) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,19 +46,19 @@ class ControlStoreHook(BaseHook):
         """
         from airflow_provider_rfr.store.engine import open_store
 
-        return open_store(self.get_url().render_as_string(hide_password=False))
+        return open_store(self.url.render_as_string(hide_password=False))
 
     get_conn = get_store
 
     def is_there(self) -> bool:
         """Whether a store exists or is configured; a file is not made to find out."""
-        url = self.get_url()
-        if url.get_backend_name() != "sqlite":
+        if self.url.get_backend_name() != "sqlite":
             return True
-        return url.database is not None and Path(url.database).is_file()
+        return self.url.database is not None and Path(self.url.database).is_file()
 
-    def get_url(self) -> URL:
-        """The database's address; its password is in it, so print it only as SQLAlchemy's ``repr`` does.
+    @cached_property
+    def url(self) -> URL:
+        """The database's address, read once; its password is in it, so print it only as SQLAlchemy's ``repr`` does.
 
         :raises ConfigurationError: the connection or the option does not name a usable database
         """

@@ -18,9 +18,9 @@ from airflow_provider_rfr.hooks.common import (
     mapping_extra,
     read_connection,
     require_type,
-    within,
 )
 from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.threads import within
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

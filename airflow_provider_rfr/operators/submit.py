@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 
 _PACKAGE = Path(airflow_provider_rfr.__file__).parent
-_DOMAIN = ("__init__.py", "documents.py", "exceptions.py", "lazy.py", "http", "streams", "lake", "refresh")
+_DOMAIN = (
+    *("__init__.py", "documents.py", "exceptions.py", "lazy.py", "threads.py"),
+    *("http", "streams", "lake", "refresh"),
+)
 _MIGRATION_PARTS = ("store", "sinks", "builtins")
 """What the executors of a migration need besides."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})

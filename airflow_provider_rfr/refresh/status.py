@@ -9,13 +9,11 @@ connection, no Java, a parent that can't be listed) is in the task's log and not
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import RefreshStoppedError, RfrError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -25,6 +23,7 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, PastGeneration, RefreshState, read_header
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.progress import Progress, duration_in_words
+from airflow_provider_rfr.threads import in_threads
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -34,15 +33,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RefreshStatus = LedgerHeader
-_Given = TypeVar("_Given")
-_Found = TypeVar("_Found")
 
 _STALE_SECONDS: Final = 900.0
 """Without a new page, after which an attempt that works is stale; or for its ``silence``, where that is longer."""
 _FORGOTTEN_SECONDS: Final = 86400.0
 """After which an attempt that was stopped, and that no other one continued, is stale."""
 _LONGEST_SENTENCE: Final = 500
-_PARALLEL_READS: Final = 8
 
 
 class State(str, Enum):
@@ -152,23 +148,6 @@ def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None 
         (each for each in every if each is not None),
         key=lambda each: (order.index(each.state), each.table, (each.header and each.header.replace_where) or ""),
     )
-
-
-def in_threads(read: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
-    """The results in their order. Python waits at its end for the threads of a pool, and a catalog may never answer."""
-    results: list[Future[_Found]] = [Future() for _ in given]
-    left = iter(list(zip(given, results, strict=True)))
-
-    def work() -> None:
-        for each, result in left:
-            try:
-                result.set_result(read(each))
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                result.set_exception(error)
-
-    for _ in range(min(_PARALLEL_READS, len(given))):
-        threading.Thread(target=work, name="rfr-status", daemon=True).start()
-    return [each.result() for each in results]
 
 
 def status_of(

@@ -55,6 +55,7 @@ DELIVERIES: Final = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("snapshot_id", BigInteger, nullable=False),
     Column("event", Text, nullable=False),
+    Column("dag_id", Text),
     Column("state", String(10), nullable=False),
     Column("reason", String(20)),
     Column("detail", Text),

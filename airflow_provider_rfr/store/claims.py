@@ -157,6 +157,7 @@ def _merged(
         "sequence": last.sequence,
         "snapshot_id": last.snapshot_id,
         "event": window.event,
+        "dag_id": last.dag_id,
         "state": "pending",
         "created_at": rows[0].created_at,
         "due_at": now,

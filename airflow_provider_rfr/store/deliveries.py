@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -13,7 +12,6 @@ from sqlalchemy import (
     Row,
     RowMapping,
     Select,
-    case,
     delete,
     func,
     or_,
@@ -47,10 +45,10 @@ def attempts_since(connection: Connection, lake: str, since: int) -> list[RowMap
 
 
 def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMapping]:
-    """Attempts that ended with the event of their delivery, the newest first; times are milliseconds since 1970."""
+    """Attempts that ended, the newest first; times are milliseconds since 1970."""
     query = (
         select(*_OF_THE_DELIVERY, _D.endpoint_id, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status)
-        .add_columns(_A.detail, _A.answer, _D.event)
+        .add_columns(_A.detail, _A.answer, _D.dag_id)
         .join(DELIVERIES, _A.delivery_id == _D.id)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
         .where(_E.lake == lake)
@@ -61,27 +59,12 @@ def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMa
 
 
 def dags_by_endpoint(connection: Connection, lake: str) -> dict[int, set[str | None]]:
-    """By endpoint's id, the DAGs that its deliveries' events name, None for one that names none; by text functions
-    that SQLite and PostgreSQL have, because a cast to JSON fails for all rows where one is none.
-    """
-    place = func.instr if connection.dialect.name == "sqlite" else func.strpos
-    key = '"dag_id":'
-    after = func.ltrim(func.substr(_D.event, place(_D.event, key) + len(key)))
-    value = case((place(_D.event, key) > 0, after), else_="")
-    rest = func.substr(value, 2)
-    named = case((func.substr(value, 1, 1) == '"', func.substr(rest, 1, func.abs(place(rest, '"') - 1))), else_="")
-    query = select(_D.endpoint_id, named.label("dag_id")).join(ENDPOINTS, _D.endpoint_id == _E.id)
+    """By endpoint's id, the DAGs whose runs made the commits of its deliveries; None for a commit of no DAG's."""
+    query = select(_D.endpoint_id, _D.dag_id).join(ENDPOINTS, _D.endpoint_id == _E.id).where(_E.lake == lake)
     found: dict[int, set[str | None]] = {}
-    for endpoint, dag_id in connection.execute(query.where(_E.lake == lake).distinct()):
-        found.setdefault(endpoint, set()).add(_unescaped(dag_id) or None)
+    for endpoint, dag_id in connection.execute(query.distinct()):
+        found.setdefault(endpoint, set()).add(dag_id)
     return found
-
-
-def _unescaped(text: str) -> str:
-    try:
-        return str(json.loads(f'"{text}"'))
-    except ValueError:
-        return text
 
 
 def counts_by_endpoint(connection: Connection, lake: str) -> dict[int, dict[str, int]]:
@@ -248,6 +231,7 @@ class Delivery:
     """A delivery with its endpoint. Times are milliseconds since 1970.
 
     :ivar commits: how many it covers; more than one after a debounce
+    :ivar dag_id: of the run that made the commit, the last one of several
     :ivar lease_until: until then it is claimed, perhaps by a process that died
     """
 
@@ -259,6 +243,7 @@ class Delivery:
     sequence: int
     snapshot_id: int
     event: str
+    dag_id: str | None
     state: str
     reason: str | None
     detail: str | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -91,7 +90,7 @@ def control_store() -> ControlStore | None:
     hook = ControlStoreHook()
     if not hook.is_there():
         return None
-    url = hook.get_url().render_as_string(hide_password=False)
+    url = hook.url.render_as_string(hide_password=False)
     if url not in _stores:
         if not is_made(url):
             return None
@@ -122,7 +121,7 @@ def read_webhooks(lake: str) -> Webhooks:
         )
         for each in endpoints
     ]
-    return Webhooks(tuple(views), tuple(AttemptView(lake, _dag_of(each["event"]), each) for each in attempts))
+    return Webhooks(tuple(views), tuple(AttemptView(lake, each["dag_id"], each) for each in attempts))
 
 
 def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
@@ -155,13 +154,3 @@ def _condition(row: EndpointRow, dead: int, now: int) -> str:
 def _latency(row: EndpointRow, attempts: Sequence[Any]) -> float | None:
     times = [each["milliseconds"] for each in attempts if each["endpoint_id"] == row.id]
     return median(times) if times else None
-
-
-def _dag_of(event: str) -> str | None:
-    """None where the event names none, whatever it is."""
-    try:
-        found = json.loads(event)
-    except (ValueError, RecursionError):
-        return None
-    dag_id = found.get("dag_id") if isinstance(found, dict) else None
-    return dag_id if dag_id and isinstance(dag_id, str) else None

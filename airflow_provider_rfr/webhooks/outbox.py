@@ -257,8 +257,8 @@ def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint,
         if not endpoint.when.accepts(event):
             continue
         commit_id = event.commit_id
+        # Other programs may write anything; not every database takes it.
         if len(commit_id) > _LONGEST_ID or not commit_id.isprintable():
-            # Other programs may write any id; not every database takes it.
             commit_id = hashlib.sha256(commit_id.encode("utf-8", "replace")).hexdigest()
         owed.append(
             {
@@ -269,6 +269,7 @@ def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint,
                 "sequence": event.sequence,
                 "snapshot_id": event.snapshot_id,
                 "event": event.to_json(),
+                "dag_id": (event.dag_id or None) if event.dag_id.isprintable() else None,
             }
         )
     return deliveries.add_deliveries(connection, now, owed)

@@ -51,7 +51,8 @@ def wait_until(what: Callable[[], object]) -> None:
 
 def parent_of(command: list[str], output: IO[str]) -> subprocess.Popen[bytes]:
     """A process whose only business is to be the parent of the command, as `make` is."""
-    code = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    # Tests may run under nohup, and then what they start has to end at SIGHUP nevertheless.
+    code = "import signal, subprocess, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); subprocess.run(sys.argv[1:])"
     return subprocess.Popen(
         [sys.executable, "-c", code, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=output, stderr=output
     )

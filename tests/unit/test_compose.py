@@ -179,7 +179,7 @@ def test_worker_triggerer_and_api_server_share_one_control_store_in_postgresql(m
     assert set(found) == {"api-server", "triggerer", "worker"}
     [connection] = set(found.values())
     monkeypatch.setenv(name, connection)
-    url = ControlStoreHook().get_url()
+    url = ControlStoreHook().url
     assert url.render_as_string(hide_password=False) == "postgresql+psycopg2://control:change-me@postgres:5432/control"
 
 

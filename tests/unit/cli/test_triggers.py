@@ -141,6 +141,11 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["id"], row["table"], row["status"]) == (delivery_id(commit, "shop/hook"), "raw.orders", "400")
 
+    assert rfr("list", *STORE) == 0
+    heads, values = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert heads[:4] == ["ID", "TABLE", "TRIGGER", "STATE"]
+    assert values[:4] == [row["id"], "raw.orders", "shop/hook", "dead"]
+
     assert rfr("replay", row["id"], *STORE) == 0
     receiver.answer = lambda request: (200, b"")
     assert rfr("deliver", file, "--target", "raw.orders", *STORE) == 0
@@ -153,6 +158,9 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     assert len(receiver.requests) == 2
     assert rfr("cancel", "--trigger", "hook", *STORE) == 0
     capsys.readouterr()
+    assert rfr("replay", "--trigger", "hok", *STORE) == 1
+    assert "nothing was ever due to 'hok'; those known are shop/hook" in capsys.readouterr().err
+    assert rfr("replay", "--trigger", "another/hook", *STORE) == 1
     assert rfr("cancel", "3f0c", *STORE) == 1
     assert "3f0c: no pending or dead delivery has this id" in capsys.readouterr().err
     assert rfr("resume", "raw.orders", "hook", *STORE) == 0

@@ -19,7 +19,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
 
 def test_without_anything_it_is_a_file_beside_airflow_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    assert ControlStoreHook().get_url().database == str(tmp_path / "rfr_control_store.db")
+    assert ControlStoreHook().url.database == str(tmp_path / "rfr_control_store.db")
     ControlStoreHook().get_conn().close()
     assert (tmp_path / "rfr_control_store.db").is_file()
 
@@ -39,23 +39,23 @@ def test_the_file_and_its_companions_are_for_their_owner_alone(monkeypatch: pyte
 
 def test_the_option_goes_before_the_file_and_the_connection_before_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "sqlite:////data/option.db")
-    assert ControlStoreHook().get_url().database == "/data/option.db"
+    assert ControlStoreHook().url.database == "/data/option.db"
     connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host="/data/connection.db")
-    assert ControlStoreHook().get_url().database == "/data/connection.db"
+    assert ControlStoreHook().url.database == "/data/connection.db"
 
 
 def test_a_postgres_connection_gives_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     connect(
         monkeypatch, "store", conn_type="postgres", host="db", port=5433, schema="rfr", login="me", password="p@ss/w"
     )
-    url = ControlStoreHook("store").get_url()
+    url = ControlStoreHook("store").url
     assert url.render_as_string(hide_password=False) == "postgresql+psycopg2://me:p%40ss%2Fw@db:5433/rfr"
     assert "p@ss" not in repr(url)
 
 
 def test_a_connection_that_was_named_has_to_be_there() -> None:
     with pytest.raises(ConfigurationError, match="there is no connection 'nowhere'"):
-        ControlStoreHook("nowhere").get_url()
+        _ = ControlStoreHook("nowhere").url
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_a_connection_that_names_no_store_is_refused(
 ) -> None:
     connect(monkeypatch, "store", **fields)
     with pytest.raises(ConfigurationError, match=told):
-        ControlStoreHook("store").get_url()
+        _ = ControlStoreHook("store").url
 
 
 def test_an_option_that_is_no_url_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "canary-77b2 is no url")
     with pytest.raises(ConfigurationError, match="control_store: is not a database URL") as refused:
-        ControlStoreHook().get_url()
+        _ = ControlStoreHook().url
     assert "canary" not in str(refused.value)
 
 

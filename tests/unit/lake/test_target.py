@@ -140,6 +140,13 @@ def test_a_part_has_one_name_however_its_filter_is_spaced() -> None:
     assert part_of(None) is None
 
 
+@pytest.mark.parametrize("text", ["", "x", "x =", "= 3", "day = '2026", "a = 1 AND", "; DROP TABLE a"])
+def test_what_is_no_filter_is_refused_in_one_short_sentence(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a row filter; compare columns with values") as refused:
+        part_of(text)
+    assert len(str(refused.value)) < 200
+
+
 def test_a_column_of_the_filter_that_the_rows_lack_is_null_in_them(catalog: SqlCatalog) -> None:
     schema = target_schema(pa.schema([("id", pa.int64()), ("day", pa.string())]))
     rows_without = pa.table({"id": [1, 2]})

@@ -231,10 +231,12 @@ def test_a_strange_location_is_told_in_words_that_every_database_takes(
 def test_an_id_that_somebody_made_up_stops_nobody_else(server: Receiver, tmp_path: Path) -> None:
     dispatcher = office(tmp_path, server.url, 1)
     for strange in ("a\x00b", "x" * 5000, "\udcff", ""):
-        enqueue(dispatcher._store, [replace(events(2)[0], commit_id=strange)], dispatcher._endpoints)
+        enqueue(dispatcher._store, [replace(events(2)[0], commit_id=strange, dag_id=strange)], dispatcher._endpoints)
     tally = dispatcher.deliver_due()
     assert (tally.delivered, tally.dead) == (4, 1)
-    assert all(row.last_commit.isprintable() for row in operations.deliveries(dispatcher._store))
+    rows = operations.deliveries(dispatcher._store)
+    assert all(row.last_commit.isprintable() for row in rows)
+    assert {row.dag_id for row in rows} == {None, "x" * 5000}
 
 
 def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server: Receiver, tmp_path: Path) -> None:

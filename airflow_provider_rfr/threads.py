@@ -1,0 +1,53 @@
+"""Work in daemon threads, which Python does not wait for at its end.
+
+Many clients of catalogs and databases wait for ever for a server that accepts connections and says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from threading import Thread
+from typing import Final, TypeVar
+
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
+
+_PARALLEL: Final = 8
+
+
+def within(seconds: float, work: Callable[[], _Found]) -> _Found:
+    """What ``work`` returns or raises. Its thread is left behind where it does not end.
+
+    :raises TimeoutError: it takes longer
+    """
+    result: Future[_Found] = Future()
+    Thread(target=_settle, args=(result, work), daemon=True).start()
+    if not wait([result], seconds).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return result.result()
+
+
+def in_threads(work: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
+    """What ``work`` returns for each, in their order; eight at a time.
+
+    :raises BaseException: the first one that ``work`` raises
+    """
+    results: list[Future[_Found]] = [Future() for _ in given]
+    left = iter(list(zip(given, results, strict=True)))
+
+    def settle_all() -> None:
+        for each, result in left:
+            _settle(result, partial(work, each))
+
+    for _ in range(min(_PARALLEL, len(given))):
+        Thread(target=settle_all, daemon=True).start()
+    return [each.result() for each in results]
+
+
+def _settle(result: Future[_Found], work: Callable[[], _Found]) -> None:
+    try:
+        result.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        result.set_exception(error)
