@@ -25,6 +25,7 @@ from airflow_provider_rfr.store.connection_audit import AlterationState, begin_a
 from airflow_provider_rfr.store.connections import TaskRef, register_use
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.web.access import Viewer
 from airflow_provider_rfr.web.deliveries import control_store
 from airflow_provider_rfr.web.migrations import read_migrations
 from tests.unit.web.conftest import Login
@@ -192,12 +193,17 @@ def test_connections_of_one_catalog_list_its_webhooks_once_and_several_catalogs_
     assert text.count('<td data-label="Lake">second_lake</td>') == columns
 
 
-def test_the_hint_to_replay_says_who_sends_what_it_queues(login: Login, store: ControlStore) -> None:
+@pytest.mark.parametrize(("is_there", "where"), [(True, " (<em>Deliver now</em>, below)"), (False, "")])
+def test_the_hint_to_replay_says_who_sends_what_it_queues(
+    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch, is_there: bool, where: str
+) -> None:
+    monkeypatch.setattr(Viewer, "may_trigger", lambda _viewer, dag_id: is_there and dag_id == "deliver_webhooks")
     deliver(store, "raw.orders", "shop", outcome="failed")
     dead = update(DELIVERIES).values(state="dead")
     store.run(lambda connection: connection.execute(dead))
     text = login("owner").get("/rfr/deliveries").text
-    assert "It only queues them: the DAG <code>deliver_webhooks</code> then sends them." in text
+    assert f"It only queues them: the DAG <code>deliver_webhooks</code>{where} then sends them." in text
+    assert ("Deliver now</a>" in text) is is_there
 
 
 def test_a_command_to_copy_quotes_names(login: Login, store: ControlStore) -> None:
