@@ -18,6 +18,7 @@ import yaml
 
 from airflow_provider_rfr.exceptions import CatalogError, RfrError
 from airflow_provider_rfr.store.engine import instant
+from airflow_provider_rfr.threads import within
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -77,8 +78,6 @@ def answered(ask: Callable[[], _Found]) -> _Found:
 
     :raises CatalogError: there is no answer in two minutes
     """
-    from airflow_provider_rfr.threads import within
-
     try:
         return within(_ANSWER_SECONDS, ask)
     except TimeoutError as error:

@@ -29,6 +29,7 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
     TriggerConfigError,
 )
+from airflow_provider_rfr.threads import in_threads, within
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -262,7 +263,6 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.hooks.api import ApiHook
     from airflow_provider_rfr.hooks.connection_gateways import connections_of_types
     from airflow_provider_rfr.hooks.lake import LakeHook
-    from airflow_provider_rfr.threads import in_threads
 
     try:
         found = connections_of_types((ApiHook.conn_type, LakeHook.conn_type))
@@ -296,7 +296,6 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
     from sqlalchemy.exc import DBAPIError
 
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-    from airflow_provider_rfr.threads import within
 
     hook = ControlStoreHook(args.control_store_conn_id)
     # Its query may hold a password as well.

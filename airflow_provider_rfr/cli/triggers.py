@@ -203,22 +203,15 @@ def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
 
 def _change(args: Namespace, change: Callable[[Any, Selection], list[str]]) -> tuple[Any, list[str], list[str]]:
     """Do this to the deliveries that are named; returns the store, the ids that were changed, and the other ones."""
+    from airflow_provider_rfr.webhooks import operations
+
     if not (args.delivery_id or args.target or args.trigger):
         raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
     store, selection = _selected(args)
     if args.trigger:
-        _check_trigger(store, selection[0])
+        operations.check_trigger(store, _lake(args), args.trigger)
     changed = [each for one in selection for each in change(store, one)]
     return store, changed, [each for each in args.delivery_id if each not in changed]
-
-
-def _check_trigger(store: Any, one: Selection) -> None:
-    from airflow_provider_rfr.webhooks import operations
-
-    known = [row.key for row in operations.endpoints(store, one.lake or "")]
-    if not any(key.trigger == one.trigger and one.block in (None, key.block) for key in known):
-        names = ", ".join(sorted({key.name for key in known})) or "none"
-        raise ConfigurationError("--trigger", f"nothing was ever due to {one.trigger!r}", f"those known are {names}")
 
 
 def _show_change(args: Namespace, changed: list[str], refused: Mapping[str, str], done: str) -> int:

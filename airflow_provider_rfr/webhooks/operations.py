@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -67,9 +67,7 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
 
     :raises ConfigurationError: there is none, or there are several
     """
-    trigger, block = rows.parts_of(name)
-    keys = [row.key for row in endpoints(store, lake, table) if row.key.trigger == trigger]
-    found = [key for key in keys if block in (None, key.block)]
+    found = _named(endpoints(store, lake, table), name)
     if not found:
         raise ConfigurationError("trigger", f"{table} has no trigger {name!r} that was ever delivered to")
     if len(found) > 1:
@@ -78,6 +76,19 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
             "trigger", f"several blocks have a trigger {name!r} for {table}", f"write one of {names}"
         )
     return found[0]
+
+
+def check_trigger(store: ControlStore, lake: str, name: str) -> None:
+    """Raise :class:`ConfigurationError` unless the name means an endpoint of some table of the lake."""
+    known = endpoints(store, lake)
+    if not _named(known, name):
+        names = ", ".join(sorted({row.key.name for row in known})) or "none"
+        raise ConfigurationError("--trigger", f"nothing was ever due to {name!r}", f"those known are {names}")
+
+
+def _named(known: Sequence[EndpointRow], name: str) -> list[EndpointKey]:
+    trigger, block = rows.parts_of(name)
+    return [row.key for row in known if row.key.trigger == trigger and block in (None, row.key.block)]
 
 
 def replay(store: ControlStore, selection: Selection) -> list[str]:

@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -16,9 +15,11 @@ import pytest
 
 from demo.cleanup import processes_of
 from demo.run import is_driver
+from tests import soon
 from tests.integration.conftest import ROOT, is_alive
 from tests.soon import PATIENCE
 
+wait_until = partial(soon.wait_until, every=0.1)
 STACK = """
 import subprocess, sys
 from pathlib import Path
@@ -40,13 +41,6 @@ folder = Path(sys.argv[1])
 with Stack(folder / "airflow", folder, {}, folder=folder):
     pass
 """
-
-
-def wait_until(what: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def parent_of(command: list[str], output: IO[str]) -> subprocess.Popen[bytes]:

@@ -134,6 +134,18 @@ def test_many_newer_attempts_of_a_hidden_dag_leave_the_viewer_s_own_attempt(logi
     assert login("owner").get("/rfr/deliveries").text.count('data-label="Attempt"') == 200
 
 
+@pytest.mark.parametrize("event", ["[1]", '"x"', "5", "null", "no JSON", '{"dag_id": ["a"]}', '{"dag_id": 5}'])
+def test_a_delivery_whose_event_names_no_dag_hides_no_other(login: Login, store: ControlStore, event: str) -> None:
+    deliver(store, "raw.odd", "shop", outcome="delivered", status=200)
+    odd = update(DELIVERIES).values(event=event, dag_id=None)
+    store.run(lambda connection: connection.execute(odd))
+    deliver(store, "raw.open", "shop", outcome="delivered", status=200)
+    answer = login("owner").get("/rfr/deliveries")
+    assert answer.status_code == 200
+    assert "raw.odd" in answer.text
+    assert "raw.open" in answer.text
+
+
 def test_the_page_of_a_refresh_names_the_webhooks_of_its_own_commit_behind_many_newer_ones(
     login: Login, catalog: Catalog, store: ControlStore
 ) -> None:
