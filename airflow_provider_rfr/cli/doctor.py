@@ -388,16 +388,20 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
 
     try:
         call = resolve(endpoint, http_settings, configured_hosts())
+        address = urlsplit(call.url)
+        place = address.hostname or "", address.port or (443 if address.scheme == "https" else 80)
     except ConfigurationError as error:
         return Finding(name, _MISSING, f"{error.field}: {error.problem}", error.remedy or _HOST_REMEDY)
-    address = urlsplit(call.url)
-    port = address.port or (443 if address.scheme == "https" else 80)
+    except ValueError:
+        return Finding(name, _MISSING, _NO_HOST, _HOST_REMEDY)
     try:
         with attempt_of_this_thread(Deadline(2 * _CONNECT_SECONDS), call.guard, connect=_CONNECT_SECONDS):
-            connect(address.hostname or "", port).close()
+            connect(*place).close()
     except AddressRefused as error:
         problem, _, remedy = str(error).partition("; ")
         return Finding(name, _MISSING, problem, remedy or _HOST_REMEDY)
+    except UnicodeError:
+        return Finding(name, _MISSING, _NO_HOST, _HOST_REMEDY)
     except OSError as error:
         return Finding(name, _MISSING, f"{call.host}: {error.strerror or error}", _HOST_REMEDY)
     return Finding(name, _OK, f"{call.host} accepts connections")
@@ -405,6 +409,7 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
 
 _NO_TRIGGERS: Final = "no triggers file is named: give --triggers, or set RFR_TRIGGERS_FILE"
 _STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
+_NO_HOST: Final = "its address has a host or a port that no machine can have"
 _HOST_REMEDY: Final = "correct the trigger's address, or let this machine reach it"
 _LAKE_REMEDY: Final = "check that it runs and can be reached from here, or correct the lake's connection"
 _WAREHOUSE_REMEDY: Final = "let this machine write there, or correct the warehouse in the lake's connection"

@@ -79,9 +79,9 @@ def history(args: Namespace) -> None:
 @command
 def watch(args: Namespace) -> int:
     """Follow a refresh until it is over; 1 if it ended in any other way than published."""
-    missed = 0
     catalog = lake_of(args)
     found = _found(catalog, args)
+    missed = int(found.state.value == "unreadable")
     with _display(found, args) as display:
         while found.is_working or 0 < missed <= _MOST_UNREADABLE:
             display.update(found)

@@ -119,6 +119,7 @@ def list_deliveries(args: Namespace) -> None:
     store, selection = _selected(args)
     found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
+    found.sort(key=lambda each: (-each.created_at, -each.sequence, each.id))
     shown = [_row(each, rows.get(each.key)) for each in found[: args.limit]]
     if not print_data(shown, args):
         print_columns(shown, "there are no such deliveries")
@@ -198,7 +199,7 @@ def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
         states=(args.state,) if getattr(args, "state", None) else (),
         ids=tuple(getattr(args, "delivery_id", ())),
     )
-    return _store(args), tuple(replace(one, table=table) for table in args.target or (None,))
+    return _store(args), tuple(replace(one, table=table) for table in dict.fromkeys(args.target or (None,)))
 
 
 def _change(args: Namespace, change: Callable[[Any, Selection], list[str]]) -> tuple[Any, list[str], list[str]]:
@@ -208,8 +209,8 @@ def _change(args: Namespace, change: Callable[[Any, Selection], list[str]]) -> t
     if not (args.delivery_id or args.target or args.trigger):
         raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
     store, selection = _selected(args)
-    if args.trigger:
-        operations.check_trigger(store, _lake(args), args.trigger)
+    for each in selection:
+        operations.check_endpoints(store, _lake(args), each.table, args.trigger)
     changed = [each for one in selection for each in change(store, one)]
     return store, changed, [each for each in args.delivery_id if each not in changed]
 

@@ -51,10 +51,9 @@ class ControlStoreHook(BaseHook):
     get_conn = get_store
 
     def is_there(self) -> bool:
-        """Whether a store exists or is configured; a file is not made to find out."""
-        if self.url.get_backend_name() != "sqlite":
-            return True
-        return self.url.database is not None and Path(self.url.database).is_file()
+        """False where a file is named that is not there yet; it is not made to find out."""
+        file = self.url.database
+        return self.url.get_backend_name() != "sqlite" or file in (None, "", ":memory:") or Path(file).exists()
 
     @cached_property
     def url(self) -> URL:

@@ -78,12 +78,19 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
     return found[0]
 
 
-def check_trigger(store: ControlStore, lake: str, name: str) -> None:
-    """Raise :class:`ConfigurationError` unless the name means an endpoint of some table of the lake."""
-    known = endpoints(store, lake)
-    if not _named(known, name):
+def check_endpoints(store: ControlStore, lake: str, table: str | None, name: str | None) -> None:
+    """Raise :class:`ConfigurationError` where the table, or the lake where none is named, has no such endpoint.
+
+    :param name: of the trigger; None for any
+    """
+    known = endpoints(store, lake, table)
+    if table is not None and not known:
+        tables = ", ".join(sorted({row.key.table for row in endpoints(store, lake)})) or "none"
+        raise ConfigurationError("--target", f"nothing was ever due for {table}", f"the tables known are {tables}")
+    if name is not None and not _named(known, name):
         names = ", ".join(sorted({row.key.name for row in known})) or "none"
-        raise ConfigurationError("--trigger", f"nothing was ever due to {name!r}", f"those known are {names}")
+        of = "" if table is None else f" for {table}"
+        raise ConfigurationError("--trigger", f"nothing was ever due to {name!r}{of}", f"those known are {names}")
 
 
 def _named(known: Sequence[EndpointRow], name: str) -> list[EndpointKey]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from sqlalchemy.exc import OperationalError
 from airflow_provider_rfr.cli import doctor
 from airflow_provider_rfr.hooks import common, connection_gateways, control_store
 from airflow_provider_rfr.hooks import lake as lake_hook
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.webhooks.sealing import seal_file
 from tests.unit.cli import calls
 from tests.unit.test_preflight import java
@@ -386,7 +388,20 @@ def test_a_control_store_that_is_away(
     connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host=f"{tmp_path}/garbage.db")
     (found,) = missing(capsys, healthy)
     assert "file is not a database" in found["detail"]
+    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host=str(tmp_path))
+    (found,) = missing(capsys, healthy)
+    assert "unable to open database file" in found["detail"]
+    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host=f"{tmp_path}/old.db")
+    ControlStoreHook().get_store().close()
+    with sqlite3.connect(tmp_path / "old.db") as connection:
+        connection.execute("UPDATE rfr_settings SET value = '1' WHERE name = 'schema'")
+    (found,) = missing(capsys, healthy)
+    assert "it has version 1 of the tables" in found["detail"]
     monkeypatch.delenv("AIRFLOW_CONN_RFR_CONTROL_STORE")
+    for in_memory in ("sqlite://", "sqlite:///:memory:"):
+        monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", in_memory)
+        (found,) = missing(capsys, healthy)
+        assert "a store in memory is lost with its process" in found["detail"]
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", f"{CANARY} is no address")
     (found,) = missing(capsys, healthy)
     assert "[rfr] control_store" in found["detail"]
@@ -479,3 +494,25 @@ def test_a_webhook_s_host_that_is_closed_or_refused(
     healthy.write_text(json.dumps({"triggers": block}))
     (found,) = missing(capsys, healthy)
     assert found["detail"].startswith("https://nowhere.invalid: ")
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("hooks.example.com", 99999), ("a..b", 443), (f"{'a' * 64}.example.com", 443), ("[::1", 443)]
+)
+def test_a_webhook_with_an_address_that_no_machine_has_is_named_and_the_next_one_is_tried(
+    healthy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    listener: int,
+    host: str,
+    port: int,
+) -> None:
+    connect(monkeypatch, "hooks", conn_type="http", schema="https", host=host, port=port, password=CANARY)
+    good = {"url": f"http://127.0.0.1:{listener}", "payload": {"a": 1}}
+    config = {"bad": {"connection": "hooks", "payload": {"a": 1}}, "good": good}
+    healthy.write_text(json.dumps({"triggers": {"name": "shop", "config": config}}))
+    (found,) = missing(capsys, healthy)
+    assert found["check"] == "webhook bad"
+    assert found["detail"] == "its address has a host or a port that no machine can have"
+    assert rfr("--triggers", healthy) == 1
+    assert "webhook good: http://127.0.0.1:" in capsys.readouterr().out

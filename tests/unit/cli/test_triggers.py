@@ -259,6 +259,42 @@ def test_a_list_tells_why_what_is_pending_is_not_sent(
     assert [bool(due) for due, _ in pending()] == [True]
 
 
+def test_deliveries_of_several_tables_are_one_list(
+    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "t.json", block(receiver))
+    for name in ("raw.orders", "raw.customers", "raw.orders"):
+        lake.publish(name)
+        assert rfr("deliver", file, *STORE) == 0
+    targets = [word for name in ("raw.orders", "raw.customers", "raw.orders") for word in ("--target", name)]
+    capsys.readouterr()
+    listed = []
+    for limit in (9, 2):
+        assert rfr("list", *targets, "--limit", limit, "--output", "json", *STORE) == 0
+        listed.append([row["table"] for row in json.loads(capsys.readouterr().out)])
+    assert listed == [["raw.orders", "raw.customers", "raw.orders"], ["raw.orders", "raw.customers"]]
+
+
+@pytest.mark.parametrize("change", ["replay", "cancel"])
+def test_a_table_without_webhooks_and_a_trigger_of_another_table_are_refused(
+    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    for name, table in (("hook", "raw.orders"), ("other", "raw.customers")):
+        triggers = block(receiver)
+        triggers["triggers"]["config"] = {name: triggers["triggers"]["config"]["hook"]}
+        file = write(tmp_path, "t.json", triggers)
+        lake.publish(table)
+        assert rfr("deliver", file, "--target", table, *STORE) == 0
+    capsys.readouterr()
+    assert rfr(change, "--target", "raw.orders", "--target", "raw.order", *STORE) == 1
+    said = "--target: nothing was ever due for raw.order; the tables known are raw.customers, raw.orders"
+    assert said in capsys.readouterr().err
+    assert rfr(change, "--target", "raw.orders", "--trigger", "other", *STORE) == 1
+    said = "--trigger: nothing was ever due to 'other' for raw.orders; those known are shop/hook"
+    assert said in capsys.readouterr().err
+    assert rfr(change, "--target", "raw.customers", "--trigger", "other", *STORE) == 0
+
+
 def test_less_than_nothing_can_t_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rfr("list", "--limit", "-1") == 1
     assert "--limit: must not be negative" in capsys.readouterr().err
