@@ -89,13 +89,14 @@ class RefreshDetails:
 
 
 def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None:
-    """Read the page rows of the refresh; None where its ledger is gone, or holds no refresh."""
+    """Read the page rows of the refresh; None where its ledger is gone, or holds another refresh by now."""
     part = status.ledger.removeprefix(f"{status.table}__rfr_ledger").removeprefix("_") or None
     table = LedgerTable.load(catalog, status.table, part)
     if table is None:
         return None
     ledger = Ledger(table)
-    if ledger.header is None:
+    header = ledger.header
+    if header is None or status.header is None or _whose(header) != _whose(status.header):
         return None
     files = ledger.page_files()
     read = sorted(files)[:: max(1, -(-len(files) // _MOST_FILES))]
@@ -105,7 +106,11 @@ def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None
     except Exception as error:  # noqa: BLE001 - what is wrong with the target hides nothing of the refresh
         _log.debug("the target %s can't be read", status.table, exc_info=error)
         facts = None
-    return _details_of(ledger.header, rows, len(files), len(read), facts)
+    return _details_of(header, rows, len(files), len(read), facts)
+
+
+def _whose(header: LedgerHeader) -> tuple[int, str | None]:
+    return header.generation, header.dag_id
 
 
 def _details_of(

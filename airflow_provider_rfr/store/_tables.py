@@ -2,8 +2,8 @@
 
 Times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as instants. No column holds a
 secret: a delivery keeps the variables of its commit and is rendered for each attempt; of connections there are
-keyed hashes. Of a sink, ``window`` is written before anything of it is sent, so that the same batches are cut again
-after a crash.
+keyed hashes. ``dag_ids`` of a delivery are those of its commits, as JSON, null for a commit of no DAG. Of a sink,
+``window`` is written before anything of it is sent, so that the same batches are cut again after a crash.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 METADATA: Final = MetaData()
 
 SETTINGS: Final = Table(
@@ -55,7 +55,7 @@ DELIVERIES: Final = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("snapshot_id", BigInteger, nullable=False),
     Column("event", Text, nullable=False),
-    Column("dag_id", Text),
+    Column("dag_ids", Text, nullable=False, default="[null]"),
     Column("state", String(10), nullable=False),
     Column("reason", String(20)),
     Column("detail", Text),

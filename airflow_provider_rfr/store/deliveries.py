@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -48,7 +49,7 @@ def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMa
     """Attempts that ended, the newest first; times are milliseconds since 1970."""
     query = (
         select(*_OF_THE_DELIVERY, _D.endpoint_id, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status)
-        .add_columns(_A.detail, _A.answer, _D.dag_id)
+        .add_columns(_A.detail, _A.answer, _D.dag_ids)
         .join(DELIVERIES, _A.delivery_id == _D.id)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
         .where(_E.lake == lake)
@@ -60,10 +61,10 @@ def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMa
 
 def dags_by_endpoint(connection: Connection, lake: str) -> dict[int, set[str | None]]:
     """By endpoint's id, the DAGs whose runs made the commits of its deliveries; None for a commit of no DAG's."""
-    query = select(_D.endpoint_id, _D.dag_id).join(ENDPOINTS, _D.endpoint_id == _E.id).where(_E.lake == lake)
+    query = select(_D.endpoint_id, _D.dag_ids).join(ENDPOINTS, _D.endpoint_id == _E.id).where(_E.lake == lake)
     found: dict[int, set[str | None]] = {}
-    for endpoint, dag_id in connection.execute(query.distinct()):
-        found.setdefault(endpoint, set()).add(dag_id)
+    for endpoint, dag_ids in connection.execute(query.distinct()):
+        found.setdefault(endpoint, set()).update(json.loads(dag_ids))
     return found
 
 
@@ -231,7 +232,6 @@ class Delivery:
     """A delivery with its endpoint. Times are milliseconds since 1970.
 
     :ivar commits: how many it covers; more than one after a debounce
-    :ivar dag_id: of the run that made the commit, the last one of several
     :ivar lease_until: until then it is claimed, perhaps by a process that died
     """
 
@@ -243,7 +243,6 @@ class Delivery:
     sequence: int
     snapshot_id: int
     event: str
-    dag_id: str | None
     state: str
     reason: str | None
     detail: str | None
@@ -307,7 +306,7 @@ def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str,
 
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
     """The newest first."""
-    columns = [column for column in _D if column.name not in ("endpoint_id", "token", "notified_at")]
+    columns = [column for column in _D if column.name not in ("endpoint_id", "dag_ids", "token", "notified_at")]
     query = _joined(select(*columns, _E.lake, _E.target, _E.trigger, _E.block), selection)
     query = query.order_by(_D.created_at.desc(), _D.sequence.desc(), _D.id).limit(limit)
     return [Delivery(**_with_key(row)) for row in connection.execute(query).mappings()]

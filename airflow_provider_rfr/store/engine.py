@@ -18,8 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, false, insert, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -137,25 +136,32 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
         connection.execute(make(table).on_conflict_do_nothing(), list(rows))
 
 
+_NEW_STORE: Final = "name a database without tables of this package"
 _EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://user:password@host/rfr"
 
 
-def is_made(url: str) -> bool:
-    """Whether a store was made in this database: :func:`open_store` would make the tables that it lacks. True too where
-    the database can't be asked, because opening it says what is wrong.
-    """
-    try:
-        return inspect(create_engine(url, poolclass=NullPool)).has_table(SETTINGS.name)
-    except (SQLAlchemyError, ImportError):
-        return True
-
-
 def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
-    """Open the store, and make the tables that it lacks; any number of processes may do so at once.
+    """Open the store, and make its tables where there are none; any number of processes may do so at once.
 
     :param url: SQLAlchemy's address, ``sqlite:///`` or ``postgresql://``
-    :raises ConfigurationError: it can't be opened, or a newer version of this package made it
+    :raises ConfigurationError: it can't be opened, or a version of this package with other tables made it
     """
+    return _opened(url, clock, _make_tables)[0]
+
+
+def find_store(url: str) -> ControlStore | None:
+    """The same, but None where the database has no tables of this package, and none are made."""
+    store, version = _opened(url, None, _version)
+    if version is not None:
+        return store
+    store.close()
+    return None
+
+
+def _opened(
+    url: str, clock: Clock | None, version_of: Callable[[Connection], int | None]
+) -> tuple[ControlStore, int | None]:
+    """The store, and the version of its tables; None where there are none."""
     try:
         address = make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
     except ArgumentError:
@@ -164,20 +170,21 @@ def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
         raise ConfigurationError("control store", f"{address.get_backend_name()} is not supported", _EXAMPLES)
     if address.get_backend_name() == "sqlite" and address.database in (None, "", ":memory:"):
         raise ConfigurationError("control store", "a store in memory is lost with its process", _EXAMPLES)
-    store = ControlStore(_new_engine(address), clock)
+    store, remedy = ControlStore(_new_engine(address), clock), ""
     try:
         # Not for long: a wrong address should be reported soon.
-        version = store.run(_make_tables, patience=5.0)
+        version = store.run(version_of, patience=5.0)
     except DBAPIError as error:
         problem = str(error.orig).strip().partition("\n")[0] or type(error.orig).__name__
         password = address.password
         problem = problem.replace(password, "***") if password else problem
     else:
-        if version <= SCHEMA_VERSION:
-            return store
+        if version is None or version == SCHEMA_VERSION:
+            return store, version
         problem = f"it has version {version} of the tables, this package knows {SCHEMA_VERSION}"
+        remedy = "upgrade this package" if version > SCHEMA_VERSION else _NEW_STORE
     store.close()
-    raise ConfigurationError("control store", f"can't be opened ({address.get_backend_name()}): {problem}")
+    raise ConfigurationError("control store", f"can't be opened ({address.get_backend_name()}): {problem}", remedy)
 
 
 def _new_engine(address: URL) -> Engine:
@@ -230,12 +237,20 @@ def _make_tables(connection: Connection) -> int:
     if connection.dialect.name == "postgresql":
         # "IF NOT EXISTS" checks before it creates, and two processes can check at the same time.
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _TABLES_LOCK})
+    version = _version(connection)
+    if version is not None:
+        return version
     METADATA.create_all(connection)
+    connection.execute(insert(SETTINGS).values(name="schema", value=str(SCHEMA_VERSION)))
+    return SCHEMA_VERSION
+
+
+def _version(connection: Connection) -> int | None:
+    """Of the tables; None where there are none."""
+    if not inspect(connection).has_table(SETTINGS.name):
+        return None
     version = connection.execute(select(SETTINGS.c.value).where(SETTINGS.c.name == "schema")).scalar_one_or_none()
-    if version is None:
-        connection.execute(insert(SETTINGS).values(name="schema", value=str(SCHEMA_VERSION)))
-        return SCHEMA_VERSION
-    return int(version)
+    return None if version is None else int(version)
 
 
 def _may_help(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.store import deliveries as rows
-from airflow_provider_rfr.store.engine import ControlStore, is_made, open_store
+from airflow_provider_rfr.store.engine import ControlStore, find_store
 
 if TYPE_CHECKING:
     from sqlalchemy import RowMapping
@@ -49,11 +50,11 @@ class AttemptView:
     """One attempt that ended; its answer was masked when it was stored.
 
     :ivar lake: id of the lake's connection
-    :ivar dag_id: of the run that made the commit of which it told
+    :ivar dag_ids: of the runs that made the commits of which it told; None in it for no DAG
     """
 
     lake: str
-    dag_id: str | None
+    dag_ids: frozenset[str | None]
     row: RowMapping
 
 
@@ -65,9 +66,10 @@ class Webhooks:
     attempts: tuple[AttemptView, ...] = ()
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
-        """The attempts of commits of DAGs that the viewer may see, and the endpoints that were told of no others."""
-        viewer.learn({each.dag_id for each in self.attempts}.union(*(each.dag_ids for each in self.endpoints)))
-        attempts = [each for each in self.attempts if viewer.sees(each.dag_id)]
+        """The attempts that told of no other DAGs than the viewer may see, and the endpoints likewise."""
+        told = (*(each.dag_ids for each in self.attempts), *(each.dag_ids for each in self.endpoints))
+        viewer.learn(frozenset().union(*told))
+        attempts = [each for each in self.attempts if all(map(viewer.sees, each.dag_ids))]
         return Webhooks(
             tuple(each for each in self.endpoints if all(map(viewer.sees, each.dag_ids))), tuple(attempts[:_ATTEMPTS])
         )
@@ -91,11 +93,9 @@ def control_store() -> ControlStore | None:
     if not hook.is_there():
         return None
     url = hook.url.render_as_string(hide_password=False)
-    if url not in _stores:
-        if not is_made(url):
-            return None
-        _stores[url] = open_store(url)
-    return _stores[url]
+    if url not in _stores and (found := find_store(url)) is not None:
+        _stores[url] = found
+    return _stores.get(url)
 
 
 def read_webhooks(lake: str) -> Webhooks:
@@ -121,7 +121,7 @@ def read_webhooks(lake: str) -> Webhooks:
         )
         for each in endpoints
     ]
-    return Webhooks(tuple(views), tuple(AttemptView(lake, each["dag_id"], each) for each in attempts))
+    return Webhooks(tuple(views), tuple(_attempt(lake, each) for each in attempts))
 
 
 def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
@@ -132,6 +132,10 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
     selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, table=table, snapshot_id=snapshot_id)
     with store.read() as connection:
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
+
+
+def _attempt(lake: str, row: RowMapping) -> AttemptView:
+    return AttemptView(lake, frozenset(json.loads(row["dag_ids"])), row)
 
 
 def _urgency(each: EndpointView) -> tuple[int, bool, str, str]:

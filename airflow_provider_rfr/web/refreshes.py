@@ -105,9 +105,9 @@ def listed(refreshes: Sequence[Refresh], wanted: Wanted, viewer: Viewer) -> List
 
 
 def history(refresh: Refresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
-    """The generations, the newest first; of those that a DAG made which the viewer may not see, the figures alone."""
+    """The generations, the newest first; of those that the viewer may not see, the figures alone."""
     hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "error": None}
     return tuple(
-        each if each.dag_id is None or viewer.sees(each.dag_id) else replace(each, **hidden)  # type: ignore[arg-type]
+        each if viewer.sees(each.dag_id) else replace(each, **hidden)  # type: ignore[arg-type]
         for each in refresh.status.history
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, dags_by_endpoint, ensure_endpoint
@@ -14,7 +15,8 @@ def test_the_dags_of_an_endpoint_are_those_of_all_its_deliveries(store: ControlS
         rows = []
         for number, dag_id in enumerate(("shop", None, "late", "shop")):
             commit = {"first_commit": str(number), "last_commit": str(number), "snapshot_id": number, "event": "{}"}
-            rows.append({"id": str(number), "endpoint_id": row.id, "sequence": number, "dag_id": dag_id, **commit})
+            of = {"endpoint_id": row.id, "dag_ids": json.dumps([dag_id])}
+            rows.append({"id": str(number), "sequence": number, **of, **commit})
         add_deliveries(connection, store.now(connection), rows)
 
     store.run(work)

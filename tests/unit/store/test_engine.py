@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +17,8 @@ import pytest
 from sqlalchemy import Connection, insert, select, text
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store._tables import METADATA, SETTINGS
-from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.store._tables import METADATA, SCHEMA_VERSION, SETTINGS
+from airflow_provider_rfr.store.engine import find_store, open_store
 from tests.soon import SOON, soon
 
 OPENER = """
@@ -131,12 +132,29 @@ def test_a_forked_process_uses_a_connection_of_its_own(url: str) -> None:
         assert "child" in connection.execute(select(SETTINGS.c.name)).scalars().all()
 
 
-def test_a_store_of_a_newer_version_is_refused(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "remedy"), [(99, "upgrade this package"), (1, "name a database without tables of this package")]
+)
+@pytest.mark.parametrize("opened", [open_store, find_store])
+def test_a_store_of_another_version_is_refused(
+    url: str, tmp_path: Path, opened: Callable[[str], object], version: int, remedy: str
+) -> None:
     open_store(url).close()
     with sqlite3.connect(tmp_path / "control.db") as connection:
-        connection.execute("UPDATE rfr_settings SET value = '99' WHERE name = 'schema'")
-    with pytest.raises(ConfigurationError, match="version 99 of the tables, this package knows 1"):
-        open_store(url)
+        connection.execute(f"UPDATE rfr_settings SET value = '{version}' WHERE name = 'schema'")
+    said = f"it has version {version} of the tables, this package knows {SCHEMA_VERSION}; {remedy}"
+    with pytest.raises(ConfigurationError, match=said):
+        opened(url)
+
+
+def test_a_store_is_found_where_it_was_made_and_none_is_made_to_find_it(url: str, tmp_path: Path) -> None:
+    assert find_store(url) is None
+    with sqlite3.connect(tmp_path / "control.db") as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    open_store(url).close()
+    found = find_store(url)
+    assert found is not None
+    found.close()
 
 
 @pytest.mark.parametrize(
