@@ -19,7 +19,6 @@ from airflow_provider_rfr.web.access import Viewer, ViewerDep
 from airflow_provider_rfr.web.connections import Connections, read_connections
 from airflow_provider_rfr.web.deliveries import Webhooks, read_webhooks
 from airflow_provider_rfr.web.lakes import Lakes, Refresh, prepare
-from airflow_provider_rfr.web.migrations import read_migrations
 from airflow_provider_rfr.web.pages import Guarded, addresses_of, page
 from airflow_provider_rfr.web.reading import Latest
 from airflow_provider_rfr.web.refreshes import Wanted
@@ -148,16 +147,24 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
 
 async def _migrations(request: Request, viewer: ViewerDep) -> Response:
     lakes: Lakes = request.app.state.lakes
-    found, problems = await lakes.each_lake("migrations", read_migrations, migrations.SECONDS)
+    project, (found, problems) = await asyncio.gather(
+        lakes.shared(("project",), migrations.read_project, 2.0),
+        lakes.each_lake("migrations", migrations.read_in_lake, migrations.SECONDS),
+    )
 
     def answer() -> Response:
         allowed = viewer.reads_assets
+        # What was deployed elsewhere is not gone from a lake where it never was.
+        is_elsewhere = bool(problems) or any(each is not None and each.is_deployed for _, each in found)
         return page(
             request,
             "migrations.html",
             is_allowed=allowed,
+            project=project.value if allowed else None,
+            has_store=project.value is not None or project.problem is not None,
             lakes=found if allowed else [],
-            problems=problems if allowed else [],
+            is_elsewhere=is_elsewhere,
+            problems=[*_sentences("The control store", project), *problems] if allowed else [],
             may_deploy=viewer.may_trigger("builtin_migration"),
         )
 

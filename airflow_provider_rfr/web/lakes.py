@@ -79,7 +79,7 @@ class Lakes:
         if ids.value is None:
             return Known((), (_no_lakes(ids),))
         found = await asyncio.gather(*(self._of(each).latest() for each in ids.value))
-        problems = [_problem(lake, latest) for lake, latest in zip(ids.value, found, strict=True)]
+        problems = [_problem(f"lake {lake}", latest) for lake, latest in zip(ids.value, found, strict=True)]
         refreshes = [
             Refresh(lake, each) for lake, latest in zip(ids.value, found, strict=True) for each in latest.value or ()
         ]
@@ -102,13 +102,16 @@ class Lakes:
     async def each_lake(
         self, name: str, read: Callable[[str], T], seconds: float = 2.0
     ) -> tuple[list[tuple[str, T]], list[str]]:
-        """A read of every lake: the values by the lake's connection, and sentences about what can't be read."""
+        """A read of every lake: the values by the lake's connection, and sentences about what can't be read.
+
+        :param name: what is read, for people
+        """
         known = await self._ids.latest()
         ids = known.value or ()
         found = await asyncio.gather(*(self.shared((name, each), partial(read, each), seconds) for each in ids))
         pairs = list(zip(ids, found, strict=True))
         values = [(lake, each.value) for lake, each in pairs if each.value is not None]
-        problems = [said for lake, each in pairs if (said := _problem(lake, each)) is not None]
+        problems = [said for lake, each in pairs if (said := _problem(f"{name} of {lake}", each)) is not None]
         return values, problems if known.value is not None else [_no_lakes(known)]
 
     async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
@@ -142,7 +145,8 @@ class Lakes:
     def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
         from airflow_provider_rfr.refresh.status import statuses
 
-        return tuple(map(_showable, with_tasks(statuses(self.catalog(lake)))))
+        catalog = self.catalog(lake)
+        return tuple(map(_showable, with_tasks(statuses(catalog), partial(statuses, catalog))))
 
     def _read_details(self, refresh: Refresh) -> RefreshDetails | None:
         from airflow_provider_rfr.refresh.details import read_details
@@ -188,8 +192,8 @@ def _no_lakes(latest: Latest[Any]) -> str:
     return f"Airflow's connections can't be read: {latest.problem}."
 
 
-def _problem(lake: str, latest: Latest[Any]) -> str | None:
+def _problem(what: str, latest: Latest[Any]) -> str | None:
     if latest.problem is None:
         return None
-    told = f"What is shown of it is {latest.age:.0f} s old." if latest.value is not None else "Nothing of it is shown."
-    return f"The lake {lake} can't be read now: {latest.problem}. {told}"
+    told = f"What is shown is {latest.age:.0f} s old." if latest.value is not None else "Nothing of it is shown."
+    return f"The {what} can't be read now: {latest.problem}. {told}"

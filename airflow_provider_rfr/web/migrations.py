@@ -22,40 +22,66 @@ _DEPLOYS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Migrations:
-    """The project of built-in objects in one lake.
+class Project:
+    """The project of built-in objects, as the control store has it: there is one, whatever lakes there are.
 
     :ivar steps: of the newest deploy
-    :ivar broken_views: name and reason
     :ivar garbage: tables that wait to be deleted
+    """
+
+    version: str | None
+    revision: int
+    objects: tuple[RecordedObject, ...]
+    deploys: tuple[Deploy, ...]
+    steps: tuple[JournalStep, ...]
+    garbage: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InLake:
+    """What of the project is in one lake.
+
+    :ivar is_deployed: whether any of the objects that were deployed is there
+    :ivar broken_views: name and reason
     :ivar plan: of what this server's package and its ``RFR_BUILTIN_OBJECTS`` declare; None where none can be made
     :ivar problem: why not
     """
 
-    version: str | None = None
-    revision: int = 0
-    objects: tuple[RecordedObject, ...] = ()
-    deploys: tuple[Deploy, ...] = ()
-    steps: tuple[JournalStep, ...] = ()
-    broken_views: tuple[tuple[str, str], ...] = ()
-    garbage: tuple[str, ...] = ()
-    plan: Plan | None = None
-    text: str = ""
-    problem: str | None = None
+    is_deployed: bool
+    broken_views: tuple[tuple[str, str], ...]
+    plan: Plan | None
+    text: str
+    problem: str | None
 
 
-def read_migrations(lake: str) -> Migrations:
-    """:param lake: id of the lake's connection"""
-    from airflow_provider_rfr.builtins.planning.render import render
+def read_project() -> Project | None:
+    """None where there is no control store yet."""
+    from airflow_provider_rfr.builtins.execution.observe import read_recorded
     from airflow_provider_rfr.store import deploys
 
     store = control_store()
     if store is None:
-        return Migrations(problem="there is no control store yet; the first deploy makes one")
+        return None
     with store.read() as connection:
+        recorded = read_recorded(connection, PROJECT)
         history = deploys.history(connection, PROJECT, _DEPLOYS)
-        steps = deploys.steps_of(connection, history[0].deploy_id) if history else ()
-        garbage = tuple(each.physical for each in deploys.queued(connection, PROJECT))
+        return Project(
+            version=recorded.version,
+            revision=recorded.revision,
+            objects=recorded.objects,
+            deploys=history,
+            steps=deploys.steps_of(connection, history[0].deploy_id) if history else (),
+            garbage=tuple(each.physical for each in deploys.queued(connection, PROJECT)),
+        )
+
+
+def read_in_lake(lake: str) -> InLake | None:
+    """:param lake: id of the lake's connection; None where there is no control store yet"""
+    from airflow_provider_rfr.builtins.planning.render import render
+
+    store = control_store()
+    if store is None:
+        return None
     hook, problem = _hook(lake)
     plan = None
     # Else the hook opens a store of its own.
@@ -66,14 +92,9 @@ def read_migrations(lake: str) -> Migrations:
             plan = hook.plan() if problem is None else None
         except RfrError as error:
             problem = str(error)
-    return Migrations(
-        version=recorded.version,
-        revision=recorded.revision,
-        objects=recorded.objects,
-        deploys=history,
-        steps=steps,
+    return InLake(
+        is_deployed=any(each.marker in recorded.by_uuid for each in live.objects.values()),
         broken_views=tuple((each.name, each.broken) for each in live.user_views if each.broken is not None),
-        garbage=garbage,
         plan=plan,
         text="" if plan is None else render(plan),
         problem=problem,

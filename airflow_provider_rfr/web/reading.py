@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -113,7 +114,9 @@ class SharedRead(Generic[T]):
             problem = str(error)
         except BaseException as error:  # noqa: BLE001 - of any library, Rust panics too; texts may hold secrets
             problem = f"{type(error).__name__}; the log of the API server may say more"
-            _log.warning("a page of the refreshes can't be read (%s)", type(error).__name__)
+            if problem != self._problem:
+                where = "".join(traceback.format_tb(error.__traceback__))
+                _log.warning("a page of the refreshes can't be read: %s at\n%s", type(error).__name__, where)
             _log.debug("reading failed", exc_info=error)
         with self._lock:
             if self._running is running:

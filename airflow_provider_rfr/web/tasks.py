@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -12,7 +12,6 @@ from airflow.utils.session import create_session
 from sqlalchemy import select, tuple_
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.header import LedgerHeader
     from airflow_provider_rfr.refresh.status import TableStatus
 
 _AT_WORK: Final = frozenset({"running", "deferred", "restarting", "up_for_reschedule"})
@@ -32,10 +31,19 @@ class _Seen(NamedTuple):
     started_at: datetime | None
 
 
-def with_tasks(statuses: Sequence[TableStatus]) -> tuple[TableStatus, ...]:
-    """The same, but what the ledger takes for work is interrupted where the task is not at it any more."""
+def with_tasks(
+    statuses: Sequence[TableStatus], read: Callable[[Sequence[str]], Sequence[TableStatus]]
+) -> tuple[TableStatus, ...]:
+    """The same, but what the ledger takes for work is interrupted where the task is not at it any more.
+
+    :param read: the statuses of these tables, read now
+    """
     seen = _states({task for each in statuses if each.is_working and (task := _task_of(each)) is not None})
-    return tuple(_corrected(each, seen.get(task)) if (task := _task_of(each)) else each for each in statuses)
+    said = {each.ledger: _said(seen, each) for each in statuses}
+    doubtful = {each.table for each in statuses if said[each.ledger] is not None}
+    # The task may have ended well after its ledger was read, and before Airflow was asked.
+    newest = {each.ledger: each for each in read(sorted(doubtful))} if doubtful else {}
+    return tuple(_corrected(each, said[each.ledger], newest.get(each.ledger)) for each in statuses)
 
 
 def _task_of(status: TableStatus) -> _Task | None:
@@ -45,17 +53,27 @@ def _task_of(status: TableStatus) -> _Task | None:
     return _Task(header.dag_id, header.dag_run_id, header.task_id, -1 if header.map_index is None else header.map_index)
 
 
-def _corrected(status: TableStatus, seen: _Seen | None) -> TableStatus:
+def _corrected(status: TableStatus, said: str | None, newest: TableStatus | None) -> TableStatus:
     from airflow_provider_rfr.refresh.status import State
 
-    if seen is None or status.header is None or not status.is_working:
+    if said is None or newest is None:
         return status
-    said = _said(seen, status.header)
-    return status if said is None else replace(status, state=State.INTERRUPTED, sentence=said)
+    if not newest.is_working or _signs(newest) != _signs(status):
+        return newest
+    return replace(newest, state=State.INTERRUPTED, sentence=said)
 
 
-def _said(seen: _Seen, header: LedgerHeader) -> str | None:
+def _signs(status: TableStatus) -> tuple[datetime, int] | None:
+    """Of life: the last commit, and the attempt that made it."""
+    return None if status.header is None else (status.header.committed_at, status.header.attempts)
+
+
+def _said(states: Mapping[_Task, _Seen], status: TableStatus) -> str | None:
     """What became of the attempt that the ledger takes for a working one; None where it works."""
+    header, task = status.header, _task_of(status)
+    seen = None if task is None else states.get(task)
+    if header is None or seen is None or not status.is_working:
+        return None
     kept = f"Attempt {header.attempts} ended without reporting it; the pages read so far are kept"
     if seen.state in _AT_WORK:
         is_next = seen.started_at is not None and seen.started_at > header.committed_at

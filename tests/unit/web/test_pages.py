@@ -21,7 +21,7 @@ from sqlalchemy import delete
 from airflow_provider_rfr.exceptions import CatalogError
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.refresh.header import LedgerHeader
+from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.web import access, lakes, reading
 from airflow_provider_rfr.web.app import make_app
@@ -295,6 +295,34 @@ def test_a_generation_of_a_dag_that_is_hidden_shows_figures_alone(login: Login, 
     assert "hidden reason" not in viewer
     assert "in_secret" not in viewer
     assert "abandoned" in viewer
+
+
+def test_a_generation_of_no_dag_shows_figures_alone_to_who_may_see_no_asset(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(catalog, "raw.orders").end("SourceError: hidden reason")
+    begun(catalog, "raw.orders", **TASK)
+    viewer, address = login("viewer"), {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    assert "hidden reason" in viewer.get("/rfr/refresh", params=address).text
+    monkeypatch.setattr(PickyManager, "is_authorized_asset", lambda *_args, **_values: False)
+    text = viewer.get("/rfr/refresh", params=address).text
+    assert "hidden reason" not in text
+    assert "abandoned" in text
+
+
+@pytest.mark.parametrize(
+    ("previous", "said"),
+    [(None, "there is no previous one"), (0, "the previous one published none"), (2, "-50.0 %")],
+)
+def test_rows_are_compared_with_the_previous_refresh_where_there_is_one(
+    login: Login, catalog: Catalog, previous: int | None, said: str
+) -> None:
+    ledger = begun(catalog, "raw.orders", partitions=1, **TASK)
+    read_page(ledger, previous_rows=previous, state=RefreshState.PUBLISHED, snapshot_id=7, published_rows=1)
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    text = login("owner").get("/rfr/refresh", params=address).text
+    assert f"<dd>{said}</dd>" in text
+    assert ("the previous refresh published" in text) is (previous is not None)
 
 
 def test_markup_in_names_and_errors_stays_text(login: Login, catalog: Catalog) -> None:

@@ -131,12 +131,19 @@ def test_what_was_read_last_stays_with_its_age_while_the_source_fails(source: So
     assert asyncio.run(read.latest()) == Latest(3, pytest.approx(0.0), None)
 
 
-def test_the_text_of_an_error_that_is_not_ours_is_not_told(source: Source) -> None:
+def test_the_text_of_an_error_that_is_not_ours_is_not_told_and_its_place_is_logged_once(
+    source: Source, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     source.error = ValueError("password=hunter2")
-    told = asyncio.run(SharedRead(source).latest())
+    read = SharedRead(source, clock=clock)
+    for _ in range(3):
+        told = asyncio.run(read.latest())
+        clock.now += 100
     assert told.problem is not None
     assert "ValueError" in told.problem
-    assert "hunter2" not in told.problem
+    assert "hunter2" not in told.problem + caplog.text
+    assert "raise self.error" in caplog.text
+    assert len(caplog.records) == 1
 
 
 def test_a_read_that_never_ends_is_given_up_and_replaced_a_few_times(

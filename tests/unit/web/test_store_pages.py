@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -14,20 +15,32 @@ from typing import Any
 import pytest
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
+from fastapi import FastAPI
 from pyiceberg.catalog import Catalog
 from sqlalchemy import delete, insert, update
 
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
+from airflow_provider_rfr.store.claims import Claim, Window, Wish, claim
 from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
 from airflow_provider_rfr.store.connections import TaskRef, register_use
-from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
+from airflow_provider_rfr.store.deliveries import (
+    EndpointKey,
+    add_deliveries,
+    endpoints_of_table,
+    endpoints_with_ids,
+    ensure_endpoint,
+)
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.web import deliveries
 from airflow_provider_rfr.web.access import Viewer
 from airflow_provider_rfr.web.deliveries import control_store
-from airflow_provider_rfr.web.migrations import read_migrations
+from airflow_provider_rfr.web.migrations import read_in_lake
+from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.web.conftest import Login
 from tests.unit.web.ledgers import CANARY, begun
 
@@ -39,10 +52,23 @@ def store(catalog: Catalog) -> Iterator[ControlStore]:
     made.close()
 
 
+@pytest.fixture
+def second_lake(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Listed from the database, and read as tasks read it."""
+    extra = {"warehouse": f"file://{tmp_path}/second"}
+    second = {"conn_type": "rfr_lake", "host": f"sqlite:///{tmp_path}/second.db", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SECOND_LAKE", json.dumps(second))
+    with create_session() as session:
+        session.add(Connection(conn_id="second_lake", conn_type="rfr_lake"))
+    yield
+    with create_session() as session:
+        session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+
+
 def deliver(
     store: ControlStore,
     table: str,
-    dag_id: str,
+    dag_id: str | None,
     sequence: int = 1,
     snapshot_id: int = 7,
     lake: str = "rfr",
@@ -56,14 +82,14 @@ def deliver(
         target_name=table,
         lake=lake,
         run_id="r",
-        dag_id=dag_id,
+        dag_id=dag_id or "",
         snapshot_id=snapshot_id,
         sequence=sequence,
     )
 
     def work(connection: Any) -> None:
         row = ensure_endpoint(connection, EndpointKey(lake, table, "hook"))
-        new = {"id": f"id-{commit}", "endpoint_id": row.id, "sequence": sequence, "dag_id": dag_id}
+        new = {"id": f"id-{commit}", "endpoint_id": row.id, "sequence": sequence, "dag_ids": json.dumps([dag_id])}
         new |= {"first_commit": commit, "last_commit": commit, "snapshot_id": snapshot_id, "event": event.to_json()}
         add_deliveries(connection, store.now(connection), [new])
         values = {"delivery_id": new["id"], "number": 1, "at": store.now(connection), "milliseconds": 40, **attempt}
@@ -94,6 +120,30 @@ def test_attempts_belong_to_the_dag_of_their_own_commit(login: Login, store: Con
     assert "hidden answer" not in viewer
     assert "open answer" in viewer
     assert "40 ms" in viewer
+
+
+@pytest.mark.parametrize(
+    ("dags", "is_shown"), [((None, "shop"), True), (("hidden_dag", "shop"), False), (("shop", "hidden_dag"), False)]
+)
+def test_an_attempt_that_told_of_several_commits_belongs_to_all_their_dags(
+    login: Login, store: ControlStore, dags: tuple[str | None, str], is_shown: bool
+) -> None:
+    for sequence, dag_id in enumerate(dags, 1):
+        deliver(store, "raw.orders", dag_id, sequence, outcome="delivered", status=200)
+
+    def claimed(connection: Any) -> Claim:
+        connection.execute(delete(ATTEMPTS))
+        [row] = endpoints_of_table(connection, "rfr")
+        wish, known = Wish((row.id,), room=9, lease=1000, interval=1), endpoints_with_ids(connection, [row.id])
+        return claim(connection, store.now(connection), "one", wish, known, lambda *_: Window("m", "{}"))[0]
+
+    assert store.run(claimed).delivery_id == "m"
+    values = {"delivery_id": "m", "number": 1, "at": 1, "milliseconds": 1, "outcome": "failed", "answer": "of both"}
+    store.run(lambda connection: connection.execute(insert(ATTEMPTS).values(**values)))
+    # What was merged is forgotten before what it was merged into.
+    store.run(lambda connection: connection.execute(delete(DELIVERIES).where(DELIVERIES.c.id != "m")))
+    assert "of both" in login("owner").get("/rfr/deliveries").text
+    assert ("of both" in login("viewer").get("/rfr/deliveries").text) is is_shown
 
 
 @pytest.mark.parametrize("dags", [("hidden_dag", "shop"), ("shop", "hidden_dag")])
@@ -137,7 +187,7 @@ def test_many_newer_attempts_of_a_hidden_dag_leave_the_viewer_s_own_attempt(logi
 @pytest.mark.parametrize("event", ["[1]", '"x"', "5", "null", "no JSON", '{"dag_id": ["a"]}', '{"dag_id": 5}'])
 def test_a_delivery_whose_event_names_no_dag_hides_no_other(login: Login, store: ControlStore, event: str) -> None:
     deliver(store, "raw.odd", "shop", outcome="delivered", status=200)
-    odd = update(DELIVERIES).values(event=event, dag_id=None)
+    odd = update(DELIVERIES).values(event=event, dag_ids="[null]")
     store.run(lambda connection: connection.execute(odd))
     deliver(store, "raw.open", "shop", outcome="delivered", status=200)
     answer = login("owner").get("/rfr/deliveries")
@@ -184,21 +234,19 @@ def test_an_endpoint_s_state_says_what_is_wrong_with_it(
 
 @pytest.mark.parametrize(("catalog_name", "columns"), [("rfr", 0), ("other", 2)])
 def test_connections_of_one_catalog_list_its_webhooks_once_and_several_catalogs_are_told_apart(
-    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch, catalog_name: str, columns: int
+    login: Login,
+    store: ControlStore,
+    second_lake: None,
+    monkeypatch: pytest.MonkeyPatch,
+    catalog_name: str,
+    columns: int,
 ) -> None:
     deliver(store, "raw.orders", "shop", outcome="failed", answer="down")
     deliver(store, "raw.customers", "shop", lake=catalog_name, outcome="failed", answer="down")
-    extra = {"warehouse": "file:///nowhere", "catalog_name": catalog_name}
-    second = {"conn_type": "rfr_lake", "host": "sqlite:////nowhere", "extra": extra}
-    # Listed from the database, and read as tasks read it.
-    monkeypatch.setenv("AIRFLOW_CONN_SECOND_LAKE", json.dumps(second))
-    with create_session() as session:
-        session.add(Connection(conn_id="second_lake", conn_type="rfr_lake"))
-    try:
-        text = login("owner").get("/rfr/deliveries").text
-    finally:
-        with create_session() as session:
-            session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+    known = json.loads(os.environ["AIRFLOW_CONN_SECOND_LAKE"])
+    known["extra"]["catalog_name"] = catalog_name
+    monkeypatch.setenv("AIRFLOW_CONN_SECOND_LAKE", json.dumps(known))
+    text = login("owner").get("/rfr/deliveries").text
     assert text.count('data-label="State"') == 2
     assert [text.count(f'id="a-id-1-{table}-1"') for table in ("raw.orders", "raw.customers")] == [1, 1]
     assert text.count("<th>Lake</th>") == columns
@@ -258,10 +306,10 @@ def test_reading_migrations_again_and_again_leaves_nothing_open(catalog: Catalog
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
 
-    read_migrations("rfr_lake_default")
+    read_in_lake("rfr_lake_default")
     before = open_files()
     for _ in range(5):
-        assert read_migrations("rfr_lake_default").plan is not None
+        assert read_in_lake("rfr_lake_default").plan is not None
     assert open_files() <= before
 
 
@@ -274,10 +322,62 @@ def test_declarations_that_are_not_there_hide_no_deploys(
     assert "No deploy yet." in text
 
 
+def test_a_lake_to_which_nothing_was_deployed_is_not_told_that_it_lost_everything(
+    login: Login, pages: FastAPI, catalog: Catalog, store: ControlStore, second_lake: None, tmp_path: Path
+) -> None:
+    before = login("owner").get("/rfr/migrations").text
+    assert before.count("What a deploy to ") == before.count("<pre>") == 2
+    hook = BuiltinsHook(lake_conn_id="rfr_lake_default")
+    hook.apply(hook.plan(), sql=DuckEngine(catalog, tmp_path / "views"))
+    for each in pages.state.lakes._reads.values():
+        each._pause = 0.0
+    text = login("owner").get("/rfr/migrations").text
+    assert text.count("None of the objects that were deployed is in this lake.") == 1
+    assert "Changed by hand" not in text
+    assert [text.count(each) for each in ("<pre>", "Last deploys", 'data-label="State"')] == [1, 1, 1]
+
+
+def test_a_control_store_that_is_away_is_told_as_such(
+    login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = {"conn_type": "postgres", "host": "127.0.0.1", "port": 9, "schema": "rfr", "password": CANARY}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(away))
+    for page, said in (
+        ("deliveries", "The deliveries of rfr_lake_default can"),
+        ("migrations", "The migrations of rfr_lake_default can"),
+        ("migrations", "The control store can"),
+        ("connections", "The control store can"),
+    ):
+        text = login("owner").get(f"/rfr/{page}").text
+        assert said in text
+        assert "The lake" not in text
+        assert CANARY not in text + caplog.text
+
+
+def test_webhooks_that_were_read_before_the_control_store_went_away_are_shown_with_their_age(
+    login: Login, pages: FastAPI, catalog: Catalog, store: ControlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(catalog, "raw.orders", dag_id="shop").commit([], state=RefreshState.PUBLISHED, snapshot_id=7)
+    deliver(store, "raw.orders", "shop", outcome="delivered", status=200)
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    assert "As of" not in login("owner").get("/rfr/refresh", params=address).text
+
+    def away() -> None:
+        raise ConfigurationError("control store", "is away")
+
+    monkeypatch.setattr(deliveries, "control_store", away)
+    for each in pages.state.lakes._reads.values():
+        each._pause, each._read_at = 0.0, each._read_at - 70.0
+    text = login("owner").get("/rfr/refresh", params=address).text
+    assert "The control store can&#39;t be read now: control store: is away" in text
+    assert "As of 70 s ago:" in text
+    assert '<td class="name">hook</td>' in text
+
+
 def test_reading_makes_no_control_store(login: Login, catalog: Catalog) -> None:
     for page in ("deliveries", "migrations", "connections"):
         assert login("owner").get(f"/rfr/{page}").status_code == 200
-    assert "there is no control store yet" in login("owner").get("/rfr/migrations").text
+    assert "There is no control store yet" in login("owner").get("/rfr/migrations").text
     assert not ControlStoreHook().is_there()
 
 
@@ -286,6 +386,7 @@ def test_reading_makes_no_tables_in_an_empty_database(login: Login, catalog: Cat
     file.touch()
     for page in ("deliveries", "migrations", "connections"):
         assert login("owner").get(f"/rfr/{page}").status_code == 200
-    assert file.read_bytes() == b""
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     ControlStoreHook().get_store().close()
     assert control_store() is not None

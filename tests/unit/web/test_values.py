@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,8 +18,9 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.table_facts import table_facts
 from airflow_provider_rfr.refresh import details
 from airflow_provider_rfr.refresh.details import read_details
+from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.status import State, TableStatus, status_of
+from airflow_provider_rfr.refresh.status import State, TableStatus, status_of, statuses
 from airflow_provider_rfr.web import charts, tasks, words
 from tests.unit.web.ledgers import CANARY, begun, read_page
 
@@ -126,7 +128,7 @@ def test_a_refresh_whose_task_is_not_at_it_is_interrupted_before_its_ledger_is_s
         return {each: tasks._Seen(state, began) for each in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
-    [found] = tasks.with_tasks([told(catalog)])
+    [found] = tasks.with_tasks([told(catalog)], partial(statuses, catalog))
     assert found.state is expected
     if expected is State.INTERRUPTED:
         assert "the pages read so far are kept" in found.sentence
@@ -135,7 +137,56 @@ def test_a_refresh_whose_task_is_not_at_it_is_interrupted_before_its_ledger_is_s
 def test_a_task_that_airflow_does_not_know_changes_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(catalog, "raw.orders", **TASK)
     monkeypatch.setattr(tasks, "_states", lambda _: {})
-    assert [each.state for each in tasks.with_tasks([told(catalog)])] == [State.READING]
+    assert [each.state for each in tasks.with_tasks([told(catalog)], partial(statuses, catalog))] == [State.READING]
+
+
+def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = begun(catalog, "raw.orders", **TASK)
+    begun(catalog, "raw.lost", **TASK)
+
+    def states(wanted: Any) -> dict[Any, Any]:
+        ledger.commit([], state=RefreshState.PUBLISHED, snapshot_id=7, published_rows=1)
+        return {each: tasks._Seen("success", None) for each in wanted}
+
+    monkeypatch.setattr(tasks, "_states", states)
+    found = tasks.with_tasks(statuses(catalog), partial(statuses, catalog))
+    assert {each.table: each.state for each in found} == {
+        "raw.orders": State.PUBLISHED,
+        "raw.lost": State.INTERRUPTED,
+    }
+
+
+def test_an_attempt_that_went_on_before_airflow_was_asked_is_not_interrupted(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = begun(catalog, "raw.orders", **TASK)
+
+    def states(wanted: Any) -> dict[Any, Any]:
+        read_page(ledger)
+        return {each: tasks._Seen("queued", None) for each in wanted}
+
+    monkeypatch.setattr(tasks, "_states", states)
+    [found] = tasks.with_tasks(statuses(catalog), partial(statuses, catalog))
+    assert (found.state, found.header and found.header.pages) == (State.READING, 1)
+
+
+@pytest.mark.parametrize("dag_id", ["shop", "hidden_dag"])
+def test_details_of_another_refresh_than_the_one_that_is_known_are_not_told(catalog: Catalog, dag_id: str) -> None:
+    read_page(begun(catalog, "raw.orders", **TASK))
+    known = told(catalog)
+    assert read_details(catalog, known) is not None
+    read_page(begun(catalog, "raw.orders", **TASK | {"dag_id": dag_id}))
+    assert read_details(catalog, known) is None
+    assert read_details(catalog, told(catalog)) is not None
+
+
+def test_details_of_a_refresh_that_another_dag_goes_on_with_are_not_told(catalog: Catalog) -> None:
+    read_page(begun(catalog, "raw.orders", **TASK))
+    known = told(catalog)
+    Ledger(LedgerTable.load(catalog, "raw.orders")).take_over("p", "k", TASK | {"dag_id": "hidden_dag"})  # type: ignore[arg-type]
+    assert read_details(catalog, known) is None
 
 
 def test_the_plugin_imports_no_page_until_the_application_is_asked_for() -> None:
