@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import conf
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+CONNECTION_VARIABLE: Final = "AIRFLOW_CONN_"
 
 
 def can_be_reached() -> bool:
@@ -28,10 +31,13 @@ def session_of_airflow() -> Iterator[Session]:
 
 
 def why_unreadable(name: str) -> tuple[str, str] | None:
-    """Why a connection of Airflow's database can't be read, and what helps: Airflow itself says that there is none.
+    """Why a connection can't be read of which Airflow says that there is none, and what helps; None where it is right.
 
-    None where it can be read, is not there, or this process has no database.
+    Of Airflow's database only where this process has one.
     """
+    variable = CONNECTION_VARIABLE + name.upper()
+    if os.environ.get(variable):
+        return f"{name!r} can't be read from the variable {variable}", "write a connection's URI, or its fields as JSON"
     if not can_be_reached():
         return None
     from airflow.models import Connection

@@ -42,7 +42,7 @@ from airflow_provider_rfr.hooks._connection_sources import (
     server_backends,
     worker_backends,
 )
-from airflow_provider_rfr.hooks.airflow_database import can_be_reached, session_of_airflow
+from airflow_provider_rfr.hooks.airflow_database import CONNECTION_VARIABLE, can_be_reached, session_of_airflow
 from airflow_provider_rfr.hooks.common import read_connection
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 _TEST_SECONDS: Final = 90.0
 _PAGE: Final = 100
-_VARIABLE: Final = "AIRFLOW_CONN_"
 _STALE: Final = "another process changed it meanwhile; try again"
 
 
@@ -254,7 +253,8 @@ def connections_of_types(types: Iterable[str]) -> dict[str, str]:
             # No secret is read.
             query = select(Connection.conn_id, Connection.conn_type).where(Connection.conn_type.in_(wanted))
             found = {str(conn_id): str(kind) for conn_id, kind in session.execute(query)}
-    for name in (name.removeprefix(_VARIABLE).lower() for name in os.environ if name.startswith(_VARIABLE)):
+    variables = (each for each in os.environ if each.startswith(CONNECTION_VARIABLE))
+    for name in (each.removeprefix(CONNECTION_VARIABLE).lower() for each in variables):
         with suppress(ConfigurationError):
             definition = find_definition(name)
             if definition is not None and definition.conn_type in wanted:

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.airflow_database import why_unreadable
 from airflow_provider_rfr.hooks.common import read_connection
 
 if TYPE_CHECKING:
@@ -64,13 +65,13 @@ class ControlStoreHook(BaseHook):
         try:
             connection = read_connection(self.control_store_conn_id)
         except AirflowNotFoundException:
-            if self.control_store_conn_id != self.default_conn_name:
-                raise ConfigurationError(
-                    "control_store_conn_id",
-                    f"there is no connection {self.control_store_conn_id!r}",
-                    "make one of type postgres, or leave the argument out",
-                ) from None
-            return _configured_url()
+            name = self.control_store_conn_id
+            # Of one that is there, but can't be read, no other store can take the place.
+            reason = why_unreadable(name)
+            if reason is None and name == self.default_conn_name:
+                return _configured_url()
+            missing = f"there is no connection {name!r}", "make one of type postgres, or leave the argument out"
+            raise ConfigurationError("control_store_conn_id", *(reason or missing)) from None
         driver = _DRIVERS.get(connection.conn_type or "")
         if driver is None:
             raise ConfigurationError(

@@ -53,6 +53,20 @@ def test_a_postgres_connection_gives_every_part(monkeypatch: pytest.MonkeyPatch)
     assert "p@ss" not in repr(url)
 
 
+@pytest.mark.parametrize(
+    "text", ['{"conn_type": "postgres", "password": "canary-4f"', "postgres://me:canary-4f@h:port/x"]
+)
+@pytest.mark.parametrize("name", [None, "store"])
+def test_no_file_takes_the_place_of_a_connection_that_can_not_be_read(
+    monkeypatch: pytest.MonkeyPatch, text: str, name: str | None
+) -> None:
+    variable = f"AIRFLOW_CONN_{(name or 'rfr_control_store').upper()}"
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ConfigurationError, match=f"can't be read from the variable {variable}; write a") as told:
+        _ = ControlStoreHook(name).url
+    assert "canary" not in str(told.value)
+
+
 def test_a_connection_that_was_named_has_to_be_there() -> None:
     with pytest.raises(ConfigurationError, match="there is no connection 'nowhere'"):
         _ = ControlStoreHook("nowhere").url
