@@ -157,6 +157,11 @@ def status_of(
     return _status(catalog, table, part_of(replace_where), now or datetime.now(timezone.utc))
 
 
+def read_again(catalog: Catalog, status: TableStatus) -> TableStatus | None:
+    """The same ledger's newest refresh as it is now; None where the ledger is gone."""
+    return status_of(catalog, status.table, None if status.header is None else status.header.replace_where)
+
+
 def read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> RefreshStatus | None:
     """The newest generation's header; None before the first refresh.
 

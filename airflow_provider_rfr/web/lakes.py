@@ -143,10 +143,10 @@ class Lakes:
         return self._statuses.setdefault(lake, SharedRead(partial(self._read_statuses, lake)))
 
     def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
-        from airflow_provider_rfr.refresh.status import statuses
+        from airflow_provider_rfr.refresh.status import read_again, statuses
 
         catalog = self.catalog(lake)
-        return tuple(map(_showable, with_tasks(statuses(catalog), partial(statuses, catalog))))
+        return tuple(map(_showable, with_tasks(statuses(catalog), partial(read_again, catalog))))
 
     def _read_details(self, refresh: Refresh) -> RefreshDetails | None:
         from airflow_provider_rfr.refresh.details import read_details

@@ -11,6 +11,8 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from sqlalchemy import select, tuple_
 
+from airflow_provider_rfr.threads import in_threads
+
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import TableStatus
 
@@ -32,18 +34,20 @@ class _Seen(NamedTuple):
 
 
 def with_tasks(
-    statuses: Sequence[TableStatus], read: Callable[[Sequence[str]], Sequence[TableStatus]]
+    statuses: Sequence[TableStatus], read: Callable[[TableStatus], TableStatus | None]
 ) -> tuple[TableStatus, ...]:
     """The same, but what the ledger takes for work is interrupted where the task is not at it any more.
 
-    :param read: the statuses of these tables, read now
+    :param read: the same ledger's status, read again; None where it is gone
     """
     seen = _states({task for each in statuses if each.is_working and (task := _task_of(each)) is not None})
-    said = {each.ledger: _said(seen, each) for each in statuses}
-    doubtful = {each.table for each in statuses if said[each.ledger] is not None}
+    said = {each.ledger: words for each in statuses if (words := _said(seen, each)) is not None}
+    doubtful = [each for each in statuses if each.ledger in said]
     # The task may have ended well after its ledger was read, and before Airflow was asked.
-    newest = {each.ledger: each for each in read(sorted(doubtful))} if doubtful else {}
-    return tuple(_corrected(each, said[each.ledger], newest.get(each.ledger)) for each in statuses)
+    newest = {each.ledger: now for each, now in zip(doubtful, in_threads(read, doubtful), strict=True)}
+    return tuple(
+        _corrected(each, said[each.ledger], newest[each.ledger]) if each.ledger in said else each for each in statuses
+    )
 
 
 def _task_of(status: TableStatus) -> _Task | None:
@@ -53,10 +57,10 @@ def _task_of(status: TableStatus) -> _Task | None:
     return _Task(header.dag_id, header.dag_run_id, header.task_id, -1 if header.map_index is None else header.map_index)
 
 
-def _corrected(status: TableStatus, said: str | None, newest: TableStatus | None) -> TableStatus:
+def _corrected(status: TableStatus, said: str, newest: TableStatus | None) -> TableStatus:
     from airflow_provider_rfr.refresh.status import State
 
-    if said is None or newest is None:
+    if newest is None:
         return status
     if not newest.is_working or _signs(newest) != _signs(status):
         return newest

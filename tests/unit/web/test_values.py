@@ -20,7 +20,7 @@ from airflow_provider_rfr.refresh import details
 from airflow_provider_rfr.refresh.details import read_details
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.status import State, TableStatus, status_of, statuses
+from airflow_provider_rfr.refresh.status import State, TableStatus, read_again, status_of, statuses
 from airflow_provider_rfr.web import charts, tasks, words
 from tests.unit.web.ledgers import CANARY, begun, read_page
 
@@ -128,7 +128,7 @@ def test_a_refresh_whose_task_is_not_at_it_is_interrupted_before_its_ledger_is_s
         return {each: tasks._Seen(state, began) for each in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
-    [found] = tasks.with_tasks([told(catalog)], partial(statuses, catalog))
+    [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
     if expected is State.INTERRUPTED:
         assert "the pages read so far are kept" in found.sentence
@@ -137,7 +137,7 @@ def test_a_refresh_whose_task_is_not_at_it_is_interrupted_before_its_ledger_is_s
 def test_a_task_that_airflow_does_not_know_changes_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(catalog, "raw.orders", **TASK)
     monkeypatch.setattr(tasks, "_states", lambda _: {})
-    assert [each.state for each in tasks.with_tasks([told(catalog)], partial(statuses, catalog))] == [State.READING]
+    assert [each.state for each in tasks.with_tasks([told(catalog)], partial(read_again, catalog))] == [State.READING]
 
 
 def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
@@ -151,7 +151,7 @@ def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
         return {each: tasks._Seen("success", None) for each in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
-    found = tasks.with_tasks(statuses(catalog), partial(statuses, catalog))
+    found = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
     assert {each.table: each.state for each in found} == {
         "raw.orders": State.PUBLISHED,
         "raw.lost": State.INTERRUPTED,
@@ -168,7 +168,7 @@ def test_an_attempt_that_went_on_before_airflow_was_asked_is_not_interrupted(
         return {each: tasks._Seen("queued", None) for each in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
-    [found] = tasks.with_tasks(statuses(catalog), partial(statuses, catalog))
+    [found] = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
     assert (found.state, found.header and found.header.pages) == (State.READING, 1)
 
 
