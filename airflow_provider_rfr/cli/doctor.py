@@ -296,6 +296,7 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
     from sqlalchemy.exc import DBAPIError
 
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+    from airflow_provider_rfr.store.engine import address_of
 
     hook = ControlStoreHook(args.control_store_conn_id)
     # Its query may hold a password as well.
@@ -309,6 +310,7 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
             reason = str(getattr(error, "orig", error)).partition("\n")[0]
             yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
         return
+    address_of(hook.url.render_as_string(hide_password=False))
     try:
         TemporaryFile(dir=Path(hook.url.database or "").parent).close()
         yield Finding(name, _OK, f"{shown} is made when it is used first")

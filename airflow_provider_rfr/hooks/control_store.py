@@ -99,7 +99,7 @@ def _configured_url() -> URL:
         return URL.create("sqlite", database=str(Path(home).expanduser() / "rfr_control_store.db"))
     try:
         return make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise ConfigurationError(
             "[rfr] control_store", "is not a database URL", "write e.g. postgresql+psycopg2://user:password@host/name"
         ) from None

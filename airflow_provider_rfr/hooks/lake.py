@@ -170,9 +170,11 @@ def lake_document(connection: Connection) -> LakeDocument:
     if connection.host:
         properties["uri"] = str(connection.host)
     properties |= {key: str(extras[field]) for field, key in _STORE_EXTRAS.items() if field in extras}
-    properties |= _credentials(kind, connection)
-    for key, value in mapping_extra(connection, "properties", extras.get("properties", {})).items():
-        properties[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
+    given = mapping_extra(connection, "properties", extras.get("properties", {}))
+    given = {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+    for where, key in (("host", "uri"), ("warehouse", "warehouse")):
+        _check_address(f"{name}: {where}", {**properties, **given}.get(key, ""))
+    properties |= {**_credentials(kind, connection), **given}
     if kind == "sql":
         # Only the catalogs of servers know where tables are; here each process would resolve a relative path itself.
         warehouse = properties.get("warehouse", "")
@@ -197,6 +199,14 @@ def _try_warehouse(properties: Mapping[str, str]) -> bool:
     store.write(location, b"")
     store.delete([location])
     return True
+
+
+def _check_address(field: str, address: str) -> None:
+    try:
+        urlsplit(address)
+    except ValueError:
+        # Its text may quote a password.
+        raise ConfigurationError(field, "its host can't be read", "write an address without odd brackets") from None
 
 
 def _credentials(kind: str, connection: Connection) -> dict[str, str]:

@@ -12,7 +12,7 @@ import functools
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -277,7 +277,10 @@ def _catalog_error(error: BaseException, settings: LakeSettings) -> CatalogError
 def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
     """The text without the values of properties that may be secret, and without passwords in addresses."""
     uri = properties.get("uri", "")
-    password = urlsplit(uri).password or "" if "://" in uri else ""
+    password = ""
+    # An address that can't be read is often the error that is told.
+    with suppress(ValueError):
+        password = urlsplit(uri).password or "" if "://" in uri else ""
     secrets = [value for key, value in properties.items() if key not in _NOT_SECRET]
     text = text.replace(uri, _without_credentials(uri)) if uri else text
     return Redactor([*secrets, password, unquote(password)]).text(text)

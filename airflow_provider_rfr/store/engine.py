@@ -140,6 +140,32 @@ _NEW_STORE: Final = "name a database without tables of this package"
 _EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://user:password@host/rfr"
 
 
+def address_of(url: str) -> URL:
+    """The address of a control store, which need not be there.
+
+    :raises ConfigurationError: no store can have this address, or its driver is not installed
+    """
+    try:
+        address = make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
+    except (ArgumentError, ValueError):
+        raise ConfigurationError("control store", "its URL can't be read", _EXAMPLES) from None
+    kind, driver = address.get_backend_name(), address.get_driver_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise ConfigurationError("control store", f"{kind} is not supported", _EXAMPLES)
+    if kind == "sqlite" and address.database in (None, "", ":memory:"):
+        raise ConfigurationError("control store", "a store in memory is lost with its process", _EXAMPLES)
+    if "\0" in f"{address.host}{address.database}":
+        raise ConfigurationError("control store", "its address holds a null character", _EXAMPLES)
+    try:
+        dialect = address.get_dialect()
+        dialect.import_dbapi()
+    except (ImportError, NoSuchModuleError):
+        raise ConfigurationError("control store", f"the driver {driver} is not installed", _EXAMPLES) from None
+    if dialect.is_async:
+        raise ConfigurationError("control store", f"the driver {driver} is for asynchronous programs", _EXAMPLES)
+    return address
+
+
 def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
     """Open the store, and make its tables where there are none; any number of processes may do so at once.
 
@@ -162,14 +188,7 @@ def _opened(
     url: str, clock: Clock | None, version_of: Callable[[Connection], int | None]
 ) -> tuple[ControlStore, int | None]:
     """The store, and the version of its tables; None where there are none."""
-    try:
-        address = make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
-    except ArgumentError:
-        raise ConfigurationError("control store", "its URL can't be read", _EXAMPLES) from None
-    if address.get_backend_name() not in ("sqlite", "postgresql"):
-        raise ConfigurationError("control store", f"{address.get_backend_name()} is not supported", _EXAMPLES)
-    if address.get_backend_name() == "sqlite" and address.database in (None, "", ":memory:"):
-        raise ConfigurationError("control store", "a store in memory is lost with its process", _EXAMPLES)
+    address = address_of(url)
     store, remedy = ControlStore(_new_engine(address), clock), ""
     try:
         # Not for long: a wrong address should be reported soon.
@@ -198,11 +217,7 @@ def _new_engine(address: URL) -> Engine:
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
         if address.get_driver_name() == "psycopg2":
             options["executemany_mode"] = "values_plus_batch"
-    try:
-        engine = create_engine(address, **options)
-    except (ModuleNotFoundError, NoSuchModuleError):
-        driver = address.get_driver_name()
-        raise ConfigurationError("control store", f"the driver {driver} is not installed", _EXAMPLES) from None
+    engine = create_engine(address, **options)
     if address.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
 

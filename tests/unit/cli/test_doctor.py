@@ -225,6 +225,7 @@ def test_a_catalog_that_does_not_answer_and_a_warehouse_that_can_not_be_written(
     [
         ({"conn_type": "http", "host": "h"}, "connection lake: is of type 'http'", "make one of type 'rfr_lake'"),
         ({"host": "sqlite:////c.db"}, "connection lake: warehouse: is empty", "write the folder of the tables"),
+        ({"host": "http://[x", "extra": {"catalog_type": "rest"}}, "lake: host: its host can't be read", "write an"),
         ({"host": "sqlite:////no/where/c.db", "extra": {"warehouse": "/w"}}, "the folder /no/where", "create it, or"),
         ({"host": "http://127.0.0.1:{closed}", "extra": {"catalog_type": "rest"}}, "Connection refused", "check that"),
     ],
@@ -402,6 +403,13 @@ def test_a_control_store_that_is_away(
         monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", in_memory)
         (found,) = missing(capsys, healthy)
         assert "a store in memory is lost with its process" in found["detail"]
+    for address, said in (
+        (f"sqlite+aiosqlite:///{tmp_path}/new.db", "the driver aiosqlite is for asynchronous programs"),
+        (f"postgresql://h:{CANARY}/x", "[rfr] control_store: is not a database URL"),
+    ):
+        monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", address)
+        (found,) = missing(capsys, healthy)
+        assert said in found["detail"]
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", f"{CANARY} is no address")
     (found,) = missing(capsys, healthy)
     assert "[rfr] control_store" in found["detail"]

@@ -77,12 +77,26 @@ def test_the_stores_fields_become_pyicebergs_properties() -> None:
         ({"host": "x"}, "warehouse: is empty; write the folder of the tables"),
         ({"host": "x", "extra": {"warehouse": "data/wh"}}, "warehouse: 'data/wh' is relative; write the folder"),
         ({"host": "x", "extra": {"catalog_type": "sqll"}}, "'sqll' is unknown; one of sql, rest, hive, glue, dynamodb"),
+        (
+            {"host": "http://[hunter22", "extra": {"catalog_type": "rest"}},
+            "host: its host can't be read; write an address",
+        ),
+        (
+            {"host": "postgresql+psycopg2://[hunter22/l", "login": "me"},
+            "host: its host can't be read; write an address",
+        ),
+        (
+            {"host": "x", "extra": {"warehouse": "s3://[hunter22"}},
+            "warehouse: its host can't be read; write an address",
+        ),
+        ({"host": "x", "extra": {"properties": {"uri": "http://[hunter22"}}}, "host: its host can't be read"),
         ({"host": "x", "extra": {"properties": "a=b"}}, "extra.properties: is not a JSON object"),
     ],
 )
 def test_a_connection_that_says_too_little_is_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(ConfigurationError, match=message) as told:
         lake_document(lake(**fields))
+    assert "hunter22" not in str(told.value)
 
 
 def ask_button(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> tuple[bool, str]:

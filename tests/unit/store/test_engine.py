@@ -165,7 +165,11 @@ def test_a_store_is_found_where_it_was_made_and_none_is_made_to_find_it(url: str
         ("sqlite://", "a store in memory"),
         ("sqlite:///:memory:", "a store in memory"),
         ("sqlite:////nowhere/at/all/hunter22.db", "unable to open database file"),
-        ("postgresql+asyncpg2://u:hunter22@h/d", "driver"),
+        ("postgresql+asyncpg2://u:hunter22@h/d", "the driver asyncpg2 is not installed"),
+        ("sqlite+aiosqlite:////data/hunter22.db", "the driver aiosqlite is for asynchronous programs"),
+        ("postgresql+psycopg2://u@h:hunter22/d", "its URL can't be read"),
+        ("postgresql+psycopg2://u:hunter22@h\0/d", "its address holds a null character"),
+        ("sqlite:////data/hunter22\0.db", "its address holds a null character"),
         ("postgresql+psycopg2://u:hunter22@127.0.0.1:1/d", "can't be opened"),
     ],
 )
