@@ -232,6 +232,7 @@ class Delivery:
     """A delivery with its endpoint. Times are milliseconds since 1970.
 
     :ivar commits: how many it covers; more than one after a debounce
+    :ivar dag_ids: of the runs that made the commits; None in it for a commit of no DAG
     :ivar lease_until: until then it is claimed, perhaps by a process that died
     """
 
@@ -243,6 +244,7 @@ class Delivery:
     sequence: int
     snapshot_id: int
     event: str
+    dag_ids: frozenset[str | None]
     state: str
     reason: str | None
     detail: str | None
@@ -306,10 +308,11 @@ def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str,
 
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
     """The newest first."""
-    columns = [column for column in _D if column.name not in ("endpoint_id", "dag_ids", "token", "notified_at")]
+    columns = [column for column in _D if column.name not in ("endpoint_id", "token", "notified_at")]
     query = _joined(select(*columns, _E.lake, _E.target, _E.trigger, _E.block), selection)
     query = query.order_by(_D.created_at.desc(), _D.sequence.desc(), _D.id).limit(limit)
-    return [Delivery(**_with_key(row)) for row in connection.execute(query).mappings()]
+    found = map(_with_key, connection.execute(query).mappings())
+    return [Delivery(**{**row, "dag_ids": frozenset(json.loads(row["dag_ids"]))}) for row in found]
 
 
 def attempts_of(connection: Connection, delivery_id: str) -> list[Row[Any]]:

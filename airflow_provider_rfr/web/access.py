@@ -18,6 +18,8 @@ from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from fastapi import Depends
 
+from airflow_provider_rfr.web.reading import Problem
+
 
 class Viewer:
     """The user of one request. Asks Airflow's database, so it is used in threads and not in the server's loop."""
@@ -32,11 +34,17 @@ class Viewer:
         """What belongs to no DAG is shown to those who may read assets: tables are assets."""
         return bool(self._manager.is_authorized_asset(method="GET", user=self._user))
 
-    def told(self, problems: Sequence[str]) -> tuple[str, ...]:
-        """Why something can't be read, which may name hosts: the reasons for those who may read assets."""
-        if problems and not self.reads_assets:
-            return ("Not everything can be read now; who may see assets is told why.",)
-        return tuple(problems)
+    @cached_property
+    def sees_all_dags(self) -> bool:
+        """What may name any DAG, such as who did something, is shown to those who may see all of them."""
+        return not _has_teams() and bool(
+            self._manager.is_authorized_dag(method="GET", access_entity=DagAccessEntity.RUN, user=self._user)
+        )
+
+    def told(self, problems: Sequence[Problem]) -> tuple[str, ...]:
+        """What can't be read, and what is shown instead; the reasons, which may name hosts, to who may read assets."""
+        hidden = "Not everything can be read now; who may see assets is told why."
+        return tuple(dict.fromkeys(f"{each.reason if self.reads_assets else hidden} {each.shown}" for each in problems))
 
     def sees(self, dag_id: str | None) -> bool:
         """Whether a row that belongs to this DAG is shown; None for one of no DAG."""

@@ -20,7 +20,6 @@ from airflow_provider_rfr.web.connections import Connections, read_connections
 from airflow_provider_rfr.web.deliveries import Webhooks, read_webhooks
 from airflow_provider_rfr.web.lakes import Lakes, Refresh, prepare
 from airflow_provider_rfr.web.pages import Guarded, addresses_of, page
-from airflow_provider_rfr.web.reading import Latest
 from airflow_provider_rfr.web.refreshes import Wanted
 
 _STATIC: Final = Path(__file__).parent / "static"
@@ -108,18 +107,14 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
             bars=charts.generations(history),
             other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",
             details=details,
-            details_problem=viewer.told(_sentences("The pages in the ledger", details)),
-            told_problem=viewer.told(_sentences("The control store", told)),
+            details_problem=viewer.told(details.problems_with("The pages in the ledger")),
+            told_problem=viewer.told(told.problems_with("The control store")),
             curve=None if details.value is None else charts.pages_over_time(details.value),
-            told=told,
+            told=tuple(each for each in told.value or () if all(map(viewer.sees, each.dag_ids))),
             may_trigger=_may_trigger(refresh, viewer),
         )
 
     return await run_in_threadpool(answer)
-
-
-def _sentences(what: str, latest: Latest[Any]) -> list[str]:
-    return [f"{what} can't be read now: {latest.problem}."] if latest.problem else []
 
 
 def _may_trigger(refresh: Refresh, viewer: Viewer) -> bool:
@@ -154,8 +149,6 @@ async def _migrations(request: Request, viewer: ViewerDep) -> Response:
 
     def answer() -> Response:
         allowed = viewer.reads_assets
-        # What was deployed elsewhere is not gone from a lake where it never was.
-        is_elsewhere = bool(problems) or any(each is not None and each.is_deployed for _, each in found)
         return page(
             request,
             "migrations.html",
@@ -163,8 +156,8 @@ async def _migrations(request: Request, viewer: ViewerDep) -> Response:
             project=project.value if allowed else None,
             has_store=project.value is not None or project.problem is not None,
             lakes=found if allowed else [],
-            is_elsewhere=is_elsewhere,
-            problems=[*_sentences("The control store", project), *problems] if allowed else [],
+            sees_all_dags=viewer.sees_all_dags,
+            problems=viewer.told([*project.problems_with("The control store"), *problems]) if allowed else (),
             may_deploy=viewer.may_trigger("builtin_migration"),
         )
 
@@ -179,9 +172,10 @@ async def _connections(request: Request, viewer: ViewerDep) -> Response:
         return page(
             request,
             "connections.html",
-            problems=viewer.told(_sentences("The control store", known)),
+            problems=viewer.told(known.problems_with("The control store")),
             connections=found,
             alterations=alterations,
+            sees_all_dags=viewer.sees_all_dags,
             may_alter=viewer.may_trigger("alter_connection"),
         )
 

@@ -22,7 +22,7 @@ from sqlalchemy import select
 from airflow_provider_rfr.hooks.common import read_connection
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.web.deliveries import read_deliveries_of
-from airflow_provider_rfr.web.reading import Latest, SharedRead
+from airflow_provider_rfr.web.reading import Latest, Problem, SharedRead
 from airflow_provider_rfr.web.tasks import with_tasks
 from airflow_provider_rfr.web.words import without_cursors
 
@@ -40,6 +40,7 @@ T = TypeVar("T")
 _DETAIL_SECONDS: Final = 5.0
 _MOST_READS: Final = 64
 """Of single refreshes, deliveries and the like. The longest unused are forgotten, except those that have not ended."""
+_CONNECTIONS: Final = "The list of connections in Airflow's database"
 _MOST_AT_WORK: Final = 16
 """Of one lake: each is a thread, and in a lake that hangs none of them ends."""
 
@@ -56,11 +57,11 @@ class Refresh:
 class Known:
     """The refreshes of all lakes, as they are known.
 
-    :ivar problems: sentences about lakes that can't be read now
+    :ivar problems: of lakes that can't be read now
     """
 
     refreshes: tuple[Refresh, ...]
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
 
 
 class Lakes:
@@ -77,19 +78,19 @@ class Lakes:
         """The newest refresh of each table of each lake."""
         ids = await self._ids.latest()
         if ids.value is None:
-            return Known((), (_no_lakes(ids),))
+            return Known((), ids.problems_with(_CONNECTIONS))
         found = await asyncio.gather(*(self._of(each).latest() for each in ids.value))
-        problems = [_problem(f"lake {lake}", latest) for lake, latest in zip(ids.value, found, strict=True)]
-        refreshes = [
-            Refresh(lake, each) for lake, latest in zip(ids.value, found, strict=True) for each in latest.value or ()
-        ]
-        return Known(tuple(refreshes), tuple(filter(None, problems)))
+        pairs = list(zip(ids.value, found, strict=True))
+        return Known(
+            tuple(Refresh(lake, each) for lake, latest in pairs for each in latest.value or ()),
+            tuple(each for lake, latest in pairs for each in latest.problems_with(f"The lake {lake}")),
+        )
 
     async def details(self, refresh: Refresh) -> Latest[RefreshDetails | None]:
         """What the ledger's page rows and the target say of one refresh, and never of the one before it."""
         header = refresh.status.header
-        generation = "" if header is None else str(header.generation)
-        key = ("details", refresh.lake, refresh.status.ledger, generation)
+        whose = "" if header is None else repr((header.generation, header.dag_id))
+        key = ("details", refresh.lake, refresh.status.ledger, whose)
         return await self.shared(key, partial(self._read_details, refresh))
 
     async def webhooks(self, refresh: Refresh) -> Latest[tuple[Delivery, ...]]:
@@ -101,8 +102,8 @@ class Lakes:
 
     async def each_lake(
         self, name: str, read: Callable[[str], T], seconds: float = 2.0
-    ) -> tuple[list[tuple[str, T]], list[str]]:
-        """A read of every lake: the values by the lake's connection, and sentences about what can't be read.
+    ) -> tuple[list[tuple[str, T]], list[Problem]]:
+        """A read of every lake: the values by the lake's connection, and what can't be read.
 
         :param name: what is read, for people
         """
@@ -111,8 +112,8 @@ class Lakes:
         found = await asyncio.gather(*(self.shared((name, each), partial(read, each), seconds) for each in ids))
         pairs = list(zip(ids, found, strict=True))
         values = [(lake, each.value) for lake, each in pairs if each.value is not None]
-        problems = [said for lake, each in pairs if (said := _problem(f"{name} of {lake}", each)) is not None]
-        return values, problems if known.value is not None else [_no_lakes(known)]
+        problems = [one for lake, each in pairs for one in each.problems_with(f"The {name} of {lake}")]
+        return values, problems if known.value is not None else list(known.problems_with(_CONNECTIONS))
 
     async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
         """Any other read that viewers share, under a key of its own."""
@@ -186,14 +187,3 @@ def _lake_ids() -> tuple[str, ...]:
         except Exception as error:  # noqa: BLE001 - of any backend; the lake's own read tells it, and hides no other
             _log.debug("%s can't be read", default, exc_info=error)
     return tuple(sorted({*found, default}))
-
-
-def _no_lakes(latest: Latest[Any]) -> str:
-    return f"Airflow's connections can't be read: {latest.problem}."
-
-
-def _problem(what: str, latest: Latest[Any]) -> str | None:
-    if latest.problem is None:
-        return None
-    told = f"What is shown is {latest.age:.0f} s old." if latest.value is not None else "Nothing of it is shown."
-    return f"The {what} can't be read now: {latest.problem}. {told}"

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from airflow_provider_rfr.exceptions import RfrError
 
@@ -31,6 +31,17 @@ _PAUSE_BY_READ: Final = 3.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
+class Problem(NamedTuple):
+    """What can't be read now.
+
+    :ivar reason: a sentence, which may name hosts
+    :ivar shown: a sentence about what is shown in its place
+    """
+
+    reason: str
+    shown: str
+
+
 @dataclass(frozen=True, slots=True)
 class Latest(Generic[T]):
     """What is known now.
@@ -43,6 +54,13 @@ class Latest(Generic[T]):
     value: T | None
     age: float
     problem: str | None
+
+    def problems_with(self, what: str) -> tuple[Problem, ...]:
+        """One where there is no newer value; none else. ``what`` begins the sentence."""
+        if self.problem is None:
+            return ()
+        shown = f"What is shown is {self.age:.0f} s old." if self.value is not None else "Nothing of it is shown."
+        return (Problem(f"{what} can't be read now: {self.problem}.", shown),)
 
 
 class SharedRead(Generic[T]):

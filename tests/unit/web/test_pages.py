@@ -245,6 +245,18 @@ def test_the_page_of_a_new_generation_shows_no_page_of_the_one_before(
     assert "<polyline" not in owner.get("/rfr/refresh", params=address).text
 
 
+def test_the_page_of_a_refresh_that_another_dag_goes_on_with_shows_its_pages(
+    login: Login, pages: FastAPI, catalog: Catalog
+) -> None:
+    ledger = begun(catalog, "raw.orders", **TASK | {"dag_id": "hidden_dag"})
+    read_page(ledger)
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    assert "<polyline" in login("owner").get("/rfr/refresh", params=address).text
+    Ledger(LedgerTable.load(catalog, "raw.orders")).take_over("p", "k", TASK)  # type: ignore[arg-type]
+    pages.state.lakes._statuses["rfr_lake_default"]._pause = 0.0
+    assert "<polyline" in login("viewer").get("/rfr/refresh", params=address).text
+
+
 def test_a_default_lake_that_a_secrets_backend_denies_hides_no_other(
     login: Login, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

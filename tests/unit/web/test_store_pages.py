@@ -24,7 +24,7 @@ from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import RefreshState
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
+from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
 from airflow_provider_rfr.store.claims import Claim, Window, Wish, claim
 from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
 from airflow_provider_rfr.store.connections import TaskRef, register_use
@@ -43,6 +43,7 @@ from airflow_provider_rfr.web.migrations import read_in_lake
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.web.conftest import Login
 from tests.unit.web.ledgers import CANARY, begun
+from tests.unit.web.managers import PickyManager
 
 
 @pytest.fixture
@@ -126,8 +127,9 @@ def test_attempts_belong_to_the_dag_of_their_own_commit(login: Login, store: Con
     ("dags", "is_shown"), [((None, "shop"), True), (("hidden_dag", "shop"), False), (("shop", "hidden_dag"), False)]
 )
 def test_an_attempt_that_told_of_several_commits_belongs_to_all_their_dags(
-    login: Login, store: ControlStore, dags: tuple[str | None, str], is_shown: bool
+    login: Login, catalog: Catalog, store: ControlStore, dags: tuple[str | None, str], is_shown: bool
 ) -> None:
+    begun(catalog, "raw.orders", dag_id="shop").commit([], state=RefreshState.PUBLISHED, snapshot_id=7)
     for sequence, dag_id in enumerate(dags, 1):
         deliver(store, "raw.orders", dag_id, sequence, outcome="delivered", status=200)
 
@@ -144,6 +146,9 @@ def test_an_attempt_that_told_of_several_commits_belongs_to_all_their_dags(
     store.run(lambda connection: connection.execute(delete(DELIVERIES).where(DELIVERIES.c.id != "m")))
     assert "of both" in login("owner").get("/rfr/deliveries").text
     assert ("of both" in login("viewer").get("/rfr/deliveries").text) is is_shown
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    assert '<td class="name">hook</td>' in login("owner").get("/rfr/refresh", params=address).text
+    assert ('<td class="name">hook</td>' in login("viewer").get("/rfr/refresh", params=address).text) is is_shown
 
 
 @pytest.mark.parametrize("dags", [("hidden_dag", "shop"), ("shop", "hidden_dag")])
@@ -332,9 +337,33 @@ def test_a_lake_to_which_nothing_was_deployed_is_not_told_that_it_lost_everythin
     for each in pages.state.lakes._reads.values():
         each._pause = 0.0
     text = login("owner").get("/rfr/migrations").text
-    assert text.count("None of the objects that were deployed is in this lake.") == 1
+    assert text.count("None of the objects that were deployed is in this lake:") == 1
     assert "Changed by hand" not in text
     assert [text.count(each) for each in ("<pre>", "Last deploys", 'data-label="State"')] == [1, 1, 1]
+
+
+def test_who_altered_and_who_deployed_is_told_to_who_may_see_all_dags(
+    login: Login, catalog: Catalog, store: ControlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alter(connection: Any) -> None:
+        number = begin_alteration(
+            connection, 1, "shop_api", "hidden_dag.alter (secret_run)", "ALTER CONNECTION shop_api"
+        )
+        note_alteration(connection, 2, number, AlterationState.APPLIED, dependents=[{"task": "hidden_dag"}])
+
+    store.run(alter)
+    monkeypatch.setattr(PickyManager, "is_authorized_connection", lambda *_args, **_values: True)
+    hook = BuiltinsHook(lake_conn_id="rfr_lake_default")
+    hook.apply(hook.plan(), sql=DuckEngine(catalog, tmp_path / "views"), actor="hidden_dag secret_run deploy")
+    failed = update(DEPLOYS).values(error="secret_run failed")
+    store.run(lambda connection: connection.execute(failed))
+    for page, others in (("connections", "shop_api"), ("migrations", "rfr_system.refresh_history")):
+        owner, viewer = (login(name).get(f"/rfr/{page}").text for name in ("owner", "viewer"))
+        assert others in viewer
+        assert "secret_run" in owner
+        assert "secret_run" not in viewer
+    assert 'data-label="Dependents">1<' in login("owner").get("/rfr/connections").text
+    assert 'data-label="Dependents"><' in login("viewer").get("/rfr/connections").text
 
 
 def test_a_control_store_that_is_away_is_told_as_such(
@@ -370,7 +399,7 @@ def test_webhooks_that_were_read_before_the_control_store_went_away_are_shown_wi
         each._pause, each._read_at = 0.0, each._read_at - 70.0
     text = login("owner").get("/rfr/refresh", params=address).text
     assert "The control store can&#39;t be read now: control store: is away" in text
-    assert "As of 70 s ago:" in text
+    assert "What is shown is 70 s old." in text
     assert '<td class="name">hook</td>' in text
 
 
