@@ -167,17 +167,33 @@ def address_of(url: str) -> URL:
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
-    """Open the store, and make its tables where there are none; any number of processes may do so at once.
+    """Open the store, and make the tables that it lacks; any number of processes may do so at once.
 
     :param url: SQLAlchemy's address, ``sqlite:///`` or ``postgresql://``
     :raises ConfigurationError: it can't be opened, or a version of this package with other tables made it
     """
-    return _opened(url, clock, _make_tables)[0]
+
+    def make(store: ControlStore) -> int | None:
+        # Not for long: a wrong address should be reported soon.
+        version = store.run(_make_tables, patience=5.0)
+        if version == SCHEMA_VERSION and not store.is_postgres:
+            _use_wal(store)
+        return version
+
+    return _opened(url, clock, make)[0]
 
 
 def find_store(url: str) -> ControlStore | None:
-    """The same, but None where the database has no tables of this package, and none are made."""
-    store, version = _opened(url, None, _version)
+    """The same, but None where the database has no tables of this package.
+
+    Nothing is written, and no writer is waited for.
+    """
+
+    def ask(store: ControlStore) -> int | None:
+        with store.read() as connection:
+            return _version(connection)
+
+    store, version = _opened(url, None, ask)
     if version is not None:
         return store
     store.close()
@@ -185,16 +201,16 @@ def find_store(url: str) -> ControlStore | None:
 
 
 def _opened(
-    url: str, clock: Clock | None, version_of: Callable[[Connection], int | None]
+    url: str, clock: Clock | None, version_of: Callable[[ControlStore], int | None]
 ) -> tuple[ControlStore, int | None]:
     """The store, and the version of its tables; None where there are none."""
     address = address_of(url)
     store, remedy = ControlStore(_new_engine(address), clock), ""
     try:
-        # Not for long: a wrong address should be reported soon.
-        version = store.run(version_of, patience=5.0)
-    except DBAPIError as error:
-        problem = str(error.orig).strip().partition("\n")[0] or type(error.orig).__name__
+        version = version_of(store)
+    except (DBAPIError, sqlite3.Error) as error:
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        problem = str(reason).strip().partition("\n")[0] or type(reason).__name__
         password = address.password
         problem = problem.replace(password, "***") if password else problem
     else:
@@ -236,27 +252,35 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     # A killed process loses nothing by it; after a power cut the newest commits may be missing, never a part of one.
     connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _use_wal(store: ControlStore) -> None:
+    """Readers never wait for writers; kept in the file, and so set only in a store that was accepted."""
     end = time.monotonic() + _BUSY_SECONDS
     while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except Exception as error:
-            # Two processes change the journal mode at once: the busy timeout doesn't cover this.
-            if "locked" not in str(error) or time.monotonic() > end:
-                raise
+        with store.read() as connection:
+            # Not within a transaction, which SQLAlchemy would begin.
+            found: Any = connection.connection.dbapi_connection
+            try:
+                found.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                # Two processes change the journal mode at once: the busy timeout doesn't cover this.
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
         time.sleep(0.02)
 
 
-def _make_tables(connection: Connection) -> int:
+def _make_tables(connection: Connection) -> int | None:
     if connection.dialect.name == "postgresql":
         # "IF NOT EXISTS" checks before it creates, and two processes can check at the same time.
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _TABLES_LOCK})
     version = _version(connection)
-    if version is not None:
+    if version not in (None, SCHEMA_VERSION):
         return version
     METADATA.create_all(connection)
-    connection.execute(insert(SETTINGS).values(name="schema", value=str(SCHEMA_VERSION)))
+    if version is None:
+        connection.execute(insert(SETTINGS).values(name="schema", value=str(SCHEMA_VERSION)))
     return SCHEMA_VERSION
 
 
@@ -265,6 +289,8 @@ def _version(connection: Connection) -> int | None:
     if not inspect(connection).has_table(SETTINGS.name):
         return None
     version = connection.execute(select(SETTINGS.c.value).where(SETTINGS.c.name == "schema")).scalar_one_or_none()
+    if version is not None and not version.isdecimal():
+        raise ConfigurationError("control store", "the version of its tables can't be read", _NEW_STORE)
     return None if version is None else int(version)
 
 

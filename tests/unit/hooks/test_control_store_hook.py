@@ -29,6 +29,7 @@ def test_the_file_and_its_companions_are_for_their_owner_alone(monkeypatch: pyte
     before = os.umask(0o022)
     try:
         store = ControlStoreHook().get_store()
+        store.check_writable()
         rights = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("rfr_control_store.db*")}
         store.close()
     finally:

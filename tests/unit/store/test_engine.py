@@ -157,6 +157,35 @@ def test_a_store_is_found_where_it_was_made_and_none_is_made_to_find_it(url: str
     found.close()
 
 
+def test_a_store_that_is_refused_is_not_changed_and_finding_one_waits_for_no_writer(url: str, tmp_path: Path) -> None:
+    open_store(url).close()
+    file = tmp_path / "control.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE rfr_settings SET value = '1' WHERE name = 'schema'")
+        connection.commit()
+        # As a restored copy may be.
+        connection.execute("PRAGMA journal_mode = DELETE")
+    before = file.read_bytes()
+    for opened in (find_store, open_store):
+        with pytest.raises(ConfigurationError, match="version 1 of the tables"):
+            opened(url)
+    assert file.read_bytes() == before
+    writer = sqlite3.connect(file, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    # And not: the database is locked.
+    with pytest.raises(ConfigurationError, match="version 1 of the tables"):
+        find_store(url)
+    writer.close()
+
+
+def test_a_version_that_is_no_number_is_told(url: str, tmp_path: Path) -> None:
+    open_store(url).close()
+    with sqlite3.connect(tmp_path / "control.db") as connection:
+        connection.execute("UPDATE rfr_settings SET value = 'x' WHERE name = 'schema'")
+    with pytest.raises(ConfigurationError, match="the version of its tables can't be read; name a database"):
+        open_store(url)
+
+
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
