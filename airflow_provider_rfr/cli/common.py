@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 import yaml
+from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.exceptions import CatalogError, RfrError
 from airflow_provider_rfr.store.engine import instant
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 _ANSWER_SECONDS: Final = 120.0
+_SEE_DOCTOR: Final = "airflow rfr doctor may say why"
 _CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
 
 
@@ -40,12 +42,19 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
             # It tells each time which library reads files, in the middle of what is drawn.
             logging.getLogger("pyiceberg").setLevel(logging.WARNING)
+            # Drivers wait for a server in code that no signal interrupts.
+            os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
             with quiet_masking(), _logs_apart(), _with_stored_connections():
                 code = work(args)
             sys.stdout.flush()
         except RfrError as error:
             # An error may have a line for each problem.
             print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
+            code = 1
+        except DBAPIError as error:
+            # The first line: the statement follows, with what it was given.
+            reason = str(error.orig).partition("\n")[0]
+            print(plain(f"the database failed: {reason}; {_SEE_DOCTOR}"), file=sys.stderr)
             code = 1
         except KeyboardInterrupt:
             # What was looked at goes on.
@@ -81,7 +90,7 @@ def answered(ask: Callable[[], _Found]) -> _Found:
     try:
         return within(_ANSWER_SECONDS, ask)
     except TimeoutError as error:
-        raise CatalogError(f"the catalog gives {error}; airflow rfr doctor may say why") from None
+        raise CatalogError(f"the catalog gives {error}; {_SEE_DOCTOR}") from None
 
 
 @contextmanager

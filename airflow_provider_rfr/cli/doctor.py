@@ -76,8 +76,6 @@ _Check = Callable[[str, Namespace], Iterator[Finding]]
 @command
 def doctor(args: Namespace) -> int:
     """Print what each check found; 1 if anything is missing."""
-    # A server that accepts and says nothing; what else waits for one is left behind.
-    os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
     findings = []
     for each in _findings(args):
         findings.append(each)
@@ -193,7 +191,8 @@ def _spark(name: str, args: Namespace) -> Iterator[Finding]:
             "let its host be yarn, local[*], spark://host or k8s://https://host, e.g. airflow connections add"
             f" {args.spark_conn_id} --conn-type spark --conn-host 'spark://host' --conn-port 7077"
         )
-        said = f"{args.spark_conn_id} leads to {without_credentials(master)!r}, which Spark does not know as a master"
+        shown = without_credentials(master).partition("?")[0]
+        said = f"{args.spark_conn_id} leads to {shown!r}, which Spark does not know as a master"
         yield Finding(name, _MISSING, said, remedy)
         return
     master = without_credentials(master)
@@ -301,19 +300,18 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
     hook = ControlStoreHook(args.control_store_conn_id)
     # Its query may hold a password as well.
     shown = hook.url.set(query={}).render_as_string(hide_password=True)
-    if hook.is_there():
-        try:
+    try:
+        if hook.is_there():
             within(_STORE_SECONDS, lambda: _write_to(hook))
             yield Finding(name, _OK, f"{shown} can be written")
-        except (TimeoutError, DBAPIError) as error:
-            # The first line: the statement follows. A password is never in it.
-            reason = str(getattr(error, "orig", error)).partition("\n")[0]
-            yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
-        return
-    address_of(hook.url.render_as_string(hide_password=False))
-    try:
+            return
+        address_of(hook.url.render_as_string(hide_password=False))
         TemporaryFile(dir=Path(hook.url.database or "").parent).close()
         yield Finding(name, _OK, f"{shown} is made when it is used first")
+    except (TimeoutError, DBAPIError) as error:
+        # The first line: the statement follows. A password is never in it.
+        reason = str(getattr(error, "orig", error)).partition("\n")[0]
+        yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
     except OSError as error:
         yield Finding(name, _MISSING, f"{shown} can't be made: {error.strerror}", _STORE_REMEDY)
 
@@ -325,15 +323,13 @@ def _write_to(hook: ControlStoreHook) -> None:
 
 def _triggers(args: Namespace) -> TriggerBlock | None:
     """The triggers block, its sealed values as they are; None where none is named."""
-    from airflow_provider_rfr.hooks.webhooks import check_triggers
+    from airflow_provider_rfr.hooks.webhooks import check_triggers, why_no_file
 
     path = args.triggers or os.environ.get("RFR_TRIGGERS_FILE")
     if not path:
         return None
-    file = Path(path).expanduser()
-    if not file.is_file():
+    if (problem := why_no_file(path)) is not None:
         field = "--triggers" if args.triggers else "RFR_TRIGGERS_FILE"
-        problem = "this is a folder, not a file" if file.is_dir() else "there is no such file"
         raise ConfigurationError(field, f"{path}: {problem}", f"correct {field}")
     try:
         return check_triggers(path)

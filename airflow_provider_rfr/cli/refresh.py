@@ -61,19 +61,22 @@ def show(args: Namespace) -> None:
 
 
 @command
-def history(args: Namespace) -> None:
-    """Show the table's generations, the newest first."""
+def history(args: Namespace) -> int:
+    """Show the table's generations, the newest first; 1 if the ledger can't be read."""
     from airflow_provider_rfr.refresh.progress import duration_in_words
 
     found = _found(lake_of(args), args)
     rows = [{**each.to_json(), "seconds": round(each.seconds, 1)} for each in found.history]
-    if print_data({"table": found.table, "generations": rows}, args):
-        return
+    code = int(found.state.value == "unreadable")
+    told = {"table": found.table, "state": found.state.value, "sentence": found.sentence, "generations": rows}
+    if print_data(told, args):
+        return code
     names = ("generation", "outcome", "opened", "took", "rows", "records", "pages", "attempts", "dag_run_id", "error")
     for row, each in zip(rows, found.history, strict=True):
         row |= {"opened": each.opened_at.isoformat(" ", "seconds"), "took": duration_in_words(each.seconds)}
     shown = [{name.replace("_", " "): row.get(name, "") for name in names} for row in rows]
-    print_columns(shown, f"no refresh of {found.table} was opened yet")
+    print_columns(shown, found.sentence)
+    return code
 
 
 @command
@@ -145,11 +148,12 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
     found = answered(lambda: status_of(catalog, table, args.replace_where))
     if found is not None:
         return found
-    parts = [
-        each.header.replace_where for each in answered(lambda: statuses(catalog, [table])) if each.header is not None
-    ]
-    if not parts:
+    others = answered(lambda: statuses(catalog, [table]))
+    if not others:
         raise _none_of(table)
+    parts = [each.header.replace_where for each in others if each.header is not None]
+    if not parts:
+        raise ConfigurationError("table", f"{_name(others[0])}: {others[0].sentence}", "see airflow rfr refresh list")
     named = "; ".join(str(each) for each in parts[:_NAMED_PARTS]) + (" ..." if len(parts) > _NAMED_PARTS else "")
     problem = f"{table} has no refresh of " + ("that part" if args.replace_where else "its own, only of parts")
     raise ConfigurationError("--replace-where", problem, f"give one of: {named}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.common import command, print_columns, print_data, print_value
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
+from airflow_provider_rfr.store.deliveries import CANCELLABLE, REPLAYABLE
 from airflow_provider_rfr.store.engine import instant
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ def list_deliveries(args: Namespace) -> None:
     """Show deliveries, the newest first."""
     from airflow_provider_rfr.webhooks import operations
 
-    if args.limit < 0:
-        raise ConfigurationError("--limit", "must not be negative", "give a number from 0 on")
+    if not 0 <= args.limit < 2**63:
+        raise ConfigurationError("--limit", "is no number of deliveries", "give a number from 0 on")
     store, selection = _selected(args)
     found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
@@ -130,8 +131,8 @@ def replay(args: Namespace) -> int:
     """Deliver again, under the same id; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    store, changed, left = _change(args, operations.replay)
-    refused = operations.why_not_replayed(store, _lake(args), left)
+    store, changed, left = _change(args, operations.replay, REPLAYABLE)
+    refused = operations.why_not_changed(store, _lake(args), left, is_replay=True)
     return _show_change(args, changed, refused, "to be delivered again")
 
 
@@ -140,8 +141,9 @@ def cancel(args: Namespace) -> int:
     """Give pending or dead deliveries up for good; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    _, changed, left = _change(args, partial(operations.cancel, detail=args.reason or "cancelled"))
-    return _show_change(args, changed, dict.fromkeys(left, "no pending or dead delivery has this id"), "cancelled")
+    store, changed, left = _change(args, partial(operations.cancel, detail=args.reason or "cancelled"), CANCELLABLE)
+    refused = operations.why_not_changed(store, _lake(args), left, is_replay=False)
+    return _show_change(args, changed, refused, "cancelled")
 
 
 @command
@@ -202,12 +204,16 @@ def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
     return _store(args), tuple(replace(one, table=table) for table in dict.fromkeys(args.target or (None,)))
 
 
-def _change(args: Namespace, change: Callable[[Any, Selection], list[str]]) -> tuple[Any, list[str], list[str]]:
+def _change(
+    args: Namespace, change: Callable[[Any, Selection], list[str]], states: Sequence[str]
+) -> tuple[Any, list[str], list[str]]:
     """Do this to the deliveries that are named; returns the store, the ids that were changed, and the other ones."""
     from airflow_provider_rfr.webhooks import operations
 
     if not (args.delivery_id or args.target or args.trigger):
         raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
+    if args.state not in (None, *states):
+        raise ConfigurationError("--state", f"{args.state} ones stay as they are", f"one of {', '.join(states)}")
     store, selection = _selected(args)
     for each in selection:
         operations.check_endpoints(store, _lake(args), each.table, args.trigger)

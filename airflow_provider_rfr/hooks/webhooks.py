@@ -87,15 +87,33 @@ def check_triggers(triggers: Triggers, folder: Path | None = None) -> TriggerBlo
     from airflow_provider_rfr.webhooks.sealing import check_sealed
 
     if isinstance(triggers, (str, Path)):
-        file = (folder or Path.cwd()) / Path(triggers).expanduser()
-        if not file.is_file():
-            raise TriggerConfigError(str(triggers), "there is no such file", place="triggers")
-        block = validation.check_file(file)
+        if (problem := why_no_file(triggers, folder)) is not None:
+            raise TriggerConfigError(str(triggers), problem, "name a YAML or JSON file with a block", place="triggers")
+        block = validation.check_file(_file_at(triggers, folder))
     else:
         block = validation.check_triggers(triggers)
     if block.is_sealed:
         check_sealed(block.dump())
     return block
+
+
+def why_no_file(path: str | Path, folder: Path | None = None) -> str | None:
+    """Why this is no file that can be read; None where it is one.
+
+    :param folder: of a relative path
+    """
+    try:
+        file = _file_at(path, folder)
+        if file.is_file():
+            return None
+        return "this is a folder, not a file" if file.is_dir() else "there is no such file"
+    except (OSError, RuntimeError, ValueError):
+        # Too long, of a user who is not there, or in a folder that is closed to this one.
+        return "this machine can't look for such a file"
+
+
+def _file_at(path: str | Path, folder: Path | None) -> Path:
+    return (folder or Path.cwd()) / Path(path).expanduser()
 
 
 class WebhookHook(BaseHook):

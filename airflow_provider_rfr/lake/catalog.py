@@ -182,14 +182,16 @@ def _was_created_concurrently(error: BaseException) -> bool:
     return of_database and (type(error).__name__ == "IntegrityError" or "already exists" in str(error))
 
 
+_DATABASE_ADDRESS: Final = "write e.g. postgresql+psycopg2://user:password@host/name"
+
+
 def _check_settings(settings: LakeSettings) -> None:
     """Find mistakes that PyIceberg reports late, or in words that don't name the property.
 
     :raises ConfigurationError: naming the property
     """
-    properties = settings.properties
+    properties, kinds = settings.properties, [each.value for each in CatalogType]
     kind = properties.get("type")
-    kinds = [each.value for each in CatalogType]
     if kind is not None and kind.lower() not in kinds:
         near = difflib.get_close_matches(kind.lower(), kinds, 1)
         guess = f"did you mean {near[0]}? " if near else ""
@@ -208,6 +210,9 @@ def _check_settings(settings: LakeSettings) -> None:
         uri = make_url(properties.get("uri", ""))
     except ArgumentError:
         return  # opening the catalog fails with the reason
+    except ValueError:
+        # Not from the library's error: what it takes for the port may be a part of a password.
+        raise ConfigurationError("lake.properties.uri", "its port is not a number", _DATABASE_ADDRESS) from None
     path = uri.database or ""
     on_disk = uri.get_backend_name() == "sqlite" and path not in ("", ":memory:") and not path.startswith("file:")
     if on_disk and not Path(path).parent.is_dir():
@@ -291,8 +296,9 @@ def _without_credentials(uri: str) -> str:
     scheme, mark, rest = uri.partition("://")
     if not mark:
         return uri.rpartition("@")[2]
-    place, slash, path = rest.partition("/")
-    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+    place, _, query = rest.partition("?")
+    # Of a password with a question mark, or a query with an @, nobody can tell where it ends.
+    return f"{scheme}://" + ("***" if "@" in query else place.rpartition("@")[2])
 
 
 def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
@@ -336,13 +342,9 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Settings of Iceberg's JDBC catalog, and the coordinates of its driver."""
     try:
         uri = make_url(properties.get("uri", ""))
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         # From None: the library's message shows the address, and with it the password.
-        raise ConfigurationError(
-            "lake.properties.uri",
-            "must be a database address",
-            "write e.g. postgresql+psycopg2://user:password@host/name",
-        ) from None
+        raise ConfigurationError("lake.properties.uri", "must be a database address", _DATABASE_ADDRESS) from None
     database = uri.get_backend_name()
     if database not in _JDBC_PACKAGES:
         raise ConfigurationError(

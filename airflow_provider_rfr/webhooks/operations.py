@@ -67,9 +67,8 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
 
     :raises ConfigurationError: there is none, or there are several
     """
+    check_endpoints(store, lake, table, name)
     found = _named(endpoints(store, lake, table), name)
-    if not found:
-        raise ConfigurationError("trigger", f"{table} has no trigger {name!r} that was ever delivered to")
     if len(found) > 1:
         names = ", ".join(key.name for key in found)
         raise ConfigurationError(
@@ -86,11 +85,11 @@ def check_endpoints(store: ControlStore, lake: str, table: str | None, name: str
     known = endpoints(store, lake, table)
     if table is not None and not known:
         tables = ", ".join(sorted({row.key.table for row in endpoints(store, lake)})) or "none"
-        raise ConfigurationError("--target", f"nothing was ever due for {table}", f"the tables known are {tables}")
+        raise ConfigurationError("target", f"nothing was ever due for {table}", f"the tables known are {tables}")
     if name is not None and not _named(known, name):
         names = ", ".join(sorted({row.key.name for row in known})) or "none"
         of = "" if table is None else f" for {table}"
-        raise ConfigurationError("--trigger", f"nothing was ever due to {name!r}{of}", f"those known are {names}")
+        raise ConfigurationError("trigger", f"nothing was ever due to {name!r}{of}", f"those known are {names}")
 
 
 def _named(known: Sequence[EndpointRow], name: str) -> list[EndpointKey]:
@@ -107,8 +106,8 @@ def replay(store: ControlStore, selection: Selection) -> list[str]:
     return _change(store, selection, rows.REPLAYABLE if selection.ids else ("dead",), rows.REPLAYABLE, rows.set_pending)
 
 
-def why_not_replayed(store: ControlStore, lake: str, ids: Iterable[str]) -> dict[str, str]:
-    """For ids that :func:`replay` was given and did not return: the reason, for people."""
+def why_not_changed(store: ControlStore, lake: str, ids: Iterable[str], *, is_replay: bool) -> dict[str, str]:
+    """For ids that :func:`replay` or :func:`cancel` was given and did not return: the reason, for people."""
     reasons = dict.fromkeys(ids, "there is no such delivery")
     if not reasons:
         # A selection without ids is everything.
@@ -117,11 +116,14 @@ def why_not_replayed(store: ControlStore, lake: str, ids: Iterable[str]) -> dict
         found = rows.select_deliveries(connection, Selection(lake=lake, ids=list(reasons)))
     for each in found:
         if each.merged_into is not None:
-            reasons[each.id] = f"it was delivered with others as {each.merged_into}; replay that"
-        elif each.state == "pending":
+            done = "replay" if is_replay else "cancel"
+            reasons[each.id] = f"it was delivered with others as {each.merged_into}; {done} that"
+        elif is_replay and each.state == "pending":
             reasons[each.id] = "it is pending, so it is delivered anyway"
         else:
             reasons[each.id] = f"it is {each.state}, and not what the other options name"
+            if not is_replay and each.state not in rows.CANCELLABLE:
+                reasons[each.id] = f"it is {each.state}, so there is nothing to cancel"
     return reasons
 
 

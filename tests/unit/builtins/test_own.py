@@ -81,6 +81,6 @@ def test_the_history_of_commits_holds_what_a_commit_tells(own: CatalogSpec) -> N
 def test_the_history_of_deliveries_holds_what_the_control_store_knows(own: CatalogSpec) -> None:
     renamed = {"id": "delivery_id", "number": "attempt", "at": "attempted_at", "due_at": "next_at"}
     inner = {"endpoint_id", "event", "attempts", "failures", "started_at", "ended_at", "lease_owner", "lease_until"}
-    inner |= {"token", "on_failure", "notified_at", "dag_id"}
+    inner |= {"token", "on_failure", "notified_at", "dag_ids"}
     known = {renamed.get(each.name, each.name) for table in (DELIVERIES, ATTEMPTS) for each in table.columns}
     assert known - inner <= names(own, "delivery_history")

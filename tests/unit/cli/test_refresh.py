@@ -18,7 +18,9 @@ import pytest
 
 from airflow_provider_rfr.cli import common
 from airflow_provider_rfr.cli import refresh as commands
+from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh import status
 from airflow_provider_rfr.refresh.bar import Bar
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
@@ -286,3 +288,47 @@ def test_no_secret_of_the_lake_is_told_whatever_fails(
             assert said.out + said.err
             assert CANARY not in said.out + said.err
     ledger.end("it is over")
+
+
+@pytest.mark.parametrize(
+    ("host", "kind", "said"),
+    [
+        ("http://127.0.0.1:1?token=canary-5c1e", "rest", "(http://127.0.0.1:1) failed"),
+        ("http://127.0.0.1:1?token=a/canary-5c1e", "rest", "(http://127.0.0.1:1) failed"),
+        ("postgresql+psycopg2://me:canary-5c1e@h:port/x", "sql", "lake.properties.uri: its port is not a number"),
+        ("postgresql+psycopg2://me@h:canary-5c1e/x", "sql", "lake.properties.uri: its port is not a number"),
+    ],
+)
+def test_an_address_is_told_without_what_may_be_secret_in_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    host: str,
+    kind: str,
+    said: str,
+) -> None:
+    extra = {"catalog_type": kind, "warehouse": str(tmp_path)}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "rfr_lake", "host": host, "extra": extra}))
+    assert rfr("list") == 1
+    told = capsys.readouterr()
+    assert said in told.err
+    assert CANARY not in told.out + told.err
+
+
+def test_a_part_s_ledger_that_can_not_be_read_is_told_as_such(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = "day = '2026-01-01'"
+    begun(lake.catalog, where=where)
+
+    def broken(*_: Any) -> None:
+        raise LedgerError("it is broken")
+
+    monkeypatch.setattr(status, "_header_now", broken)
+    assert rfr("show", NAME) == 1
+    assert "The ledger can't be read: it is broken; see airflow rfr refresh list" in capsys.readouterr().err
+    assert rfr("history", NAME, "--replace-where", where) == 1
+    assert "The ledger can't be read: it is broken" in capsys.readouterr().out
+    assert rfr("history", NAME, "--replace-where", where, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["generations"]) == ("unreadable", [])

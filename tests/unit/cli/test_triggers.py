@@ -12,8 +12,10 @@ import pytest
 import yaml
 from airflow.cli.cli_parser import get_parser
 from airflow.sdk import DAG
+from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.operators import CommitWebhookOperator
+from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
 from tests.unit.triggers.lake import Lake
@@ -162,7 +164,7 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     assert "nothing was ever due to 'hok'; those known are shop/hook" in capsys.readouterr().err
     assert rfr("replay", "--trigger", "another/hook", *STORE) == 1
     assert rfr("cancel", "3f0c", *STORE) == 1
-    assert "3f0c: no pending or dead delivery has this id" in capsys.readouterr().err
+    assert "3f0c: there is no such delivery" in capsys.readouterr().err
     assert rfr("resume", "raw.orders", "hook", *STORE) == 0
     assert rfr("deliver", file, *STORE) == 0
     assert len(receiver.requests) == 2
@@ -184,6 +186,34 @@ def test_what_is_named_by_its_id_is_replayed_or_the_answer_says_why_not(
     assert [request.delivery_id for request in receiver.requests] == [one, one]
     assert rfr("replay", one, "--state", "dead", *STORE) == 1
     assert f"{one}: it is delivered" in capsys.readouterr().err
+    assert rfr("cancel", one, *STORE) == 1
+    assert f"{one}: it is delivered, so there is nothing to cancel" in capsys.readouterr().err
+    rfr("replay", one, *STORE)
+    assert rfr("cancel", one, "--state", "dead", *STORE) == 1
+    assert f"{one}: it is pending, and not what the other options name" in capsys.readouterr().err
+    assert rfr("cancel", "--target", "raw.orders", "--state", "delivered", *STORE) == 1
+    said = "--state: delivered ones stay as they are; one of pending, dead"
+    assert said in capsys.readouterr().err
+
+
+def test_a_database_that_fails_is_told_in_a_line(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **_values: Any) -> None:
+        raise OperationalError("SELECT canary-77", {}, Exception("server closed the connection\nand more"))
+
+    monkeypatch.setattr(operations, "deliveries", fail)
+    assert rfr("list", *STORE) == 1
+    said = "the database failed: server closed the connection; airflow rfr doctor may say why\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "~nobody-7f1c/t.yaml", "gone.yaml", "."])
+def test_what_is_no_file_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rfr("validate", name) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "; name a YAML or JSON file with a block" in said
 
 
 def test_a_file_is_one_block_for_an_operator_and_at_a_shell(lake: Lake, receiver: Receiver, tmp_path: Path) -> None:
@@ -287,17 +317,17 @@ def test_a_table_without_webhooks_and_a_trigger_of_another_table_are_refused(
         assert rfr("deliver", file, "--target", table, *STORE) == 0
     capsys.readouterr()
     assert rfr(change, "--target", "raw.orders", "--target", "raw.order", *STORE) == 1
-    said = "--target: nothing was ever due for raw.order; the tables known are raw.customers, raw.orders"
+    said = "target: nothing was ever due for raw.order; the tables known are raw.customers, raw.orders"
     assert said in capsys.readouterr().err
     assert rfr(change, "--target", "raw.orders", "--trigger", "other", *STORE) == 1
-    said = "--trigger: nothing was ever due to 'other' for raw.orders; those known are shop/hook"
+    said = "trigger: nothing was ever due to 'other' for raw.orders; those known are shop/hook"
     assert said in capsys.readouterr().err
     assert rfr(change, "--target", "raw.customers", "--trigger", "other", *STORE) == 0
 
 
 def test_less_than_nothing_can_t_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rfr("list", "--limit", "-1") == 1
-    assert "--limit: must not be negative" in capsys.readouterr().err
+    assert "--limit: is no number of deliveries" in capsys.readouterr().err
 
 
 def test_changing_everything_takes_a_name(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
