@@ -107,7 +107,7 @@ def test_an_endpoint_that_is_wrong_is_refused(lake: Lake) -> None:
     [
         ({"action": "replay"}, "give delivery_ids, target or trigger"),
         ({"action": "pause", "target": "raw.orders"}, "name target and trigger"),
-        ({"action": "resume", "target": "raw.orders", "trigger": "nobody"}, "has no trigger 'nobody'"),
+        ({"action": "resume", "target": "raw.orders", "trigger": "nobody"}, "nothing was ever due for raw.orders"),
         ({"action": "fire"}, "'fire' is unknown; one of replay"),
     ],
 )
