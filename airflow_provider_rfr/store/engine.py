@@ -163,6 +163,10 @@ def address_of(url: str) -> URL:
         raise ConfigurationError("control store", f"the driver {driver} is not installed", _EXAMPLES) from None
     if dialect.is_async:
         raise ConfigurationError("control store", f"the driver {driver} is for asynchronous programs", _EXAMPLES)
+    try:
+        dialect().create_connect_args(address)
+    except (ArgumentError, ValueError, TypeError):
+        raise ConfigurationError("control store", "its URL can't be read", _EXAMPLES) from None
     return address
 
 

@@ -37,8 +37,10 @@ class Viewer:
     @cached_property
     def sees_all_dags(self) -> bool:
         """What may name any DAG, such as who did something, is shown to those who may see all of them."""
-        return not _has_teams() and bool(
-            self._manager.is_authorized_dag(method="GET", access_entity=DagAccessEntity.RUN, user=self._user)
+        # Without an entity, managers with rights for single DAGs answer for the right to all.
+        entities = (None, DagAccessEntity.RUN)
+        return not _has_teams() and all(
+            self._manager.is_authorized_dag(method="GET", access_entity=each, user=self._user) for each in entities
         )
 
     def told(self, problems: Sequence[Problem]) -> tuple[str, ...]:

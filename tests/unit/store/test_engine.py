@@ -195,6 +195,8 @@ def test_a_version_that_is_no_number_is_told(url: str, tmp_path: Path) -> None:
         ("sqlite:///:memory:", "a store in memory"),
         ("sqlite:////nowhere/at/all/hunter22.db", "unable to open database file"),
         ("postgresql+asyncpg2://u:hunter22@h/d", "the driver asyncpg2 is not installed"),
+        ("sqlite://hunter22/rfr.db", "its URL can't be read"),
+        ("sqlite:////data/rfr.db?timeout=hunter22", "its URL can't be read"),
         ("sqlite+aiosqlite:////data/hunter22.db", "the driver aiosqlite is for asynchronous programs"),
         ("postgresql+psycopg2://u@h:hunter22/d", "its URL can't be read"),
         ("postgresql+psycopg2://u:hunter22@h\0/d", "its address holds a null character"),
