@@ -118,10 +118,9 @@ def list_deliveries(args: Namespace) -> None:
     if not 0 <= args.limit < 2**63:
         raise ConfigurationError("--limit", "is no number of deliveries", "give a number from 0 on")
     store, selection = _selected(args)
-    found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
+    found = operations.deliveries(store, selection, args.limit)
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
-    found.sort(key=lambda each: (-each.created_at, -each.sequence, each.id))
-    shown = [_row(each, rows.get(each.key)) for each in found[: args.limit]]
+    shown = [_row(each, rows.get(each.key)) for each in found]
     if not print_data(shown, args):
         print_columns(shown, "there are no such deliveries")
 
@@ -189,19 +188,20 @@ def _lake(args: Namespace) -> str:
     return LakeHook(args.lake_conn_id).get_lake_document().name
 
 
-def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
-    """The store, and one selection for each table."""
+def _selected(args: Namespace) -> tuple[Any, Selection]:
+    """The store, and what the options name."""
     from airflow_provider_rfr.store.deliveries import Selection, parts_of
 
     trigger, block = parts_of(args.trigger) if args.trigger else (None, None)
-    one = Selection(
+    selection = Selection(
         lake=_lake(args),
+        tables=args.target or (),
         trigger=trigger,
         block=block,
         states=(args.state,) if getattr(args, "state", None) else (),
         ids=tuple(getattr(args, "delivery_id", ())),
     )
-    return _store(args), tuple(replace(one, table=table) for table in dict.fromkeys(args.target or (None,)))
+    return _store(args), selection
 
 
 def _change(
@@ -215,9 +215,9 @@ def _change(
     if args.state not in (None, *states):
         raise ConfigurationError("--state", f"{args.state} ones stay as they are", f"one of {', '.join(states)}")
     store, selection = _selected(args)
-    for each in selection:
-        operations.check_endpoints(store, _lake(args), each.table, args.trigger)
-    changed = [each for one in selection for each in change(store, one)]
+    for table in args.target or (None,):
+        operations.known_endpoints(store, _lake(args), table, args.trigger)
+    changed = change(store, selection)
     return store, changed, [each for each in args.delivery_id if each not in changed]
 
 

@@ -225,7 +225,7 @@ class WebhookHook(BaseHook):
         self.enqueue(tables)
         self.raise_unread()
         selections = (
-            Selection(lake=key.lake, table=key.table, trigger=key.trigger, block=key.block)
+            Selection(lake=key.lake, tables=(key.table,), trigger=key.trigger, block=key.block)
             for key in self.endpoints(tables)
         )
         return sum(operations.counts(self.store, each)["pending"] for each in selections)

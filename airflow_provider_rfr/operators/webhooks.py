@@ -275,7 +275,8 @@ class WebhookOperationOperator(BaseOperator):
         change: Callable[[ControlStore, Selection], list[str]]
         change = operations.replay if self.action == "replay" else operations.cancel
         trigger, block = parts_of(self.trigger) if self.trigger else (None, None)
-        return change(store, Selection(lake=lake, table=self.target, trigger=trigger, block=block, ids=ids))
+        tables = (self.target,) if self.target else ()
+        return change(store, Selection(lake=lake, tables=tables, trigger=trigger, block=block, ids=ids))
 
     def _test_fire(self) -> dict[str, Any]:
         from airflow_provider_rfr.webhooks import operations

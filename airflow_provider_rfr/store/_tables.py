@@ -2,18 +2,38 @@
 
 Times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as instants. No column holds a
 secret: a delivery keeps the variables of its commit and is rendered for each attempt; of connections there are
-keyed hashes. ``dag_ids`` of a delivery are those of its commits, as JSON, null for a commit of no DAG. Of a sink,
-``window`` is written before anything of it is sent, so that the same batches are cut again after a crash.
+keyed hashes. Of a sink, ``window`` is written before anything of it is sent, so that the same batches are cut again
+after a crash.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy.types import TypeDecorator
+
+if TYPE_CHECKING:
+    from sqlalchemy import Dialect
 
 SCHEMA_VERSION: Final = 2
 METADATA: Final = MetaData()
+
+
+class DagIds(TypeDecorator[frozenset[str | None]]):
+    """Ids of DAGs as JSON, in one order, so that the database can compare them; None for a commit of no DAG."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Collection[str | None] | None, dialect: Dialect) -> str | None:
+        return None if value is None else json.dumps(sorted(value, key=str))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> frozenset[str | None] | None:
+        return None if value is None else frozenset(json.loads(value))
+
 
 SETTINGS: Final = Table(
     "rfr_settings", METADATA, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False)
@@ -55,7 +75,7 @@ DELIVERIES: Final = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("snapshot_id", BigInteger, nullable=False),
     Column("event", Text, nullable=False),
-    Column("dag_ids", Text, nullable=False, default="[null]"),
+    Column("dag_ids", DagIds, nullable=False, default=frozenset({None})),
     Column("state", String(10), nullable=False),
     Column("reason", String(20)),
     Column("detail", Text),

@@ -7,7 +7,6 @@ skipped; on SQLite the write lock excludes others.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -158,7 +157,7 @@ def _merged(
         "sequence": last.sequence,
         "snapshot_id": last.snapshot_id,
         "event": window.event,
-        "dag_ids": json.dumps(sorted({each for row in rows for each in json.loads(row.dag_ids)}, key=str)),
+        "dag_ids": frozenset().union(*(row.dag_ids for row in rows)),
         "state": "pending",
         "created_at": rows[0].created_at,
         "due_at": now,

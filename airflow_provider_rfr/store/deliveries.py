@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -64,7 +63,7 @@ def dags_by_endpoint(connection: Connection, lake: str) -> dict[int, set[str | N
     query = select(_D.endpoint_id, _D.dag_ids).join(ENDPOINTS, _D.endpoint_id == _E.id).where(_E.lake == lake)
     found: dict[int, set[str | None]] = {}
     for endpoint, dag_ids in connection.execute(query.distinct()):
-        found.setdefault(endpoint, set()).update(json.loads(dag_ids))
+        found.setdefault(endpoint, set()).update(dag_ids)
     return found
 
 
@@ -267,7 +266,7 @@ class Selection:
     """A filter of deliveries; what is left out does not restrict it."""
 
     lake: str | None = None
-    table: str | None = None
+    tables: Collection[str] = ()
     trigger: str | None = None
     block: str | None = None
     states: Collection[str] = ()
@@ -278,13 +277,11 @@ class Selection:
 
     def condition(self) -> list[ColumnElement[bool]]:
         """For a query that joins endpoints."""
-        named = ((_E.lake, self.lake), (_E.target, self.table), (_E.trigger, self.trigger), (_E.block, self.block))
+        named = ((_E.lake, self.lake), (_E.trigger, self.trigger), (_E.block, self.block))
         pairs = (*named, (_D.reason, self.reason), (_D.snapshot_id, self.snapshot_id))
         found: list[ColumnElement[bool]] = [column == value for column, value in pairs if value is not None]
-        if self.states:
-            found.append(_D.state.in_(list(self.states)))
-        if self.ids:
-            found.append(_D.id.in_(list(self.ids)))
+        several = ((_E.target, self.tables), (_D.state, self.states), (_D.id, self.ids))
+        found += [column.in_(list(values)) for column, values in several if values]
         if self.commit_id is not None:
             found.append(or_(_D.first_commit == self.commit_id, _D.last_commit == self.commit_id))
         return found
@@ -311,8 +308,7 @@ def select_deliveries(connection: Connection, selection: Selection, limit: int |
     columns = [column for column in _D if column.name not in ("endpoint_id", "token", "notified_at")]
     query = _joined(select(*columns, _E.lake, _E.target, _E.trigger, _E.block), selection)
     query = query.order_by(_D.created_at.desc(), _D.sequence.desc(), _D.id).limit(limit)
-    found = map(_with_key, connection.execute(query).mappings())
-    return [Delivery(**{**row, "dag_ids": frozenset(json.loads(row["dag_ids"]))}) for row in found]
+    return [Delivery(**_with_key(row)) for row in connection.execute(query).mappings()]
 
 
 def attempts_of(connection: Connection, delivery_id: str) -> list[Row[Any]]:

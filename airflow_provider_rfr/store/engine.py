@@ -212,6 +212,9 @@ def _opened(
     store, remedy = ControlStore(_new_engine(address), clock), ""
     try:
         version = version_of(store)
+    except ConfigurationError:
+        store.close()
+        raise
     except (DBAPIError, sqlite3.Error) as error:
         reason = error.orig if isinstance(error, DBAPIError) else error
         problem = str(reason).strip().partition("\n")[0] or type(reason).__name__

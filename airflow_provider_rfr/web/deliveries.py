@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -121,7 +120,7 @@ def read_webhooks(lake: str) -> Webhooks:
         )
         for each in endpoints
     ]
-    return Webhooks(tuple(views), tuple(_attempt(lake, each) for each in attempts))
+    return Webhooks(tuple(views), tuple(AttemptView(lake, each["dag_ids"], each) for each in attempts))
 
 
 def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
@@ -129,13 +128,9 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
     store = control_store()
     if store is None or snapshot_id is None:
         return ()
-    selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, table=table, snapshot_id=snapshot_id)
+    selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, tables=(table,), snapshot_id=snapshot_id)
     with store.read() as connection:
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
-
-
-def _attempt(lake: str, row: RowMapping) -> AttemptView:
-    return AttemptView(lake, frozenset(json.loads(row["dag_ids"])), row)
 
 
 def _urgency(each: EndpointView) -> tuple[int, bool, str, str]:

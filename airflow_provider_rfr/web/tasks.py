@@ -44,10 +44,9 @@ def with_tasks(
     said = {each.ledger: words for each in statuses if (words := _said(seen, each)) is not None}
     doubtful = [each for each in statuses if each.ledger in said]
     # The task may have ended well after its ledger was read, and before Airflow was asked.
-    newest = {each.ledger: now for each, now in zip(doubtful, in_threads(read, doubtful), strict=True)}
-    return tuple(
-        _corrected(each, said[each.ledger], newest[each.ledger]) if each.ledger in said else each for each in statuses
-    )
+    pairs = zip(doubtful, in_threads(read, doubtful), strict=True)
+    corrected = {each.ledger: _corrected(each, said[each.ledger], newest) for each, newest in pairs}
+    return tuple(corrected.get(each.ledger, each) for each in statuses)
 
 
 def _task_of(status: TableStatus) -> _Task | None:

@@ -312,7 +312,7 @@ class Dispatcher:
                 for key in (row.key for row in deliveries.endpoints_of_table(connection, lake, table)):
                     if key in self._endpoints or key.block != block:
                         continue
-                    one = Selection(lake=lake, table=table, trigger=key.trigger, block=block)
+                    one = Selection(lake=lake, tables=(table,), trigger=key.trigger, block=block)
                     number = deliveries.count_states(connection, one)["pending"]
                     total += number
                     if number and key not in self._warned:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -67,8 +67,7 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
 
     :raises ConfigurationError: there is none, or there are several
     """
-    check_endpoints(store, lake, table, name)
-    found = _named(endpoints(store, lake, table), name)
+    found = known_endpoints(store, lake, table, name)
     if len(found) > 1:
         names = ", ".join(key.name for key in found)
         raise ConfigurationError(
@@ -77,24 +76,26 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
     return found[0]
 
 
-def check_endpoints(store: ControlStore, lake: str, table: str | None, name: str | None) -> None:
-    """Raise :class:`ConfigurationError` where the table, or the lake where none is named, has no such endpoint.
+def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str | None) -> list[EndpointKey]:
+    """The endpoints of the table, or of the lake where none is named, that a trigger's name means.
 
-    :param name: of the trigger; None for any
+    :param name: None for all
+    :raises ConfigurationError: a table or a trigger is named that nothing was ever due to
     """
     known = endpoints(store, lake, table)
     if table is not None and not known:
         tables = ", ".join(sorted({row.key.table for row in endpoints(store, lake)})) or "none"
         raise ConfigurationError("target", f"nothing was ever due for {table}", f"the tables known are {tables}")
-    if name is not None and not _named(known, name):
-        names = ", ".join(sorted({row.key.name for row in known})) or "none"
+    keys = [row.key for row in known]
+    if name is None:
+        return keys
+    trigger, block = rows.parts_of(name)
+    found = [key for key in keys if key.trigger == trigger and block in (None, key.block)]
+    if not found:
+        names = ", ".join(sorted({key.name for key in keys})) or "none"
         of = "" if table is None else f" for {table}"
         raise ConfigurationError("trigger", f"nothing was ever due to {name!r}{of}", f"those known are {names}")
-
-
-def _named(known: Sequence[EndpointRow], name: str) -> list[EndpointKey]:
-    trigger, block = rows.parts_of(name)
-    return [row.key for row in known if row.key.trigger == trigger and block in (None, row.key.block)]
+    return found
 
 
 def replay(store: ControlStore, selection: Selection) -> list[str]:
@@ -155,7 +156,7 @@ def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
 def oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
     """Age of the oldest pending delivery; 0 for none."""
     with store.read() as connection:
-        made = rows.oldest_pending(connection, Selection(lake=lake, table=table))
+        made = rows.oldest_pending(connection, Selection(lake=lake, tables=(table,) if table else ()))
         return 0.0 if made is None else max(0.0, (store.now(connection) - made) / 1000)
 
 
@@ -165,7 +166,7 @@ def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
     It waits while a delivery of a trigger with ``onFailure: block`` is dead, until it is replayed or cancelled.
     """
     with store.read() as connection:
-        dead = rows.select_deliveries(connection, Selection(lake=lake, table=table, states=("dead",)))
+        dead = rows.select_deliveries(connection, Selection(lake=lake, tables=(table,), states=("dead",)))
     blocking = [each for each in dead if each.on_failure == "block"]
     if not blocking:
         return None

@@ -269,7 +269,7 @@ def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint,
                 "sequence": event.sequence,
                 "snapshot_id": event.snapshot_id,
                 "event": event.to_json(),
-                "dag_ids": json.dumps([(event.dag_id or None) if event.dag_id.isprintable() else None]),
+                "dag_ids": frozenset({(event.dag_id or None) if event.dag_id.isprintable() else None}),
             }
         )
     return deliveries.add_deliveries(connection, now, owed)

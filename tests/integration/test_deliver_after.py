@@ -117,7 +117,7 @@ def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
 
     def free() -> None:
         assert found_blocked.wait(PATIENCE)
-        operations.cancel(ControlStoreHook().get_store(), Selection(table="raw.hooked"))
+        operations.cancel(ControlStoreHook().get_store(), Selection(tables=["raw.hooked"]))
 
     look = webhooks.blocked
     monkeypatch.setattr(webhooks, "blocked", blocked)

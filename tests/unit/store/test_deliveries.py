@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, dags_by_endpoint, ensure_endpoint
@@ -15,7 +14,7 @@ def test_the_dags_of_an_endpoint_are_those_of_all_its_deliveries(store: ControlS
         rows = []
         for number, dag_id in enumerate(("shop", None, "late", "shop")):
             commit = {"first_commit": str(number), "last_commit": str(number), "snapshot_id": number, "event": "{}"}
-            of = {"endpoint_id": row.id, "dag_ids": json.dumps([dag_id])}
+            of = {"endpoint_id": row.id, "dag_ids": {dag_id}}
             rows.append({"id": str(number), "sequence": number, **of, **commit})
         add_deliveries(connection, store.now(connection), rows)
 

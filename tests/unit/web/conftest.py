@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from airflow.models.connection import Connection
+from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
+from sqlalchemy import delete
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.web import reading
@@ -78,3 +83,15 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     store = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
     monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(store))
     return open_catalog(LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": warehouse}))
+
+
+@contextmanager
+def second_lake(**fields: Any) -> Iterator[None]:
+    """A lake of Airflow's database beside the default one."""
+    with create_session() as session:
+        session.add(Connection(conn_id="second_lake", conn_type="rfr_lake", **fields))
+    try:
+        yield
+    finally:
+        with create_session() as session:
+            session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))

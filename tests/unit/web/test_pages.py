@@ -11,12 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from airflow.models.connection import Connection
-from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pyiceberg.catalog import Catalog
-from sqlalchemy import delete
 
 from airflow_provider_rfr.exceptions import CatalogError
 from airflow_provider_rfr.lake.catalog import create_table
@@ -26,7 +23,7 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.web import access, lakes, reading
 from airflow_provider_rfr.web.app import make_app
 from tests.soon import PATIENCE, soon
-from tests.unit.web.conftest import Login
+from tests.unit.web.conftest import Login, second_lake
 from tests.unit.web.ledgers import CANARY, begun, copies, read_page
 from tests.unit.web.managers import PickyManager
 
@@ -264,13 +261,8 @@ def test_a_default_lake_that_a_secrets_backend_denies_hides_no_other(
         raise PermissionError(conn_id)
 
     monkeypatch.setattr(lakes, "read_connection", denied)
-    with create_session() as session:
-        session.add(Connection(conn_id="second_lake", conn_type="rfr_lake", host="http://127.0.0.1:9"))
-    try:
+    with second_lake(host="http://127.0.0.1:9"):
         assert lakes._lake_ids() == ("rfr_lake_default", "second_lake")
-    finally:
-        with create_session() as session:
-            session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
 
 
 def test_with_teams_a_dag_that_is_gone_is_nobodys(
@@ -472,15 +464,8 @@ def test_lakes_of_the_database_are_shown_beside_the_default_and_a_dead_one_alone
     login: Login, catalog: Catalog
 ) -> None:
     begun(catalog, "raw.orders", **TASK)
-    extra = json.dumps({"catalog_type": "rest"})
-    second = Connection(conn_id="second_lake", conn_type="rfr_lake", host="http://127.0.0.1:9", extra=extra)
-    with create_session() as session:
-        session.add(second)
-    try:
+    with second_lake(host="http://127.0.0.1:9", extra=json.dumps({"catalog_type": "rest"})):
         text = login("owner").get("/rfr/").text
-    finally:
-        with create_session() as session:
-            session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
     assert "raw.orders" in text
     assert "The lake second_lake can&#39;t be read now" in text
     assert "The lake rfr_lake_default" not in text

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.models.connection import Connection
-from airflow.utils.session import create_session
 from fastapi import FastAPI
 from pyiceberg.catalog import Catalog
 from sqlalchemy import delete, insert, update
@@ -41,7 +39,7 @@ from airflow_provider_rfr.web.access import Viewer
 from airflow_provider_rfr.web.deliveries import control_store
 from airflow_provider_rfr.web.migrations import read_in_lake
 from tests.unit.builtins.execution.places import DuckEngine
-from tests.unit.web.conftest import Login
+from tests.unit.web.conftest import Login, second_lake
 from tests.unit.web.ledgers import CANARY, begun
 from tests.unit.web.managers import PickyManager
 
@@ -54,16 +52,13 @@ def store(catalog: Catalog) -> Iterator[ControlStore]:
 
 
 @pytest.fixture
-def second_lake(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Listed from the database, and read as tasks read it."""
+def two_lakes(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The second one is listed from the database, and read as tasks read it."""
     extra = {"warehouse": f"file://{tmp_path}/second"}
     second = {"conn_type": "rfr_lake", "host": f"sqlite:///{tmp_path}/second.db", "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_SECOND_LAKE", json.dumps(second))
-    with create_session() as session:
-        session.add(Connection(conn_id="second_lake", conn_type="rfr_lake"))
-    yield
-    with create_session() as session:
-        session.execute(delete(Connection).where(Connection.conn_id == "second_lake"))
+    with second_lake():
+        yield
 
 
 def deliver(
@@ -90,7 +85,7 @@ def deliver(
 
     def work(connection: Any) -> None:
         row = ensure_endpoint(connection, EndpointKey(lake, table, "hook"))
-        new = {"id": f"id-{commit}", "endpoint_id": row.id, "sequence": sequence, "dag_ids": json.dumps([dag_id])}
+        new = {"id": f"id-{commit}", "endpoint_id": row.id, "sequence": sequence, "dag_ids": {dag_id}}
         new |= {"first_commit": commit, "last_commit": commit, "snapshot_id": snapshot_id, "event": event.to_json()}
         add_deliveries(connection, store.now(connection), [new])
         values = {"delivery_id": new["id"], "number": 1, "at": store.now(connection), "milliseconds": 40, **attempt}
@@ -192,7 +187,7 @@ def test_many_newer_attempts_of_a_hidden_dag_leave_the_viewer_s_own_attempt(logi
 @pytest.mark.parametrize("event", ["[1]", '"x"', "5", "null", "no JSON", '{"dag_id": ["a"]}', '{"dag_id": 5}'])
 def test_a_delivery_whose_event_names_no_dag_hides_no_other(login: Login, store: ControlStore, event: str) -> None:
     deliver(store, "raw.odd", "shop", outcome="delivered", status=200)
-    odd = update(DELIVERIES).values(event=event, dag_ids="[null]")
+    odd = update(DELIVERIES).values(event=event, dag_ids={None})
     store.run(lambda connection: connection.execute(odd))
     deliver(store, "raw.open", "shop", outcome="delivered", status=200)
     answer = login("owner").get("/rfr/deliveries")
@@ -241,7 +236,7 @@ def test_an_endpoint_s_state_says_what_is_wrong_with_it(
 def test_connections_of_one_catalog_list_its_webhooks_once_and_several_catalogs_are_told_apart(
     login: Login,
     store: ControlStore,
-    second_lake: None,
+    two_lakes: None,
     monkeypatch: pytest.MonkeyPatch,
     catalog_name: str,
     columns: int,
@@ -328,7 +323,7 @@ def test_declarations_that_are_not_there_hide_no_deploys(
 
 
 def test_a_lake_to_which_nothing_was_deployed_is_not_told_that_it_lost_everything(
-    login: Login, pages: FastAPI, catalog: Catalog, store: ControlStore, second_lake: None, tmp_path: Path
+    login: Login, pages: FastAPI, catalog: Catalog, store: ControlStore, two_lakes: None, tmp_path: Path
 ) -> None:
     before = login("owner").get("/rfr/migrations").text
     assert before.count("What a deploy to ") == before.count("<pre>") == 2
