@@ -17,7 +17,7 @@ import structlog
 import yaml
 from sqlalchemy.exc import DBAPIError
 
-from airflow_provider_rfr.exceptions import CatalogError, RfrError
+from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, RfrError
 from airflow_provider_rfr.store.engine import instant
 from airflow_provider_rfr.threads import within
 
@@ -45,6 +45,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             # Drivers wait for a server in code that no signal interrupts.
             os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
             with quiet_masking(), _logs_apart(), _with_stored_connections():
+                _check_texts(args)
                 code = work(args)
             sys.stdout.flush()
         except RfrError as error:
@@ -71,6 +72,17 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             sys.exit(code)
 
     return wrapped
+
+
+def _check_texts(args: Namespace) -> None:
+    """Refuse bytes that are not UTF-8, which no catalog and no database takes. Paths may have them."""
+    for name, value in vars(args).items():
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, str) and not each.isascii():
+                try:
+                    each.encode()
+                except UnicodeEncodeError:
+                    raise ConfigurationError(name, "has bytes that are not UTF-8", "write it in UTF-8") from None
 
 
 def lake_of(args: Namespace) -> Catalog:

@@ -52,6 +52,7 @@ class PastGeneration:
     dag_id: str | None = None
     dag_run_id: str | None = None
     task_id: str | None = None
+    map_index: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -160,9 +161,9 @@ class LedgerHeader:
         else:
             outcome = "abandoned" if self.refused_under is None else "refused"
             ended = self.ended_at or self.committed_at
-        same = ("generation", "opened_at", "attempts", "pages", "records", "dag_id", "dag_run_id", "task_id")
+        counts, task = ("attempts", "pages", "records"), ("dag_id", "dag_run_id", "task_id", "map_index")
         return PastGeneration(
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in ("generation", "opened_at", *counts, *task)},
             outcome=outcome,
             ended_at=ended,
             rows=self.published_rows,

@@ -83,7 +83,11 @@ class Viewer:
     def connections(self, conn_ids: Iterable[str]) -> frozenset[str]:
         """Those that the user may read."""
         wanted = sorted(set(conn_ids))
-        teams = Connection.get_conn_id_to_team_name_mapping(wanted) if wanted and _has_teams() else {}
+        teams: dict[str, str | None] = {}
+        if wanted and _has_teams():
+            teams = Connection.get_conn_id_to_team_name_mapping(wanted)
+            # Nobody knows any more whose a connection was that is gone.
+            wanted = [each for each in wanted if each in teams]
 
         def is_readable(conn_id: str) -> bool:
             details = ConnectionDetails(conn_id=conn_id, team_name=teams.get(conn_id))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +15,7 @@ from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.engine import ControlStore, find_store
 
 if TYPE_CHECKING:
-    from sqlalchemy import RowMapping
+    from sqlalchemy import URL, RowMapping
 
     from airflow_provider_rfr.store.deliveries import Delivery, EndpointRow
     from airflow_provider_rfr.web.access import Viewer
@@ -22,7 +24,7 @@ _ATTEMPTS: Final = 200
 _ATTEMPTS_READ: Final = 1000
 """More than are shown, because not all of them are of DAGs that the viewer may see."""
 _SHOWN_OF_COMMIT: Final = 50
-_stores: dict[str, ControlStore] = {}
+_stores: dict[str, tuple[tuple[int, int] | None, ControlStore]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,25 @@ def control_store() -> ControlStore | None:
     if not hook.is_there():
         return None
     url = hook.url.render_as_string(hide_password=False)
-    if url not in _stores and (found := find_store(url)) is not None:
-        _stores[url] = found
-    return _stores.get(url)
+    known, file = _stores.get(url), _file_of(hook.url)
+    if known is not None and known[0] == file:
+        return known[1]
+    store = find_store(url)
+    if known is not None:
+        known[1].close()
+    if store is not None:
+        _stores[url] = file, store
+    return store
+
+
+def _file_of(url: URL) -> tuple[int, int] | None:
+    """Which file SQLite's path names now: another one may have taken the place of the one that is open."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    with suppress(OSError):
+        found = Path(str(url.database)).stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def read_webhooks(lake: str) -> Webhooks:

@@ -20,10 +20,12 @@ from airflow_provider_rfr.exceptions import RfrError
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_FIRST_WAIT_SECONDS: Final = 3.0
-"""For which a viewer waits where nothing was read yet; the page asks again by itself."""
+_LONG_WAIT_SECONDS: Final = 3.0
+"""For which a viewer waits where nothing is known yet, or only what is old; the page asks again by itself."""
 _WAIT_SECONDS: Final = 1.0
-"""The same where there is something to show."""
+"""The same where what is known can be shown."""
+_OLD_SECONDS: Final = 10.0
+"""Since the next read was due: nobody looked at the page for a while."""
 _LOST_SECONDS: Final = 120.0
 """After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever.
 Twice as long for each that is lost already, so that hanging reads stay few."""
@@ -96,13 +98,14 @@ class SharedRead(Generic[T]):
         """
         running = self._begin_if_due() if may_begin else self._running
         if running is not None:
-            wait = _FIRST_WAIT_SECONDS if self._value is None else _WAIT_SECONDS
-            left = wait - (self._clock() - self._began)
+            now = self._clock()
+            is_old = self._value is None or now - self._read_at > self._pause + _OLD_SECONDS
+            left = (_LONG_WAIT_SECONDS if is_old else _WAIT_SECONDS) - (now - self._began)
             if left > 0:
                 await asyncio.wait([asyncio.wrap_future(running)], timeout=left)
         with self._lock:
             now, problem = self._clock(), self._problem
-            if self._running is not None and now - self._began >= _FIRST_WAIT_SECONDS:
+            if self._running is not None and now - self._began >= _LONG_WAIT_SECONDS:
                 problem = f"no answer for {now - self._began:.0f} s"
             elif self._running is not None and self._value is None and problem is None:
                 problem = "it is being read for the first time"

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.header import PastGeneration
@@ -46,18 +46,15 @@ class Wanted:
 
     def is_in_scope(self, refresh: Refresh, viewer: Viewer) -> bool:
         """Whether the DAG, the run or the task has to do with it, now or in a generation that the viewer may see."""
-        header = refresh.status.header
         if not self.scope:
             return True
-        if header is None:
-            return False
+        return any(map(self._names, history(refresh, viewer)))
+
+    def _names(self, each: PastGeneration) -> bool:
         # Airflow's frame leaves the placeholder as it is where a task is not mapped.
         index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
-        if header.map_index not in (None, index) and self.task_id:
+        if self.task_id and each.map_index not in (None, index):
             return False
-        return any(self._names(each) for each in (header, *history(refresh, viewer)))
-
-    def _names(self, each: Any) -> bool:
         pairs = ((self.dag_id, each.dag_id), (self.run_id, each.dag_run_id), (self.task_id, each.task_id))
         return all(not wanted or wanted == found for wanted, found in pairs)
 
@@ -106,7 +103,7 @@ def listed(refreshes: Sequence[Refresh], wanted: Wanted, viewer: Viewer) -> List
 
 def history(refresh: Refresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
     """The generations, the newest first; of those that the viewer may not see, the figures alone."""
-    hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "error": None}
+    hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "map_index": None, "error": None}
     return tuple(
         each if viewer.sees(each.dag_id) else replace(each, **hidden)  # type: ignore[arg-type]
         for each in refresh.status.history

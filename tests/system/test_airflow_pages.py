@@ -21,11 +21,12 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from demo.airflow_stack import AirflowStack
 from demo.sample_api.client import SampleApi
 from tests.soon import PATIENCE, wait_until
-from tests.system.conftest import KEY, PASSWORD, Story, api_server
+from tests.system.conftest import KEY, PASSWORD, SIZES, Story, api_server
 from tests.unit.web.ledgers import CANARY, begun, copies
 
 HOSTILE = "raw.<script>document.title='broken in'</script>"
 DAG = "on_demand"
+TOTAL = SIZES.partitions * SIZES.pages
 SomebodyAt = Callable[[str], AbstractContextManager[Page]]
 
 
@@ -97,27 +98,29 @@ def framed(page: Page, url: str, path: str = "plugin/rfr") -> FrameLocator:
 def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
     somebody: SomebodyAt, url: str, story: Story
 ) -> None:
-    options = {"concurrency": 1, "requests_per_second": 8}
-    story.start(DAG, "looked_at", table="looked_at", **options)
     with somebody("owner") as owner:
         frame = framed(owner, url)
         row = frame.locator("tr", has_text="raw.looked_at").first
-        expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
-        seen: set[int] = set()
 
         def percent() -> int:
-            seen.add(int(float(row.locator("progress").get_attribute("value") or 0)))
-            return len(seen)
+            return int(float(row.locator("progress").get_attribute("value") or 0))
 
-        wait_until(lambda: percent() >= 3, every=0.5)
-        assert max(seen) < 100
+        story.hold_after(TOTAL // 4)
+        story.start(DAG, "looked_at", table="looked_at", concurrency=1)
+        expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
+        seen = wait_until(percent, every=0.5)
+        story.hold_after(TOTAL // 4)
+        seen = wait_until(lambda: (found := percent()) > seen and found, every=0.5)
+        assert seen < 100
         began = time.monotonic()
         story.kill(story.drivers())
         expect(row.locator(".state")).to_have_text("interrupted", timeout=PATIENCE * 1000)
         print(f"shown as interrupted {time.monotonic() - began:.1f} s after the SIGKILL")
         expect(frame.locator("tr.said", has_text="the pages read so far are kept")).to_be_visible()
+        story.hold_after(TOTAL // 4)
         expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
-        assert int(float(row.locator("progress").get_attribute("value") or 0)) >= max(seen)
+        assert percent() >= seen
+        story.api.set_faults()
         expect(row.locator(".state")).to_have_text("published", timeout=PATIENCE * 1000)
         assert row.locator("[data-label=Attempts]").inner_text() == "2"
 

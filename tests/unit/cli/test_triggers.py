@@ -325,6 +325,27 @@ def test_a_table_without_webhooks_and_a_trigger_of_another_table_are_refused(
     assert rfr(change, "--target", "raw.customers", "--trigger", "other", *STORE) == 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--target", "raw.\udcff"),
+        ("list", "--trigger", "\udcff"),
+        ("replay", "\udcff"),
+        ("cancel", "1", "--reason", "\udcff"),
+        ("pause", "raw.orders", "\udcff"),
+        ("resume", "raw.\udcff", "hook"),
+    ],
+    ids=lambda each: each[0],
+)
+def test_bytes_that_are_no_text_are_refused_in_a_sentence(
+    lake: Lake, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rfr(*arguments, *STORE) == 1
+    told = capsys.readouterr().err
+    assert "has bytes that are not UTF-8; write it in UTF-8" in told
+    assert len(told.splitlines()) == 1
+
+
 def test_less_than_nothing_can_t_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rfr("list", "--limit", "-1") == 1
     assert "--limit: is no number of deliveries" in capsys.readouterr().err

@@ -53,7 +53,7 @@ def pages(application: FastAPI, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     """The application that the plugin mounts, which knows nothing yet, and waits as long as this machine takes."""
     found = next(each.app for each in application.routes if getattr(each, "path", "") == "/rfr")
     monkeypatch.setitem(found.state._state, "lakes", Lakes())
-    monkeypatch.setattr(reading, "_FIRST_WAIT_SECONDS", PATIENCE)
+    monkeypatch.setattr(reading, "_LONG_WAIT_SECONDS", PATIENCE)
     monkeypatch.setattr(reading, "_WAIT_SECONDS", PATIENCE)
     return found
 

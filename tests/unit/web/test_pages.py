@@ -117,7 +117,7 @@ def test_a_lake_that_hangs_holds_few_threads_however_many_of_its_pages_are_asked
     def hangs(*_: Any) -> None:
         may_answer.wait(PATIENCE)
 
-    for place in ("_FIRST_WAIT_SECONDS", "_WAIT_SECONDS"):
+    for place in ("_LONG_WAIT_SECONDS", "_WAIT_SECONDS"):
         monkeypatch.setattr(reading, place, 0.0)
     monkeypatch.setattr(pages.state.lakes, "catalog", hangs)
     try:
@@ -387,6 +387,25 @@ def test_a_task_s_tab_leads_to_the_only_refresh_of_that_task(
     assert "raw.customers" not in answer.text
     if status == 303:
         assert answer.headers["location"].endswith("ledger=raw.orders__rfr_ledger&run_id=monday")
+
+
+def test_a_mapped_task_s_tab_leads_to_its_refresh_alone_also_after_another_run_took_over(
+    login: Login, catalog: Catalog
+) -> None:
+    for index, name in enumerate(("raw.orders", "raw.customers")):
+        begun(catalog, name, **{**TASK, "map_index": index}).end("SourceError: 503")
+        begun(catalog, name, **{**TASK, "dag_run_id": "tuesday", "map_index": 1 - index})
+    for run, index, name in (
+        ("monday", 0, "raw.orders"),
+        ("monday", 1, "raw.customers"),
+        ("tuesday", 0, "raw.customers"),
+    ):
+        tab = {"dag_id": "shop", "run_id": run, "task_id": "refresh", "map_index": str(index)}
+        answer = login("viewer").get("/rfr/", params=tab)
+        assert answer.status_code == 303
+        assert f"ledger={name}__rfr_ledger&" in answer.headers["location"]
+    shown = login("viewer").get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"})
+    assert "/runs/monday/tasks/refresh/mapped/0" in shown.text
 
 
 def test_the_tab_of_an_older_run_says_that_a_later_one_has_taken_over(login: Login, catalog: Catalog) -> None:

@@ -33,8 +33,8 @@ from airflow_provider_rfr.store.deliveries import (
     endpoints_with_ids,
     ensure_endpoint,
 )
-from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.web import deliveries
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.web import access, deliveries
 from airflow_provider_rfr.web.access import Viewer
 from airflow_provider_rfr.web.deliveries import control_store
 from airflow_provider_rfr.web.migrations import read_in_lake
@@ -294,6 +294,15 @@ def test_connections_show_users_and_alterations_without_values_to_those_who_may_
     assert "ann" not in viewer
 
 
+def test_with_teams_a_connection_that_is_gone_is_nobodys(
+    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.run(lambda connection: begin_alteration(connection, 1, "dropped_api", "ann", "ALTER CONNECTION dropped_api"))
+    assert "dropped_api" in login("owner").get("/rfr/connections").text
+    monkeypatch.setattr(access, "_has_teams", lambda: True)
+    assert "dropped_api" not in login("owner").get("/rfr/connections").text
+
+
 def test_migrations_show_what_a_deploy_would_do_now(login: Login, store: ControlStore) -> None:
     text = login("viewer").get("/rfr/migrations").text
     assert "rfr_system.refresh_history" in text
@@ -396,6 +405,25 @@ def test_webhooks_that_were_read_before_the_control_store_went_away_are_shown_wi
     assert "The control store can&#39;t be read now: control store: is away" in text
     assert "What is shown is 70 s old." in text
     assert '<td class="name">hook</td>' in text
+
+
+def test_another_file_in_the_place_of_the_control_store_is_read(
+    login: Login, pages: FastAPI, store: ControlStore, tmp_path: Path
+) -> None:
+    deliver(store, "raw.before", "shop", outcome="delivered", status=200)
+    assert "raw.before" in login("owner").get("/rfr/deliveries").text
+    other = open_store(f"sqlite:///{tmp_path}/other.db")
+    deliver(other, "raw.after", "shop", outcome="delivered", status=200)
+    for each in (store, other):
+        each.close()
+    # With its journal, which SQLite would take for the other file's.
+    for file in tmp_path.glob("control.db*"):
+        file.unlink()
+    (tmp_path / "other.db").rename(tmp_path / "control.db")
+    for read in pages.state.lakes._reads.values():
+        read._pause = 0.0
+    text = login("owner").get("/rfr/deliveries").text
+    assert ("raw.before" in text, "raw.after" in text) == (False, True)
 
 
 def test_reading_makes_no_control_store(login: Login, catalog: Catalog) -> None:
