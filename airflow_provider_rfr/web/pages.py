@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -91,8 +90,3 @@ class Addresses:
     def task(self, dag_id: str, run_id: str, task_id: str, map_index: int | None = None) -> str:
         mapped = f"/mapped/{map_index}" if map_index is not None and map_index >= 0 else ""
         return f"{self.run(dag_id, run_id)}/tasks/{quote(task_id, safe='')}{mapped}"
-
-    @staticmethod
-    def fields(values: dict[str, Any]) -> str:
-        """Values of a form's fields, as its configuration takes them."""
-        return json.dumps(values, indent=2)
