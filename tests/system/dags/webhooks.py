@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -33,7 +33,16 @@ with DAG(
     )
 
 with DAG("sense", schedule=None, **DEFAULTS):
-    CommitSensor(task_id="wait", target="raw.sensed", lake_conn_id="lake", poke_interval=1, pool="narrow")
+    CommitSensor(
+        task_id="wait",
+        target="raw.sensed",
+        lake_conn_id="lake",
+        poke_interval=1,
+        pool="narrow",
+        # Airflow may fail a task that resumes before its scheduler knew that it was deferred (apache/airflow#67287).
+        retries=2,
+        retry_delay=timedelta(seconds=1),
+    )
 
 with DAG("on_commit", schedule=[COMMITS], **DEFAULTS):
     EmptyOperator(task_id="done")
