@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -28,6 +29,8 @@ _Found = TypeVar("_Found")
 _ANSWER_SECONDS: Final = 120.0
 _SEE_DOCTOR: Final = "airflow rfr doctor may say why"
 _CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
+_UNDECODED: Final = re.compile(r"[\ud800-\udfff]")
+"""What Python puts in the place of bytes that it can't decode."""
 
 
 def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
@@ -77,12 +80,9 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 def _check_texts(args: Namespace) -> None:
     """Refuse bytes that are not UTF-8, which no catalog and no database takes. Paths may have them."""
     for name, value in vars(args).items():
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(each, str) and not each.isascii():
-                try:
-                    each.encode()
-                except UnicodeEncodeError:
-                    raise ConfigurationError(name, "has bytes that are not UTF-8", "write it in UTF-8") from None
+        texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+        if any(map(_UNDECODED.search, texts)):
+            raise ConfigurationError(name, "has bytes that are not UTF-8", "write it in UTF-8")
 
 
 def lake_of(args: Namespace) -> Catalog:

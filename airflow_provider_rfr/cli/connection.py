@@ -39,7 +39,7 @@ def alter(args: Namespace) -> int:
     if args.parameters is not None:
         try:
             file = args.parameters
-            parameters = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+            parameters = json.loads(sys.stdin.read() if file == Path("-") else file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             # The parser's message would show what it could not read.
             problem = f"can't be read: {type(error).__name__}"

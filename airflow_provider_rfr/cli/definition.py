@@ -189,7 +189,10 @@ _BUILTINS = (
 
 _ARG_STATEMENT = Arg(("statement",), help="ALTER, DROP, COMMENT ON or VALIDATE CONNECTION ...")
 _ARG_PARAMETERS = Arg(
-    ("--parameters",), metavar="FILE", help="JSON object with the values of :name, - for stdin; secrets go here"
+    ("--parameters",),
+    type=Path,
+    metavar="FILE",
+    help="JSON object with the values of :name, - for stdin; secrets go here",
 )
 _ARG_CONNECTION = Arg(("connection",), metavar="CONNECTION", help="Id of the connection")
 _ARG_ANY_CONNECTION = Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one")
@@ -280,9 +283,9 @@ _REFRESH = (
 )
 
 
-_ARG_MANIFEST = Arg(("file",), metavar="FILE", help="A manifest of Airbyte, YAML or JSON")
+_ARG_MANIFEST = Arg(("file",), type=Path, metavar="FILE", help="A manifest of Airbyte, YAML or JSON")
 _ARG_CONFIG = Arg(("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON, secrets too")
-_ARG_COMPONENTS = Arg(("--components",), metavar="FILE", help="Its components.py: Python code, which is run")
+_ARG_COMPONENTS = Arg(("--components",), type=Path, metavar="FILE", help="Its components.py: Python code, which is run")
 _MANIFEST = (
     _command(
         "check",
@@ -304,7 +307,13 @@ _MANIFEST = (
 _DOCTOR = _command(
     "doctor",
     "Check what refreshes and webhooks need: Java, Spark, versions, connections, catalog, control store, keys, hosts",
-    Arg(("--triggers",), metavar="FILE", help="Triggers file whose keys and hosts are checked; else RFR_TRIGGERS_FILE"),
+    Arg(
+        ("--triggers",),
+        # Nothing is named by an empty text, as a variable that is not set gives it.
+        type=lambda text: text and Path(text),
+        metavar="FILE",
+        help="Triggers file whose keys and hosts are checked; else RFR_TRIGGERS_FILE",
+    ),
     Arg(("--spark-conn-id",), default="spark_default", help="Connection of type spark"),
     *_STORE,
     ARG_OUTPUT,

@@ -80,7 +80,7 @@ def _table(report: StreamReport) -> str | None:
     return table_of(report.name, f"_.{STREAM_PLACE}").removeprefix("_.")
 
 
-def _connection_rows(file: str) -> Iterator[dict[str, Any]]:
+def _connection_rows(file: Path) -> Iterator[dict[str, Any]]:
     from airflow_provider_rfr.streams.airbyte.source import whole_manifest
     from airflow_provider_rfr.streams.airbyte.spec import config_fields, connection_field, specification
 

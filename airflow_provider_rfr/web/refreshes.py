@@ -51,12 +51,14 @@ class Wanted:
         return any(map(self._names, history(refresh, viewer)))
 
     def _names(self, each: PastGeneration) -> bool:
-        # Airflow's frame leaves the placeholder as it is where a task is not mapped.
-        index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
-        if self.task_id and each.map_index not in (None, index):
-            return False
         pairs = ((self.dag_id, each.dag_id), (self.run_id, each.dag_run_id), (self.task_id, each.task_id))
-        return all(not wanted or wanted == found for wanted, found in pairs)
+        is_named = all(not wanted or wanted == found for wanted, found in pairs)
+        return is_named and (not self.task_id or each.map_index in (None, self._index))
+
+    @property
+    def _index(self) -> int:
+        # Airflow's frame leaves the placeholder as it is where a task is not mapped.
+        return int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
 
     def is_matched(self, refresh: Refresh) -> bool:
         header = refresh.status.header

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
@@ -38,6 +39,13 @@ def typed(name: str) -> list[str]:
 def test_a_command_s_help_ends_with_an_example_that_can_be_typed(name: str, parser: ArgumentParser) -> None:
     assert (COMMANDS[name].epilog or "").startswith(f"Example: airflow rfr {name}")
     assert callable(parser.parse_args(typed(name)).func)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_names_of_files_are_paths_which_need_not_be_utf_8(name: str) -> None:
+    for each in COMMANDS[name].args:
+        if each.kwargs.get("metavar") in ("FILE", "DIR", "PATH"):
+            assert each.kwargs["type"]("\udcff") == Path("\udcff")
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -466,6 +466,15 @@ def test_a_triggers_file_that_is_no_file_is_told_with_what_named_it(
     assert lines[at + 2] == "- sealed keys: the triggers file can't be read, as its check says"
 
 
+def test_a_file_s_name_need_not_be_utf_8(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert missing(capsys, healthy.rename(healthy.with_name("\udcff.yaml"))) == []
+
+
+def test_an_empty_name_of_a_triggers_file_names_none(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RFR_TRIGGERS_FILE", str(healthy))
+    assert rfr("--triggers", "") == 0
+
+
 def test_a_triggers_file_with_a_mistake_leads_to_the_command_that_shows_it(
     healthy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
