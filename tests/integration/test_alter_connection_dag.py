@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import sqlite3
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from airflow.exceptions import ParamValidationError
 from airflow.models import Connection
 from airflow.utils.session import create_session
 
-from airflow_provider_rfr.cli import connection
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
+from tests.unit.cli.calls import rfr
 
 EMPTY = {"statement": None, "connection": None, "set": {}, "drop": [], "reset": [], "dry_run": False}
 """A run of a DAG in this process leaves its params to the next one."""
@@ -68,12 +67,6 @@ def everything_but_connections() -> str:
     with sqlite3.connect(Path(os.environ["AIRFLOW_HOME"]) / "airflow.db") as database:
         tables = database.execute("select name from sqlite_master where type = 'table' and name <> 'connection'")
         return "".join(str(database.execute(f'select * from "{name}"').fetchall()) for (name,) in tables.fetchall())
-
-
-def command(**arguments: Any) -> Namespace:
-    switches = dict.fromkeys(("dry_run", "no_validate", "no_restart", "new_identity"), False)
-    rest = {"parameters": None, "airflow_api_conn_id": None, "control_store_conn_id": None, "output": "table"}
-    return Namespace(**{**switches, **rest, "limit": 10, **arguments})
 
 
 def test_the_form_changes_a_connection_with_a_secret_that_nobody_sees(
@@ -140,11 +133,11 @@ def test_the_command_line_does_the_same(
     parameters = tmp_path / "parameters.json"
     parameters.write_text(json.dumps({"new": CANARY}))
     text = f"ALTER CONNECTION {shop} SET (password = :new, extra.deep.a = 1)"
-    connection.alter(command(statement=text, parameters=str(parameters)))
+    assert rfr("connection", "alter", text, "--parameters", parameters) == 0
     assert stored() == (api.base_url, CANARY, {"page_size": 20, "deep": {"a": 1}})
-    connection.validate(command(connection=shop))
-    connection.dependents(command(connection=shop))
-    connection.history(command(connection=shop))
+    assert rfr("connection", "validate", shop) == 0
+    assert rfr("connection", "dependents", shop) == 0
+    assert rfr("connection", "history", shop) == 0
     said = "".join(capsys.readouterr())
     assert f"connection {shop}: applied" in said
     assert f"connection {shop}: valid" in said
@@ -170,9 +163,7 @@ def test_the_command_line_says_what_is_wrong_in_a_line(
     shop: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_FROM_ENV", json.dumps({"conn_type": "rfr_api", "host": "http://env"}))
-    with pytest.raises(SystemExit) as caught:
-        connection.alter(command(statement=text))
-    assert caught.value.code == 1
+    assert rfr("connection", "alter", text) == 1
     error = capsys.readouterr().err
     assert said in error
     assert "canary-plain" not in error
@@ -196,15 +187,14 @@ def test_what_cant_be_read_is_told_in_a_line_without_its_content(
     (tmp_path / "binary").write_bytes(b"\xff" + CANARY.encode())
     monkeypatch.setenv("AIRFLOW__RFR__SECRET_FILES", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", BROKEN)
-    with pytest.raises(SystemExit):
-        connection.alter(command(statement=text))
+    assert rfr("connection", "alter", text) == 1
     error = capsys.readouterr().err
     assert "can't be read" in error or "can be read" in error
     assert CANARY not in error
 
 
 def test_a_password_that_is_dropped_is_gone(shop: str) -> None:
-    connection.alter(command(statement=f"ALTER CONNECTION {shop} DROP (password), RESET (extra.page_size)"))
+    assert rfr("connection", "alter", f"ALTER CONNECTION {shop} DROP (password), RESET (extra.page_size)") == 0
     with create_session() as session:
         found = session.query(Connection).filter(Connection.conn_id == shop).one()
         assert (found.password, found.extra) == (None, None)
@@ -216,7 +206,7 @@ def test_a_type_that_is_there_only_for_its_fields_is_altered_untried(
 ) -> None:
     with create_session() as session:
         session.query(Connection).filter(Connection.conn_id == shop).one().conn_type = "generic"
-    connection.alter(command(statement=f"ALTER CONNECTION {shop} SET (host = 'elsewhere')"))
+    assert rfr("connection", "alter", f"ALTER CONNECTION {shop} SET (host = 'elsewhere')") == 0
     assert stored()[0] == "elsewhere"
     assert "can't be tried here" in capsys.readouterr().out
 
@@ -226,7 +216,7 @@ def test_a_connection_of_the_environment_is_tried_where_it_is(
 ) -> None:
     made = {"conn_type": "rfr_api", "host": api.base_url, "password": KEY}
     monkeypatch.setenv("AIRFLOW_CONN_FROM_ENV", json.dumps(made))
-    connection.validate(command(connection="from_env"))
+    assert rfr("connection", "validate", "from_env") == 0
     assert "connection from_env: valid" in capsys.readouterr().out
 
 
@@ -235,36 +225,35 @@ def test_a_user_without_a_name_may_alter_connections(shop: str, monkeypatch: pyt
         raise KeyError("getpwuid(): uid not found: 50000")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    connection.alter(command(statement=f"ALTER CONNECTION {shop} SET (description = 'a shop')"))
+    assert rfr("connection", "alter", f"ALTER CONNECTION {shop} SET (description = 'a shop')") == 0
     (row, *_) = ConnectionsHook().history(shop)
     assert row.actor == f"user {os.getuid()} at the command line"
 
 
 def test_a_connection_is_renamed_in_the_database(shop: str) -> None:
-    connection.alter(command(statement=f"ALTER CONNECTION {shop} RENAME TO shop_new"))
-    connection.alter(command(statement=f"ALTER CONNECTION shop_new RENAME TO {shop}"))
+    assert rfr("connection", "alter", f"ALTER CONNECTION {shop} RENAME TO shop_new") == 0
+    assert rfr("connection", "alter", f"ALTER CONNECTION shop_new RENAME TO {shop}") == 0
     assert stored()[1] == KEY
 
 
 def test_a_connection_is_commented_on_and_dropped(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    connection.alter(command(statement=f"COMMENT ON CONNECTION {shop} IS 'the shop'"))
+    assert rfr("connection", "alter", f"COMMENT ON CONNECTION {shop} IS 'the shop'") == 0
     with create_session() as session:
         row = session.query(Connection).filter(Connection.conn_id == shop).one()
         assert row.description == "the shop"
         session.add(Connection(conn_id="behind_shop", conn_type="generic", extra=json.dumps({"ssh_conn_id": shop})))
     try:
-        with pytest.raises(SystemExit):
-            connection.alter(command(statement=f"DROP CONNECTION {shop}"))
+        assert rfr("connection", "alter", f"DROP CONNECTION {shop}") == 1
         assert "can't be dropped: connection behind_shop refers to it" in capsys.readouterr().err
         assert stored()[1] == KEY
     finally:
         with create_session() as session:
             session.query(Connection).filter(Connection.conn_id == "behind_shop").delete()
-    connection.alter(command(statement=f"DROP CONNECTION {shop}"))
+    assert rfr("connection", "alter", f"DROP CONNECTION {shop}") == 0
     with create_session() as session:
         assert session.query(Connection).filter(Connection.conn_id == shop).count() == 0
-    connection.alter(command(statement=f"DROP CONNECTION IF EXISTS {shop}"))
-    connection.history(command(connection=shop))
+    assert rfr("connection", "alter", f"DROP CONNECTION IF EXISTS {shop}") == 0
+    assert rfr("connection", "history", shop) == 0
     said = capsys.readouterr().out
     assert f"connection {shop}: dropped" in said and f"connection {shop}: missing" in said
     assert "applied, by" in said and f"DROP CONNECTION {shop}" in said

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from airflow.cli.cli_parser import get_parser
 from airflow.models import Connection
 from airflow.utils.session import create_session
 from cryptography.fernet import Fernet
 from sqlalchemy import delete
+
+from tests.unit.cli.calls import rfr, told
 
 OBJECTS = "kind: table\nname: ops.runs\ncolumns: [{name: id, type: int}]\n"
 RFR = ("rfr_lake_default", "rfr_control_store")
@@ -40,32 +41,18 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         session.execute(delete(Connection).where(Connection.conn_id.in_(RFR)))
 
 
-def rfr(*arguments: str | Path) -> int:
-    args = get_parser().parse_args(["rfr", *map(str, arguments)])
-    try:
-        args.func(args)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
-
-
 def test_all_groups_find_connections_that_are_stored_in_airflows_database(
     objects: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told() -> object:
-        return json.loads(capsys.readouterr().out)
-
     assert rfr("triggers", "list", "-o", "json") == 0, capsys.readouterr().err
-    assert told() == []
+    assert told(capsys) == []
     assert rfr("builtins", "plan", "--objects", objects, "-o", "json") == 2, capsys.readouterr().err
-    plan = told()
-    assert isinstance(plan, dict)
-    assert "ops.runs" in [each["name"] for each in plan["steps"]]
+    assert "ops.runs" in [each["name"] for each in told(capsys)["steps"]]
     assert rfr("builtins", "status", "--objects", objects) == 0
     capsys.readouterr()
     assert (objects.parent / "control.db").is_file(), "the control store is the one that the database names"
     assert rfr("connection", "history", "-o", "json") == 0
-    assert told() == []
+    assert told(capsys) == []
     assert rfr("connection", "history") == 0
     assert capsys.readouterr().err.splitlines()[-1] == "no ALTER CONNECTION yet"
     assert "_AIRFLOW_PROCESS_CONTEXT" not in os.environ, "a command leaves the process as it was"
@@ -95,10 +82,10 @@ def test_doctor_tries_the_connections_that_airflows_database_knows(
     finally:
         with create_session() as session:
             session.execute(delete(Connection).where(Connection.conn_id == "doctors_shop"))
-    told = capsys.readouterr()
-    assert "canary" not in told.out + told.err
-    assert "scheme" not in told.err, "Airflow's remark on the names of our types is no news"
-    found = {each["check"]: each for each in json.loads(told.out)["checks"]}
+    said = capsys.readouterr()
+    assert "canary" not in said.out + said.err
+    assert "scheme" not in said.err, "Airflow's remark on the names of our types is no news"
+    found = {each["check"]: each for each in json.loads(said.out)["checks"]}
     assert [found[name]["outcome"] for name in ("catalog", "warehouse", "control store")] == ["ok", "ok", "ok"]
     shop = found["connection doctors_shop (rfr_api)"]
     assert (shop["outcome"], shop["detail"]) == ("missing", "The base URL is missing")
@@ -124,10 +111,10 @@ def test_the_doctor_tells_a_key_that_does_not_fit_from_a_connection_that_is_not_
     finally:
         monkeypatch.undo()
         crypto.get_fernet.cache_clear()
-    told = capsys.readouterr()
-    assert "canary" not in told.out + told.err
-    assert "Traceback" not in told.err
-    found = {each["check"]: each for each in json.loads(told.out)["checks"]}
+    said = capsys.readouterr()
+    assert "canary" not in said.out + said.err
+    assert "Traceback" not in said.err
+    found = {each["check"]: each for each in json.loads(said.out)["checks"]}
     assert "'rfr_lake_default' can't be decrypted with this machine's [core] fernet_key" in found["catalog"]["detail"]
     assert found["catalog"]["remedy"] == "set the key with which it was stored, or store it again"
     assert found["warehouse"]["outcome"] == "skipped"

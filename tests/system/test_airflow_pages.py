@@ -38,6 +38,7 @@ def chromium() -> Iterator[Browser]:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         # Its sandbox needs rights that root and containers do not have; it opens these pages alone.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -107,21 +108,21 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
 
         story.hold_after(TOTAL // 4)
         story.start(DAG, "looked_at", table="looked_at", concurrency=1)
-        expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
+        expect(row.locator(".state")).to_have_text("reading")
         seen = wait_until(percent, every=0.5)
         story.hold_after(TOTAL // 4)
         seen = wait_until(lambda: (found := percent()) > seen and found, every=0.5)
         assert seen < 100
         began = time.monotonic()
         story.kill(story.drivers())
-        expect(row.locator(".state")).to_have_text("interrupted", timeout=PATIENCE * 1000)
+        expect(row.locator(".state")).to_have_text("interrupted")
         print(f"shown as interrupted {time.monotonic() - began:.1f} s after the SIGKILL")
         expect(frame.locator("tr.said", has_text="the pages read so far are kept")).to_be_visible()
         story.hold_after(TOTAL // 4)
-        expect(row.locator(".state")).to_have_text("reading", timeout=PATIENCE * 1000)
+        expect(row.locator(".state")).to_have_text("reading")
         assert percent() >= seen
         story.api.set_faults()
-        expect(row.locator(".state")).to_have_text("published", timeout=PATIENCE * 1000)
+        expect(row.locator(".state")).to_have_text("published")
         assert row.locator("[data-label=Attempts]").inner_text() == "2"
 
         row.get_by_role("link", name="raw.looked_at").click()
@@ -135,7 +136,7 @@ def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
         owner.wait_for_url(f"{url}/dags/{DAG}/runs/looked_at**")
         owner.get_by_role("button", name="Trigger").last.click()
         owner.get_by_role("menuitem", name="Trigger again with this config").click()
-        expect(owner.locator("[name=element_table]")).to_have_value("looked_at", timeout=PATIENCE * 1000)
+        expect(owner.locator("[name=element_table]")).to_have_value("looked_at")
     with somebody("viewer") as viewer:
         frame = framed(viewer, url)
         frame.get_by_role("link", name="raw.looked_at", exact=True).click()
@@ -161,7 +162,7 @@ def test_hundreds_of_ledgers_hostile_names_and_a_dead_catalog_share_a_page(
         try:
             with somebody("owner") as owner:
                 owner.goto(f"{url}/rfr/")
-                expect(owner.locator("td.name", has_text="raw.copy_")).to_have_count(498, timeout=PATIENCE * 1000)
+                expect(owner.locator("td.name", has_text="raw.copy_")).to_have_count(498)
                 began = time.monotonic()
                 owner.goto(f"{url}/rfr/")
                 expect(owner.locator("td.name", has_text="raw.copy_")).to_have_count(498)

@@ -4,13 +4,16 @@ import copy
 import importlib.util
 import json
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from airflow.cli.cli_parser import get_parser
 
+from tests.unit.cli import calls
+
+manifest = partial(calls.rfr, "manifest")
 SHOP = Path(__file__).parents[1] / "streams" / "airbyte" / "manifests" / "shop.yaml"
 has_cdk = importlib.util.find_spec("airbyte_cdk") is not None
 needs_cdk = pytest.mark.skipif(not has_cdk, reason="the extra airbyte is not installed")
@@ -36,16 +39,6 @@ def config(tmp_path: Path) -> Path:
     file = tmp_path / "config.yaml"
     file.write_text("url: http://127.0.0.1:9\napi_key: canary-0815\n")
     return file
-
-
-def manifest(*arguments: Any) -> int:
-    """``airflow rfr manifest ...`` in this process; returns the exit code."""
-    args = get_parser().parse_args(["rfr", "manifest", *map(str, arguments)])
-    try:
-        args.func(args)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
 
 
 def written(folder: Path, **changes: Any) -> Path:

@@ -4,13 +4,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyrage
 import pytest
 import yaml
-from airflow.cli.cli_parser import get_parser
 from airflow.sdk import DAG
 from sqlalchemy.exc import OperationalError
 
@@ -18,10 +18,12 @@ from airflow_provider_rfr.operators import CommitWebhookOperator
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
+from tests.unit.cli import calls
 from tests.unit.triggers.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
 
+rfr = partial(calls.rfr, "triggers")
 STORE = ("--lake-conn-id", "lake")
 
 
@@ -29,16 +31,6 @@ STORE = ("--lake-conn-id", "lake")
 def receiver() -> Iterator[Receiver]:
     with Receiver() as found:
         yield found
-
-
-def rfr(*arguments: Any) -> int:
-    """``airflow rfr triggers ...`` in this process; returns the exit code."""
-    args = get_parser().parse_args(["rfr", "triggers", *map(str, arguments)])
-    try:
-        args.func(args)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
 
 
 def write(folder: Path, name: str, content: Any) -> Path:
