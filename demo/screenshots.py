@@ -105,6 +105,7 @@ def take(browser: Browser, url: str, theme: str) -> None:
     """The pictures of one theme, as Airflow keeps it for each browser."""
     context = browser.new_context(viewport=WINDOW, color_scheme=theme)  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE * 1000)
+    expect.set_options(timeout=PATIENCE * 1000)
     context.add_init_script(f"localStorage.setItem('theme', '{theme}')")
     page = context.new_page()
 

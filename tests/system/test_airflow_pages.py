@@ -68,7 +68,7 @@ def somebody(chromium: Browser, url: str, tmp_path: Path) -> SomebodyAt:
         page.locator("input[name=username]").fill(name)
         page.locator("input[name=password]").fill(PASSWORD)
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("link", name="Dags", exact=True).first).to_be_visible(timeout=PATIENCE * 1000)
+        expect(page.get_by_role("link", name="Dags", exact=True).first).to_be_visible()
         yield page
         context.close()
         assert_harmless(record, url)
@@ -191,7 +191,7 @@ def test_the_form_of_the_ready_dag_shows_source_table_and_connections_at_first_s
         owner.goto(f"{url}/dags/resumable_full_refresh")
         owner.get_by_role("button", name="Trigger").last.click()
         for name in ("source_file", "target", "api_conn_id", "lake_conn_id", "conn_id"):
-            expect(owner.locator(f"[name=element_{name}]")).to_be_visible(timeout=PATIENCE * 1000)
+            expect(owner.locator(f"[name=element_{name}]")).to_be_visible()
         option = owner.locator("[name=element_concurrency]")
         expect(option).not_to_be_visible()
         owner.get_by_role("button", name="Options", exact=True).click()

@@ -1,4 +1,4 @@
-"""``airflow rfr builtins`` on tables, which take no Spark; tests/integration/test_builtin_docs.py has views as well."""
+"""``airflow rfr builtins`` on tables, which take no Spark; integration/test_builtins_docs.py has views as well."""
 
 from __future__ import annotations
 

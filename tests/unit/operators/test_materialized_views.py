@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from airflow.cli.cli_parser import get_parser
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -21,6 +20,7 @@ from airflow_provider_rfr.operators import RefreshMaterializedViewOperator
 from airflow_provider_rfr.operators.materialized_views import _DeclaredView, declared_materialized_views
 from airflow_provider_rfr.triggers.commit import CommitTrigger
 from tests.unit.builtins.execution.places import DuckEngine
+from tests.unit.cli import calls
 from tests.unit.triggers.lake import Lake
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -194,13 +194,8 @@ def test_when_a_view_is_refreshed_is_nothing_to_deploy(lake: Lake, objects: Path
 
 def rfr(objects: Path, *arguments: str) -> int:
     """``airflow rfr builtins refresh`` in this process; returns the exit code."""
-    place = ("--objects", str(objects), "--project", "acme", "--declared-version", "1.0", "--lake", "lake")
-    args = get_parser().parse_args(["rfr", "builtins", "refresh", *place, *arguments])
-    try:
-        args.func(args)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
+    place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake", "lake")
+    return calls.rfr("builtins", "refresh", *place, *arguments)
 
 
 def test_the_command_says_what_became_of_each_view(

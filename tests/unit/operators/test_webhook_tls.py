@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.cli.cli_parser import get_parser
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
+from tests.unit.cli.calls import rfr
 from tests.unit.triggers.lake import Lake
 from tests.webhook_receiver import Receiver, Reply, receiver, serve_tls, write_certificates
 
@@ -89,9 +89,7 @@ def test_the_command_line_and_the_form_call_it_too(
 ) -> None:
     block = connect(monkeypatch, secure, extra={"verify": str(certificates / "ca.pem")})
     (tmp_path / "triggers.json").write_text(json.dumps(block))
-    arguments = ["rfr", "triggers", "test-fire", str(tmp_path / "triggers.json"), "hook", "--lake-conn-id", "lake"]
-    args = get_parser().parse_args(arguments)
-    args.func(args)
+    assert rfr("triggers", "test-fire", tmp_path / "triggers.json", "hook", "--lake-conn-id", "lake") == 0
     tried = WebhookOperationOperator(task_id="try", action="test_fire", endpoint=block["config"]["hook"])
     assert tried.execute({})["delivered"]
     assert len(secure.received) == 2
