@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from demo.airflow_stack import AirflowStack
+from demo import airflow_stack
+from demo.airflow_stack import BUSY_SECONDS, AirflowStack
 from demo.run import API_KEY, good, report
 from tests.integration.conftest import ROOT
 
@@ -43,3 +45,19 @@ def test_the_sentences_of_a_failed_task_are_told_once_each_and_not_its_whole_log
     lines = [{"level": "info", "event": "Submitting"}, *[{"level": "error", "event": "items: no such host"}] * 2]
     log.write_text("\n".join([*map(json.dumps, lines), "not JSON"]))
     assert AirflowStack(tmp_path, tmp_path, {}).task_errors() == ["items: no such host"]
+
+
+def test_a_request_that_waited_for_the_database_as_long_as_sqlite_does_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, answers = 0.0, [(500, '{"reason": "Database error"}'), (200, '{"state": "queued"}')]
+
+    def request(*_: object) -> tuple[int, str]:
+        nonlocal now
+        now += BUSY_SECONDS + 1
+        return answers.pop(0)
+
+    stack = AirflowStack(tmp_path, tmp_path, {})
+    monkeypatch.setattr(stack, "_request", request)
+    monkeypatch.setattr(airflow_stack, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None))
+    assert stack.call("POST", "/dags/shop/dagRuns") == {"state": "queued"}
