@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# The tests of a tier, in parallel: check, test or all; or rest, which is all that `test` leaves to `all`.
+# The tests of a tier, in parallel: check, test, gate (what CI runs beyond test) or all.
 # Further arguments go to pytest. What a tier holds is decided in tests/conftest.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu)
 tier=${1-}
 (($#)) && shift
+by_module=(--dist loadscope --no-loadscope-reorder)
 case $tier in
   check) options=(-m check --dist worksteal) ;;
-  test) options=(-m "check or test" --dist loadscope) ;;
-  all) export RFR_TESTS=full && options=(--dist loadscope) ;;
-  rest) export RFR_TESTS=full && options=(-m "full or randomized" --dist loadscope) ;;
-  *) echo "usage: scripts/test.sh check|test|all|rest [pytest's arguments]" >&2 && exit 2 ;;
+  test) options=(-m "check or test" "${by_module[@]}") ;;
+  gate) options=(-m gate "${by_module[@]}") ;;
+  all) export RFR_TESTS=full && options=("${by_module[@]}") ;;
+  *) echo "usage: scripts/test.sh check|test|gate|all [pytest's arguments]" >&2 && exit 2 ;;
 esac
 # One more than there are cores: much of what tests do is waiting, for an API, Airflow, or a killed process to be missed.
 exec scripts/run.sh python -m pytest "${options[@]}" -n $((cores + 1)) --durations 25 "$@"

@@ -2,9 +2,10 @@
 
 The environment is set before anything imports Airflow, so nothing of the developer's own reaches a test.
 
-A test has one of three tiers, the first `make` target that runs it: ``check`` (no Spark, no Airflow process, no
-server process), ``test`` and ``full`` (`make test-all` alone). It follows from the test's folder and its fixtures;
-a test or a module that names its tier itself has that one.
+A test has one of four tiers, the first run that has it: ``check`` (no Spark, no Airflow process, no server process),
+``test``, ``gate`` (what CI runs besides) and ``full`` (`make test-all` alone: what takes minutes and shows on another
+catalog, at another place, for longer or on the whole stack what a test of another tier shows). It follows from the
+test's folder and its fixtures; a test or a module that names its tier itself has that one.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
-
-from tests.profile import is_randomized
 
 ROOT = Path(__file__).parents[1]
 HOME = tempfile.TemporaryDirectory(prefix="rfr-tests-airflow-")
@@ -41,8 +40,8 @@ _chosen = ROOT / ".venv" / "java_home"
 if "JAVA_HOME" not in os.environ and _chosen.is_file():
     os.environ["JAVA_HOME"] = _chosen.read_text().strip()
 
-TIERS = ("check", "test", "full")
-FOLDERS = {"unit": "check", "checks": "test", "integration": "full", "chaos": "full", "system": "full"}
+TIERS = ("check", "test", "gate", "full")
+FOLDERS = {"unit": "check", "checks": "test", "integration": "gate", "chaos": "gate", "system": "gate"}
 #: Fixtures that start a server process, also where they are a parameter's value.
 SERVERS = frozenset({"postgres", "on_postgres"})
 #: Programs that no test of the tier ``check`` may start.
@@ -54,10 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             item.add_marker("test" if FOLDERS[folder] == "check" and _needs(item) & SERVERS else FOLDERS[folder])
-        if is_randomized(item):
-            item.add_marker("randomized")
     # What runs longest begins first, so that it doesn't run alone at the end.
-    items.sort(key=lambda item: -TIERS.index(tier_of(item)))
+    items.sort(key=lambda item: (-TIERS.index(tier_of(item)), not item.nodeid.startswith("tests/system/")))
 
 
 def tier_of(item: pytest.Item) -> str:

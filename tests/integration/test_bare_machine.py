@@ -9,11 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.integration.postgres import binaries
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 def test_the_stack_runs_without_containers() -> None:
     binaries()  # skips, and fails in CI, where PostgreSQL is not installed
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}

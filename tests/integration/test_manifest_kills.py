@@ -13,10 +13,11 @@ import pytest
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import Lake, Runner, kill_group
+from tests.profile import share
 
 pytest.importorskip("airbyte_cdk", reason="the extra airbyte is not installed")
 
-KILLS = 10
+KILLS = share(10, least=3)
 OPTIONS = {"concurrency": 4, "round_seconds": 2}
 SIZES = Sizes(records=1000, customers=200)
 SECONDS_A_PAGE = 0.02
@@ -136,9 +137,7 @@ def _requesters(value: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ten_kills_at_random_pages_lose_and_double_nothing(
-    name: str, lake: Lake, runner: Runner, shop: SampleApi
-) -> None:
+def test_kills_at_random_pages_lose_and_double_nothing(name: str, lake: Lake, runner: Runner, shop: SampleApi) -> None:
     case, seed = CASES[name], random.randrange(2**32)
     print(json.dumps({"seed": seed}))
     truth = shop.truth(case.truth)

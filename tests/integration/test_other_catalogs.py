@@ -65,7 +65,7 @@ def postgres() -> Iterator[PostgresServer]:
         yield running
 
 
-@pytest.fixture(params=["postgresql", "rest"])
+@pytest.fixture(params=["rest", pytest.param("postgresql", marks=pytest.mark.full)])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     if request.param == "rest":
         return Lake(tmp_path, request.getfixturevalue("rest").properties)

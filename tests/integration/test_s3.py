@@ -141,7 +141,14 @@ def test_a_small_object_is_stored_in_one_request_which_leaves_no_parts_when_it_i
     assert files.read_footer(f"s3://{BUCKET}/some/object") is None
 
 
-@pytest.mark.parametrize("place", ["after a flush", "before a ledger commit", "before the target commit"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("after a flush", marks=pytest.mark.full),
+        pytest.param("before a ledger commit", marks=pytest.mark.full),
+        "before the target commit",
+    ],
+)
 def test_a_kill_at_a_named_place_on_s3_is_gone_on_with(place: str, lake: Lake, runner: Runner, api: SampleApi) -> None:
     config = items(runner, api)
     # A place inside a task is reached in the driver, so it reads there.

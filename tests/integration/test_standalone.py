@@ -150,7 +150,9 @@ def test_a_driver_that_is_killed_in_a_round_is_gone_on_with(
     assert again <= 2 * OPTIONS["concurrency"]
 
 
-@pytest.mark.parametrize("place", ["before the target commit", "after the target commit"])
+@pytest.mark.parametrize(
+    "place", [pytest.param("before the target commit", marks=pytest.mark.full), "after the target commit"]
+)
 def test_a_driver_that_is_killed_in_the_publish_fetches_no_page_again(
     place: str, submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
 ) -> None:

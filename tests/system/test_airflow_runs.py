@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import Any
 
+from tests.profile import share
 from tests.soon import PATIENCE, wait_until
 from tests.system.conftest import ENDED, SIZES, Story
 from tests.system.dags.semantics import MAPPED
@@ -12,14 +13,15 @@ from tests.system.dags.semantics import MAPPED
 DAG = "on_demand"
 TOTAL = SIZES.partitions * SIZES.pages
 PAGES = SIZES.pages
+DAYS = share(10, least=4)
 
 
-def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(story: Story) -> None:
-    first, last = date(2026, 1, 1), date(2026, 1, 10)
+def test_days_are_backfilled_two_at_a_time_each_with_its_own_generation(story: Story) -> None:
+    days = [date(2026, 1, 1) + timedelta(days=number) for number in range(DAYS)]
     body = {
         "dag_id": "by_day",
-        "from_date": f"{first}T00:00:00Z",
-        "to_date": f"{last}T00:00:00Z",
+        "from_date": f"{days[0]}T00:00:00Z",
+        "to_date": f"{days[-1]}T00:00:00Z",
         "max_active_runs": 2,
         "reprocess_behavior": "none",
     }
@@ -30,14 +32,13 @@ def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(stor
         runs = story.airflow.call("GET", "/dags/by_day/dagRuns?limit=50&run_type=backfill")["dag_runs"]
         states = [run["state"] for run in runs]
         assert "failed" not in states, [story.log("by_day", run["dag_run_id"])[-3000:] for run in runs]
-        return runs if states.count("success") == 10 else []
+        return runs if states.count("success") == DAYS else []
 
     runs = wait_until(ended, 4 * PATIENCE, every=1)
     story.airflow.call("PATCH", "/dags/by_day", {"is_paused": True})
     found: dict[date, list[int]] = {}
     for row in story.lake.rows("raw.by_day").to_pylist():
         found.setdefault(date.fromisoformat(str(row["day"])), []).append(row["id"])
-    days = [first + timedelta(days=number) for number in range(10)]
     # The scheduler has its own run of the last interval besides.
     assert set(days) <= set(found)
     for day in days:
@@ -46,7 +47,7 @@ def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(stor
         assert story.result("by_day", run["dag_run_id"])["generation"] == 1
 
 
-def test_twenty_mapped_tasks_refresh_twenty_tables(story: Story) -> None:
+def test_each_of_many_mapped_tasks_refreshes_its_table(story: Story) -> None:
     story.airflow.call("POST", "/dags/mapped/dagRuns", {"dag_run_id": "mapped", "logical_date": None})
 
     def ended() -> str | None:

@@ -61,7 +61,7 @@ def test_a_tier_of_tests_that_there_is_not_is_told_with_those_that_there_are() -
         done = subprocess.run([ROOT / "scripts" / "test.sh", *tiers], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (
             2,
-            "usage: scripts/test.sh check|test|all|rest [pytest's arguments]\n",
+            "usage: scripts/test.sh check|test|gate|all [pytest's arguments]\n",
         )
 
 

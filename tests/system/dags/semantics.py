@@ -11,9 +11,10 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from tests.profile import share
 
 SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
-MAPPED = [f"mapped.stream_{number:02}" for number in range(20)]
+MAPPED = [f"mapped.stream_{number:02}" for number in range(share(20, least=6))]
 DAILY: dict[str, Any] = {
     "version": 1,
     "base_url": "{{ config.base_url }}",
