@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu)
 tier=${1-}
 (($#)) && shift
+# In the order of tests/conftest.py, and not by how many tests a module has: long ones may have one.
 by_module=(--dist loadscope --no-loadscope-reorder)
 case $tier in
   check) options=(-m check --dist worksteal) ;;

@@ -22,6 +22,7 @@ KEPT = {
     "variable": "select val from variable where key like 'rfr_checkpoint.%' and description like '%' || :run || '%'",
     "xcom": "select value from xcom where key = 'rfr_checkpoint.refresh.-1' and task_id = 'report' and run_id = :run",
 }
+FIRST, *OTHERS = KEPT
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +83,7 @@ def test_the_second_try_finds_the_checkpoint_of_the_first(
     assert task(run, "report").xcom_pull(task_ids="report") == ({"raw.items": 80} if store == "xcom" else None)
 
 
-@pytest.mark.parametrize(
-    "store", ["task_state", *(pytest.param(each, marks=pytest.mark.full) for each in ("variable", "xcom"))]
-)
+@pytest.mark.parametrize("store", [FIRST, *(pytest.param(each, marks=pytest.mark.full) for each in OTHERS)])
 def test_a_refresh_that_makes_no_progress_fails_and_leaves_its_checkpoint(
     store: str, api: SampleApi, lake: Lake, capfd: pytest.CaptureFixture[str]
 ) -> None:
