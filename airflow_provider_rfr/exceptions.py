@@ -332,7 +332,7 @@ class PublishRefusedError(RfrError):
 
     retryable = False
     refuses_generation = True
-    advice = "if the source is right, relax allow_empty or max_shrink and clear the task"
+    advice = "if the source is right, relax the option that the message names and clear the task"
 
 
 class RefreshBusyError(RfrError):

@@ -24,6 +24,9 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("fetched_at", pa.timestamp("us", tz="UTC"), "when the page arrived"),
     ("slice", pa.large_string(), "JSON of the partition's slice, on the opening row"),
     ("records", pa.large_string(), "the page's records, one JSON text a line"),
+    ("received", pa.int64(), "records that the API sent, before any filter"),
+    ("promised", pa.int64(), "records that the partition has by the API's own count, null if it does not say"),
+    ("absent", pa.large_string(), "on a first page that is the last: the absent field that would lead to the next"),
 )
 
 

@@ -98,10 +98,18 @@ class LedgerTable:
 
     @classmethod
     def load_or_create(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable:
+        """Return the ledger, with the columns that were added since it was created."""
         name = ledger_name(target, part)
         table = load_table(catalog, name) or create_table(
             catalog, name, _LEDGER_SCHEMA, _LEDGER_SPEC, _LEDGER_PROPERTIES
         )
+        if len(table.schema().columns) < len(_LEDGER_SCHEMA.columns):
+            try:
+                with table.update_schema() as update:
+                    update.union_by_name(_LEDGER_SCHEMA)
+            except CommitFailedException:
+                # Another attempt adds the same columns.
+                table.refresh()
         return cls(catalog, name, table)
 
     @classmethod
@@ -166,10 +174,18 @@ class LedgerTable:
         return [task.file.file_path for task in scan.plan_files()]
 
     def read(self, locations: Iterable[str], columns: Sequence[str]) -> pa.Table | None:
-        """Some columns of some files, in one table; None for no files."""
+        """Read some columns of some files into one table; None for no files.
+
+        A column that did not exist yet when a file was written is null.
+        """
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             tables = list(pool.map(lambda location: self.store.read_table(location, columns), locations))
-        return pa.concat_tables(tables) if tables else None
+        if not tables:
+            return None
+        table = pa.concat_tables(tables, promote_options="default")
+        for name in (name for name in columns if name not in table.column_names):
+            table = table.append_column(name, pa.nulls(table.num_rows, ledger_arrow_schema().field(name).type))
+        return table.select(columns)
 
     def trim(self) -> None:
         """Expire all but the newest snapshots and delete the metadata files that only those named.

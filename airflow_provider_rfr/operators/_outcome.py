@@ -14,7 +14,7 @@ from airflow_provider_rfr import exceptions
 from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError, RfrError
 
 _FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
-_MORE = ("pages_fetched", "pages_skipped", "partitions", "duplicates_removed", "seconds")
+_MORE = ("pages_fetched", "pages_skipped", "records_missing", "partitions", "duplicates_removed", "seconds")
 _MAX_SENTENCE = 2_000
 _ERROR_LINE = re.compile(r"(Exception in thread|Error:|ERROR\b|[\w.]+(Error|Exception): )")
 

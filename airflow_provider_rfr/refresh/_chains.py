@@ -11,11 +11,12 @@ overlap check after a crash. Idle threads read addressable chains ahead.
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
@@ -25,7 +26,12 @@ from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, decode_toke
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import EmptyPageGuard
 
+_log = logging.getLogger(__name__)
+
 _MAX_RESTARTS = 3
+_MAX_REPEATS = 100
+#: Statuses by which APIs refuse a cursor that has expired.
+_REFUSED_CURSOR = frozenset({400, 404, 410, 422})
 _FULL_BYTES = 32 * 1024 * 1024
 
 
@@ -68,18 +74,20 @@ def _marks(page: int, token_in: str | None, token_out: str | None, checksum: str
         names[f"t{token_out}"] = f"the page token {token_out:.80}"
     if checksum is not None:
         names[f"c{checksum}"] = "a page with the same records"
-    return {
-        int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big"): name
-        for text, name in names.items()
-    }
+    return {_mark(text): name for text, name in names.items()}
+
+
+def _mark(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 class Chain:
     """State of one partition; not thread-safe, the scheduler holds its lock around every call.
 
     :param token_at: the token of a position, for addressable streams; None for the others
-    :param accept_repeats: pages with the same records may follow each other
+    :param on_repeated_page: as the option: ``fail``, ``accept`` or ``end``
     :param page_size: records of a full page, if known
+    :param max_empty_pages: pages without records that may follow each other
     """
 
     def __init__(
@@ -87,8 +95,9 @@ class Chain:
         work: PartitionWork,
         token_at: Callable[[int], Any] | None,
         *,
-        accept_repeats: bool,
+        on_repeated_page: str,
         page_size: int | None = None,
+        max_empty_pages: int = 100,
     ) -> None:
         self.work = work
         self.number = work.cursor.chain
@@ -103,10 +112,14 @@ class Chain:
         self.backed_off = False
         self._token_at = token_at
         self._page_size = page_size
+        self._max_empty_pages = max_empty_pages
         self._total: int | None = None
         self._delivered = False
-        self._ends = EmptyPageGuard(page_size, resumed=work.cursor.pages > 0, asked=work.asked)
-        self._accept_repeats = accept_repeats
+        resumed = work.cursor.pages > 0
+        self._ends = EmptyPageGuard(page_size, resumed=resumed, most=max_empty_pages, asked=work.asked)
+        self._on_repeated_page = on_repeated_page
+        self._last_checksum: str | None = None
+        self._repeats = 0
         self._seen = array("Q", work.seen)
         self._seen_set = set(self._seen)
         self._in_flight: set[int] = set()
@@ -158,8 +171,8 @@ class Chain:
         while self.open and (following := self._ready.pop(self.pages + 1, None)) is not None:
             if isinstance(following, BaseException):
                 self.error = following
-            elif self._accept(following):
-                rows.append(following.row)
+            elif (row := self._accept(following)) is not None:
+                rows.append(row)
         return rows
 
     def check_overlap(self, request: _PageRequest, page: Page, policy: str) -> bool:
@@ -183,6 +196,21 @@ class Chain:
         self.restart()
         return True
 
+    def has_expired(self, request: _PageRequest, error: BaseException) -> bool:
+        """Tell whether an API probably refused a cursor for its age.
+
+        That is so for the first request of a chain that another attempt read, where the cursor is more than a number.
+        """
+        return (
+            isinstance(error, SourceError)
+            and error.status in _REFUSED_CURSOR
+            and self.work.resumed
+            and not self._delivered
+            and self.number == self.work.cursor.chain
+            and self._token_at is None
+            and request.number == self.pages + 1 > 1
+        )
+
     def restart(self) -> None:
         """Open a new chain from the first page; rows of the older one no longer count."""
         self.number += 1
@@ -192,9 +220,11 @@ class Chain:
         self.overlap = None
         self._in_flight.clear()
         self._ready.clear()
-        self._ends = EmptyPageGuard(self._page_size, resumed=False)
+        self._ends = EmptyPageGuard(self._page_size, resumed=False, most=self._max_empty_pages)
         self._seen = array("Q")
         self._seen_set = set()
+        self._last_checksum = None
+        self._repeats = 0
 
     def progress(self) -> PartitionProgress:
         """The chain's position, as far as its rows were delivered."""
@@ -221,38 +251,71 @@ class Chain:
             return min(window, self._total - self.pages)
         return min(window, self.pages)
 
-    def _accept(self, fetched: FetchedPage) -> bool:
-        """Whether the next page counts; if so, move on behind it."""
+    def _accept(self, fetched: FetchedPage) -> PageRow | None:
+        """Move on behind the next page and return its row; None if the page does not count."""
         row = fetched.row
         if row.token_in != encode_token(self.token):
             # It was requested ahead, and the page before it names another token.
-            return False
+            return None
         if self._ends.doubts(fetched.page):
-            return False
-        checksum = row.checksum if row.record_count and not self._accept_repeats else None
-        marks = _marks(row.page, row.token_in, row.token_out, checksum)
-        repeated = next((name for mark, name in marks.items() if mark in self._seen_set), None)
-        if repeated is not None and not self.restarts:
-            # One bad answer may have caused a loop, and may be committed already: so start again, once per attempt.
-            self.restart()
-            return False
-        if repeated is not None:
-            self.error = RepeatedPageError(
-                f"{repeated} came twice in one chain, so it would never end",
-                request=row.request,
-                partition=self.work.key,
-                page=row.page,
-            )
-            return False
-        self._seen.extend(marks)
-        self._seen_set.update(marks)
+            return None
+        if self._on_repeated_page == "end":
+            row = self._ended_by_repeat(row)
+        if self._is_repeated(row):
+            return None
         self.pages = row.page
         self.records += row.record_count
         self._delivered = True
         self.complete = row.complete
         self.token = decode_token(row.token_out)
         self._total = fetched.page.total_pages if fetched.page.total_pages is not None else self._total
-        return True
+        if not self.complete:
+            self.error = self._ends.endless(fetched.page)
+        return row
+
+    def _ended_by_repeat(self, row: PageRow) -> PageRow:
+        """Return the row as the chain's last one, where it repeats the page before it or names itself as the next."""
+        # The last mark is that of the page before: of its records, if it has any.
+        if row.record_count and self._seen and self._seen[-1] == _mark(f"c{row.checksum}"):
+            nothing = encode_records(())
+            return replace(
+                row,
+                token_out=None,
+                complete=True,
+                record_count=0,
+                received=0,
+                records=nothing,
+                checksum=checksum_of(nothing),
+            )
+        if row.token_out is not None and row.token_out == row.token_in:
+            return replace(row, token_out=None, complete=True)
+        return row
+
+    def _is_repeated(self, row: PageRow) -> bool:
+        """Remember a page; True where it came before, and the chain starts again or ends with an error."""
+        self._repeats = self._repeats + 1 if row.record_count and row.checksum == self._last_checksum else 0
+        self._last_checksum = row.checksum
+        checksum = row.checksum if row.record_count and self._on_repeated_page != "accept" else None
+        marks = _marks(row.page, row.token_in, row.token_out, checksum)
+        repeated = next((name for mark, name in marks.items() if mark in self._seen_set), None)
+        if repeated is None and self._repeats >= _MAX_REPEATS:
+            repeated = f"a page with the same records, {_MAX_REPEATS} times in a row,"
+        elif repeated is not None and not self.restarts:
+            # One bad answer may have caused a loop, and may be committed already: so start again, once per attempt.
+            self.restart()
+            return True
+        if repeated is not None:
+            self.error = RepeatedPageError(
+                f"{repeated} came twice in one chain, so it would never end; if this is how the API ends, set"
+                " on_repeated_page to end",
+                request=row.request,
+                partition=self.work.key,
+                page=row.page,
+            )
+            return True
+        self._seen.extend(marks)
+        self._seen_set.update(marks)
+        return False
 
 
 class Scheduler:
@@ -345,6 +408,15 @@ class Scheduler:
             elif expired and request.number > chain.pages + 1:
                 # Requested ahead: it is requested again in its turn, and only then starts the chain again.
                 chain.release(request)
+            elif chain.has_expired(request, error):
+                _log.warning(
+                    "partition %s: its cursor, which an earlier attempt got, was refused, so it has probably expired;"
+                    " %d pages are read again from the first (%s); error_handler.expired_token_status declares that a"
+                    " status means this",
+                    *(chain.work.key, chain.pages, self._located(error, chain, request.number)),
+                )
+                self.figures += TaskFigures(refetched=chain.pages)
+                chain.restart()
             elif request.number == 0:
                 chain.error = self._located(error, chain, chain.pages)
             else:

@@ -42,6 +42,7 @@ class PartitionWork:
     :ivar overlap: set once an attempt, on addressable chains that have pages
     :ivar restarts: chains that this attempt opened for the partition
     :ivar asked: the next page was empty when it was first requested; the second answer counts
+    :ivar resumed: an earlier attempt read all pages so far, so the cursor may have expired since
     """
 
     ordinal: int
@@ -52,6 +53,7 @@ class PartitionWork:
     overlap: OverlapCheck | None = None
     restarts: int = 0
     asked: bool = False
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +134,16 @@ class RoundTask:
     limits: RoundLimits
     partitions: tuple[PartitionWork, ...]
     on_source_change: str
-    accept_repeats: bool
+    on_repeated_page: str
 
 
 @dataclass(slots=True)
 class RefreshFigures:
-    """What a refresh reports at its end; ``seconds`` by phase."""
+    """Figures that a refresh reports at its end.
+
+    :ivar records_missing: records that the API's own count promises and that did not come
+    :ivar seconds: by phase
+    """
 
     stream: str
     target: str
@@ -148,6 +154,7 @@ class RefreshFigures:
     pages_refetched: int = 0
     overlap_checks: int = 0
     pages_skipped: int = 0
+    records_missing: int = 0
     partitions: int = 0
     rows: int = 0
     duplicates_removed: int = 0

@@ -32,6 +32,7 @@ from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema, arrow_schema, merge
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.target import Publication, TargetTable
+from airflow_provider_rfr.refresh._completeness import COMPLETENESS_COLUMNS, check_absent_fields, check_promises
 from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
     LedgerFiles,
@@ -89,6 +90,7 @@ def _commit_summary(
     *,
     removed: int,
     skipped: int,
+    missing: int,
 ) -> dict[str, str]:
     """Snapshot properties of the commit that publishes ``header``'s generation, with the event for webhooks.
 
@@ -119,6 +121,7 @@ def _commit_summary(
         "rows": binding.documents,
         "duplicates-removed": removed,
         "pages-skipped": skipped,
+        "records-missing": missing,
         "opened-at": header.opened_at.isoformat(),
         "published-at": datetime.now(timezone.utc).isoformat(),
         "commit-id": commit_id,
@@ -133,12 +136,14 @@ class PublishOutcome:
 
     :ivar duplicates_removed: rows dropped because a later one has the same primary key
     :ivar pages_skipped: pages without records, because their error was ignored
+    :ivar records_missing: records that the API's own count promises and that did not come
     """
 
     snapshot_id: int
     rows: int
     duplicates_removed: int = 0
     pages_skipped: int = 0
+    records_missing: int = 0
 
 
 def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
@@ -149,6 +154,7 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
         int(summary.get("rfr.rows") or header.published_rows or header.records),
         int(summary.get("rfr.duplicates-removed") or 0),
         int(summary.get("rfr.pages-skipped") or 0),
+        int(summary.get("rfr.records-missing") or 0),
     )
 
 
@@ -175,7 +181,8 @@ def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -
 class Publisher:
     """Publishes one complete generation.
 
-    :ivar skipped: pages without records; ``fetched``: when the earliest and the latest page were fetched
+    :ivar skipped: pages without records; ``missing``: records that were promised and did not come; ``fetched``: when
+        the earliest and the latest page were fetched
     """
 
     ledger: Ledger
@@ -185,6 +192,7 @@ class Publisher:
     stream: Stream
     config: RefreshConfig
     skipped: int = 0
+    missing: int = 0
     fetched: tuple[datetime | None, datetime | None] = (None, None)
 
     def publish(self) -> PublishOutcome:
@@ -214,7 +222,7 @@ class Publisher:
 
     def _check_staged(self) -> int:
         """Every partition complete, every page there once, and the counts those that were fetched; returns the rows."""
-        table = self.ledger.read_pages((*CURSOR_COLUMNS, "skipped", "fetched_at"))
+        table = self.ledger.read_pages((*CURSOR_COLUMNS, *COMPLETENESS_COLUMNS, "skipped", "fetched_at"))
         cursors = cursors_of(table) if table is not None else {}
         if table is not None:
             pages = live_pages(table, cursors)
@@ -222,6 +230,9 @@ class Publisher:
             self.skipped = pages.num_rows - pages["skipped"].null_count
             span = pc.min_max(pages["fetched_at"])
             self.fetched = span["min"].as_py(), span["max"].as_py()
+            check_absent_fields(pages, self.book.keys, self.stream.page_size)
+            fail = self.config.options.on_missing_records == "fail"
+            self.missing = check_promises(pages, self.book.keys, fail=fail)
         if self.skipped:
             _log.warning("%s pages have no records, because an error of theirs was ignored", self.skipped)
         unfinished = [n for n in range(len(self.book)) if n not in cursors or not cursors[n].complete]
@@ -352,7 +363,10 @@ class Publisher:
         files = [file.file.describe(target.layout) for file in written]
         binding = Binding(self.target.name, self.stream.name, rows, sum(file.file.size for file in written))
         summary = _commit_summary(
-            *(self.ledger.id, header, self.config, binding, self.fetched), removed=removed, skipped=self.skipped
+            *(self.ledger.id, header, self.config, binding, self.fetched),
+            removed=removed,
+            skipped=self.skipped,
+            missing=self.missing,
         )
         for attempt in range(_TRIES):
             # An attempt that took over meanwhile may not have published yet, so the target alone can't show it.
@@ -377,7 +391,7 @@ class Publisher:
                 target.collect(file.file for file in written)
             except OSError as error:
                 _log.warning("published; files of earlier attempts could not be collected: %s", error)
-            return PublishOutcome(snapshot_id, rows, removed, self.skipped)
+            return PublishOutcome(snapshot_id, rows, removed, self.skipped, self.missing)
         raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
 
     def _scratch(self, header: LedgerHeader) -> str:

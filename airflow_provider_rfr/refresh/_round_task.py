@@ -52,7 +52,13 @@ def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | N
         token_at = stream.token_at if stream.addressable else None
         scheduler = Scheduler(
             [
-                Chain(work, token_at, accept_repeats=task.accept_repeats, page_size=stream.page_size)
+                Chain(
+                    work,
+                    token_at,
+                    on_repeated_page=task.on_repeated_page,
+                    page_size=stream.page_size,
+                    max_empty_pages=stream.max_empty_pages,
+                )
                 for work in task.partitions
             ],
             window=task.limits.threads,

@@ -265,7 +265,7 @@ class Rounds:
             limits=limits,
             partitions=tuple(self._book.work(ordinal) for ordinal in ordinals),
             on_source_change=self._options.on_source_change,
-            accept_repeats=self._options.on_repeated_page == "accept",
+            on_repeated_page=self._options.on_repeated_page,
         )
 
     def _close_when_due(self, done: threading.Event, tasks: Sequence[RoundTask]) -> None:

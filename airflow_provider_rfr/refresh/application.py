@@ -36,8 +36,8 @@ _log = logging.getLogger("airflow_provider_rfr")
 _GRACE_SECONDS = 30.0
 _STARTING = "Spark is starting"
 _TOTALS = (
-    *("pages", "pages_fetched", "pages_refetched", "overlap_checks", "pages_skipped", "rows", "duplicates_removed"),
-    *("partitions", "rounds", "snapshots_expired", "files_deleted", "files_undeleted"),
+    *("pages", "pages_fetched", "pages_refetched", "overlap_checks", "pages_skipped", "records_missing", "rows"),
+    *("duplicates_removed", "partitions", "rounds", "snapshots_expired", "files_deleted", "files_undeleted"),
 )
 
 

@@ -36,7 +36,9 @@ class RefreshOptions(_Document):
     :ivar round_bytes: bytes of records after which a round is committed
     :ivar requests_per_second: budget over the whole application; None for no limit
     :ivar on_source_change: what to do if the overlap check finds another page than was committed
-    :ivar on_repeated_page: what to do if a page has the content of an earlier page of its chain
+    :ivar on_repeated_page: what to do if a page has the content of an earlier page of its partition: fail, accept it,
+        or take a page that directly repeats the one before it for the end of the partition
+    :ivar on_missing_records: what to do if fewer records came than the API's own count promises
     :ivar on_type_error: fail, or write null and note the change in ``_rfr_meta``
     :ivar max_offenders: offending values that a type error lists
     :ivar on_schema_change: whether the publish may change the table's columns so that new rows fit: add, widen, and
@@ -58,7 +60,8 @@ class RefreshOptions(_Document):
     round_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
     requests_per_second: float | None = Field(default=None, gt=0)
     on_source_change: Literal["restart", "fail", "accept"] = "restart"
-    on_repeated_page: Literal["fail", "accept"] = "fail"
+    on_repeated_page: Literal["fail", "accept", "end"] = "fail"
+    on_missing_records: Literal["warn", "fail"] = "warn"
     on_type_error: Literal["fail", "null"] = "fail"
     max_offenders: int = Field(default=10, ge=1, le=1000)
     on_schema_change: Literal["evolve", "fail"] = "evolve"

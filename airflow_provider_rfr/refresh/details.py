@@ -14,6 +14,7 @@ import numpy as np
 
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.table_facts import TableFacts, table_facts
+from airflow_provider_rfr.refresh._completeness import shortfalls
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _COLUMNS: Final = (
-    *("epoch", "partition_ordinal", "partition_key", "chain", "page", "complete", "record_count", "skipped"),
-    "fetched_at",
+    *("epoch", "partition_ordinal", "partition_key", "chain", "page", "complete", "record_count"),
+    *("skipped", "fetched_at", "received", "promised"),
 )
 _MOST_FILES: Final = 1000
 _SHOWN_PARTITIONS: Final = 10
@@ -73,6 +74,7 @@ class RefreshDetails:
     :ivar slowest: partitions that took longest, the slowest first
     :ivar unfinished: partitions that were begun and are not complete, the longest idle first
     :ivar skipped: pages without records, because the stream ignores that error
+    :ivar missing: records that the API's own count promises and that did not come; None before everything is read
     :ivar files: of the ledger with pages; ``files_read``: of these, how many were looked at. Where those are fewer, the
         curve stands for all pages, partitions have the figures of what was looked at, and none counts as unfinished
     :ivar target: the table that is refreshed; None before its first publish
@@ -83,6 +85,7 @@ class RefreshDetails:
     slowest: tuple[PartitionSpan, ...]
     unfinished: tuple[PartitionSpan, ...]
     skipped: int
+    missing: int | None
     files: int
     files_read: int
     target: TableFacts | None
@@ -117,7 +120,7 @@ def _details_of(
     header: LedgerHeader, rows: pa.Table | None, files: int, files_read: int, target: TableFacts | None
 ) -> RefreshDetails:
     if rows is None or rows.num_rows == 0:
-        return RefreshDetails((), (), (), (), 0, files, files_read, target)
+        return RefreshDetails((), (), (), (), 0, None, files, files_read, target)
     rows = rows.sort_by("fetched_at")
     seconds = rows["fetched_at"].cast("int64").to_numpy() / 1e6 - header.opened_at.timestamp()
     partitions = _partitions(rows, seconds, header)
@@ -130,6 +133,7 @@ def _details_of(
         slowest=tuple(sorted(partitions, key=lambda each: -each.seconds)[:_SHOWN_PARTITIONS]),
         unfinished=tuple(idle[:_SHOWN_PARTITIONS]),
         skipped=rows.num_rows - rows["skipped"].null_count,
+        missing=sum(item.missing for item in shortfalls(rows)) if header.is_read and files_read == files else None,
         files=files,
         files_read=files_read,
         target=target,

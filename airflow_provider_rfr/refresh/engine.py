@@ -286,6 +286,7 @@ class Refresh:
         self.figures.rows = outcome.rows
         self.figures.duplicates_removed = outcome.duplicates_removed
         self.figures.pages_skipped = outcome.pages_skipped
+        self.figures.records_missing = outcome.records_missing
 
 
 def _failure(stream: str, book: PartitionBook) -> BaseException:

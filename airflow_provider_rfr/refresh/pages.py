@@ -45,6 +45,9 @@ class PageRow:
     skipped: str | None = None
     slice: str | None = None
     records: bytes | None = None
+    received: int | None = None
+    promised: int | None = None
+    absent: str | None = None
 
 
 def encode_token(token: Any) -> str | None:
@@ -99,6 +102,9 @@ def page_row(
         skipped=page.skipped,
         fetched_at=time.time_ns() // 1000,
         records=records,
+        received=page.record_count,
+        promised=page.promised,
+        absent=page.absent,
     )
 
 

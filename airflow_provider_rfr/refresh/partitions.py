@@ -30,6 +30,7 @@ class PartitionBook:
     :ivar cursors: of partitions that have pages
     :ivar failed: why a partition can't continue in this attempt
     :ivar overran: partitions that had a page in flight when the last round ended
+    :ivar resumed: open partitions of which this attempt has read no page yet
     """
 
     keys: Sequence[str]
@@ -41,6 +42,7 @@ class PartitionBook:
     failed: dict[int, BaseException] = field(default_factory=dict)
     overran: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
+    resumed: set[int] = field(default_factory=set)
     done: int = 0
 
     def __len__(self) -> int:
@@ -72,11 +74,14 @@ class PartitionBook:
             overlap=self.overlaps.get(ordinal),
             restarts=self.restarts.get(ordinal, 0),
             asked=ordinal in self.asked,
+            resumed=ordinal in self.resumed,
         )
 
     def apply(self, progress: PartitionProgress) -> None:
         """Take over where a task left a partition."""
         ordinal = progress.ordinal
+        if progress.cursor != self.cursors.get(ordinal):
+            self.resumed.discard(ordinal)
         # A partition of which no page came has no cursor: it is still to be begun.
         if progress.cursor.pages or progress.cursor.chain:
             self.move({ordinal: progress.cursor})
@@ -105,16 +110,17 @@ class PartitionBook:
         open_ones = [n for n, cursor in self.cursors.items() if not cursor.complete]
         if not open_ones:
             return
+        self.resumed.update(open_ones)
         rows = table.filter(pc.is_in(table["partition_ordinal"], pa.array(np.array(open_ones))))
         by_ordinal: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for row in rows.to_pylist():
             if row["page"] and row["chain"] == self.cursors[row["partition_ordinal"]].chain:
                 by_ordinal[row["partition_ordinal"]].append(row)
         for ordinal, own in by_ordinal.items():
+            own.sort(key=lambda row: int(row["page"]))
             self.seen[ordinal] = seen_marks(own)
             if addressable:
-                last = max(own, key=lambda row: int(row["page"]))
-                self.overlaps[ordinal] = OverlapCheck(last["token_in"], last["checksum"])
+                self.overlaps[ordinal] = OverlapCheck(own[-1]["token_in"], own[-1]["checksum"])
 
 
 def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:

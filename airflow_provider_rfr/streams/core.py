@@ -461,9 +461,12 @@ class Page:
     :ivar request: method and address, e.g. ``GET /orders?page=3``; never credentials
     :ivar status: HTTP status
     :ivar skipped: reason, when an ignored error left this page without records
-    :ivar received: records that the API sent, before any filter; None if unknown
+    :ivar received: records that the API sent, before any filter; None for as many as ``records`` has
     :ivar unconfirmed: the page is empty, and nothing but that says that no records are missing: after a full page
         it is asked for once more before it counts
+    :ivar promised: records that the partition has by the API's own count; None if the API does not say
+    :ivar absent: the first page is taken for the only one because it lacks the field that names the next page; a
+        sentence that says which field, and what the answer has instead
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -474,6 +477,8 @@ class Page:
     skipped: str | None
     received: int | None
     unconfirmed: bool
+    promised: int | None
+    absent: str | None
 
     def __init__(
         self,
@@ -485,6 +490,8 @@ class Page:
         skipped: str | None = None,
         received: int | None = None,
         unconfirmed: bool = False,
+        promised: int | None = None,
+        absent: str | None = None,
     ) -> None:
         if isinstance(next, NotStarted):
             raise ValueError("a page is followed by NextPage(token) or Complete(), not by NotStarted()")
@@ -499,3 +506,10 @@ class Page:
         assign(self, "skipped", skipped)
         assign(self, "received", received)
         assign(self, "unconfirmed", unconfirmed)
+        assign(self, "promised", promised)
+        assign(self, "absent", absent)
+
+    @property
+    def record_count(self) -> int:
+        """Records that the API sent, before any filter."""
+        return len(self.records) if self.received is None else self.received

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError
+from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.core import (
     Complete,
     LogMessage,
@@ -36,9 +36,11 @@ class PagedStream(Stream):
 
     :ivar addressable: the token of every position is known beforehand (page numbers, offsets), so that
         pages of one slice can be read at the same time
+    :ivar max_empty_pages: pages without records that may follow each other before the slice counts as endless
     """
 
     addressable: bool = False
+    max_empty_pages: int = 100
 
     @abstractmethod
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
@@ -65,24 +67,87 @@ class PagedStream(Stream):
             yield from page.records
 
 
-class EmptyPageGuard:
-    """Has an empty page after a full one read once more, before it counts: one wrong answer must not end a chain.
+#: What to do about a chain that ended because its first page lacks the field that leads to the next one.
+REMEDY_FOR_ABSENT_FIELD = (
+    "correct the path; where the API leaves the field out if there is no next page, set paginator.page_size to the"
+    " size of its pages, or on_missing: end"
+)
 
-    One guard for each chain.  A page is full that has as many records as were asked for, or (a server may cap that)
-    as the page before it; any page with records, where it is not known how many were asked for.
+
+def is_unexplained_end(page: Page, page_size: int | None) -> bool:
+    """Tell whether a chain ended at a page that lacks the field of the next one, though more pages may follow.
+
+    A page that is empty, or shorter than ``page_size``, explains itself.
+    """
+    count = page.record_count
+    return page.absent is not None and count > 0 and (page_size is None or count >= page_size)
+
+
+class AbsentFieldGuard:
+    """Refuses partitions of which every one ended because a declared field was absent: its path is wrong.
+
+    :param page_size: of the stream
+    """
+
+    def __init__(self, page_size: int | None) -> None:
+        self._page_size = page_size
+        self._is_known = False
+        self._unexplained: Page | None = None
+
+    def note(self, page: Page) -> None:
+        """Take a page into account; the first page of each partition is enough."""
+        if page.absent is None:
+            # An error that was ignored, or an empty page, does not show that the field exists.
+            self._is_known |= isinstance(page.next, NextPage) or (page.record_count > 0 and page.skipped is None)
+        elif self._unexplained is None and is_unexplained_end(page, self._page_size):
+            self._unexplained = page
+
+    def check(self, place: str) -> None:
+        """Check all pages that were noted.
+
+        :raises SourceDefinitionError: no page has the field, and a page that lacks it may not be the last
+        """
+        page = self._unexplained
+        if page is not None and not self._is_known:
+            problem = f"no partition has a second page, and {page.absent} [{page.request}]"
+            raise SourceDefinitionError(place, problem, REMEDY_FOR_ABSENT_FIELD)
+
+
+class EmptyPageGuard:
+    """Guards a chain against empty pages; one guard for each chain.
+
+    An empty page after a full one is read once more before it counts: one wrong answer must not end a chain. A page is
+    full that has as many records as were asked for, or (a server may cap that) as the page before it; any page with
+    records, where it is not known how many were asked for. And a chain of empty pages, each of which names a next one,
+    may never end.
 
     :param resumed: the page before was read by another attempt, so it may have been full
+    :param most: pages without records that may follow each other
     :ivar asked: the page in question is being read for the second time
     """
 
-    def __init__(self, page_size: int | None, *, resumed: bool, asked: bool = False) -> None:
+    def __init__(self, page_size: int | None, *, resumed: bool, most: int = 100, asked: bool = False) -> None:
         self.asked = asked
         self._page_size = page_size
         self._after_full = resumed
         self._before: int | None = None
+        self._most = most
+        self._empty = 0
+
+    def endless(self, page: Page) -> SourceError | None:
+        """Return the error where too many pages in a row are empty; call it with the pages that count."""
+        self._empty = 0 if page.record_count or not isinstance(page.next, NextPage) else self._empty + 1
+        if self._empty < self._most:
+            return None
+        return SourceError(
+            f"{self._empty} pages in a row have no records, and each names a next page, so the partition may never"
+            " end; set paginator.stop_when to recognise the last page, or max_empty_pages to a larger number",
+            request=page.request,
+            status=page.status,
+        )
 
     def doubts(self, page: Page) -> bool:
-        """Whether the page has to be asked for again; call it with the pages in their order."""
+        """Tell whether the page has to be asked for again; call it with the pages in their order."""
         if page.unconfirmed and self._after_full and not self.asked:
             self.asked = True
             return True
@@ -107,13 +172,14 @@ class ChainReader:
     def __init__(self, stream: PagedStream, partition: Mapping[str, Any], *, resumed: bool) -> None:
         self._stream = stream
         self._partition = partition
-        self._empty_pages = EmptyPageGuard(stream.page_size, resumed=resumed)
+        self._empty_pages = EmptyPageGuard(stream.page_size, resumed=resumed, most=stream.max_empty_pages)
         self._tokens: set[str] = set()
 
     def read(self, state: NotStarted | NextPage) -> Page:
-        """The page at a position.
+        """Read the page at a position.
 
         :raises RepeatedPageError: its token was read before
+        :raises SourceError: too many pages in a row are empty
         """
         token = state.token if isinstance(state, NextPage) else None
         text = canonical_json(token, field="page token")
@@ -124,6 +190,8 @@ class ChainReader:
         if self._empty_pages.doubts(page):
             page = self._stream.read_page(self._partition, token)
             self._empty_pages.doubts(page)
+        if (error := self._empty_pages.endless(page)) is not None:
+            raise error
         return page
 
 

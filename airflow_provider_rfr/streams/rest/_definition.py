@@ -209,10 +209,22 @@ class Total(Origin):
     of: Literal["records", "pages"] = "records"
 
 
+# What it means that the field that leads to the next page is absent. By default that ends a partition only where
+# nothing contradicts it; see "Absent fields" in docs/sources.md.
+_OnMissing = Literal["end", "fail"]
+
+
 class Flag(Origin):
     """A field that says whether there is another page."""
 
     stop_when: bool = False
+    on_missing: _OnMissing | None = None
+
+    @model_validator(mode="after")
+    def _absence_can_end(self) -> Flag:
+        if self.stop_when and self.on_missing == "end":
+            raise ValueError("on_missing: end goes with stop_when: false; a missing is_last says nothing")
+        return self
 
 
 class NoPaging(Part):
@@ -224,6 +236,7 @@ class NoPaging(Part):
 class Sized(Part):
     page_size: Annotated[int | str | None, OF_CONFIG] = None
     size_as: Place | None = None
+    max_empty_pages: int = Field(default=100, ge=1)
 
     @model_validator(mode="after")
     def _size_to_send(self) -> Sized:
@@ -310,7 +323,7 @@ class Cursor(Sized):
     cursor: CursorOrigin
     send_as: Place = Field(default_factory=lambda: Place(query="cursor"))
     stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
-    on_missing: Literal["end", "fail"] = "end"
+    on_missing: _OnMissing | None = None
 
 
 class NextUrl(Sized):
@@ -319,6 +332,7 @@ class NextUrl(Sized):
     type: Literal["next_url"]
     url: Origin
     stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
+    on_missing: _OnMissing | None = None
     keep_query: bool = False
 
 
@@ -328,6 +342,7 @@ class LinkHeader(Sized):
     type: Literal["link_header"]
     rel: str = "next"
     header: str = "Link"
+    on_missing: _OnMissing | None = None
     keep_query: bool = False
 
 

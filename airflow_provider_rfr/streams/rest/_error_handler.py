@@ -62,7 +62,8 @@ class Action(str, Enum):
 
 _AUTHENTICATION_STATUS: Final = frozenset({401, 403})
 # What a status means if no rule says otherwise; an unknown one may pass, so the request is repeated.
-_BY_STATUS: Final = {429: Action.RATE_LIMITED, **dict.fromkeys((400, 401, 403, 404, 405, 410), Action.FAIL)}
+_FAILING: Final = (400, 401, 403, 404, 405, 410, 416, 422)
+_BY_STATUS: Final = {429: Action.RATE_LIMITED, **dict.fromkeys(_FAILING, Action.FAIL)}
 _BY_CLASS: Final = {2: Action.SUCCESS, 3: Action.FAIL}
 
 

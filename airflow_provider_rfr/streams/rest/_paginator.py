@@ -1,9 +1,10 @@
-"""What all paginators share: pure functions from a page's token and answer to the next token; and when to stop.
+"""The base of all paginators: pure functions from a page's token and answer to the next token.
 
 Addressable paginators know the token of every position beforehand. None keeps anything between two pages, so a token
-is all that is needed to continue, in any process. Stop policies are ``empty``, ``short``, ``total`` and ``flag``.
-Records are counted as the API sent them, before any filter. A short page ends a partition only under ``short``, because
-servers cap page sizes and drop rows after they cut the page.
+is all that is needed to continue, in any process.
+
+A field that is absent from an answer is not the same as one that is null or empty. Null says that there is no next
+page; an absent field may as well be a wrong path. See :meth:`Paginator.end_without`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any, Final, TypeAlias
 
 from requests.utils import parse_header_links
@@ -22,7 +22,14 @@ from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._client import Draft
 from airflow_provider_rfr.streams.rest._definition_parts import Origin, Place
 from airflow_provider_rfr.streams.rest._responses import Answer
-from airflow_provider_rfr.streams.rest.expressions import MISSING, assign, describe, lookup, parse_path, where_missing
+from airflow_provider_rfr.streams.rest.expressions import (
+    MISSING,
+    assign,
+    lookup,
+    parse_path,
+    similar_path,
+    where_missing,
+)
 
 _Put: TypeAlias = Callable[[Draft, Any], None]
 
@@ -82,32 +89,32 @@ class Reply:
         }
 
     def find(self, origin: Origin) -> Any:
-        """The value at a path of the body or in a header, or MISSING."""
+        """Return the value at a path of the body or in a header; MISSING if it is absent.
+
+        A null on the way to it counts as null: ``"paging": null`` says that there is no ``paging.next``.
+        """
         if origin.header is not None:
             return self.answer.headers.get(origin.header, MISSING)
-        return lookup(self.answer.content(), parse_path(origin.path or ()))
-
-    def require(self, origin: Origin, what: str) -> Any:
-        """The same, but never null.
-
-        :param what: names the value in the error
-        :raises SourceError: it is missing; the error says what is there instead
-        """
-        value = self.find(origin)
-        if value is not MISSING and value is not None:
-            return value
-        if origin.header is not None:
-            raise self.error(f"{what}: the answer has no header {origin.header}")
         path = parse_path(origin.path or ())
-        found = describe(value) if value is None else f"nothing: {where_missing(self.answer.content(), path)}"
-        raise self.error(f"{what}: {'.'.join(path)} leads to {found}")
+        content = self.answer.content()
+        value = lookup(content, path)
+        if value is MISSING and any(lookup(content, path[:length]) is None for length in range(1, len(path))):
+            return None
+        return value
 
-    def link(self, header: str, relation: str) -> Any:
-        """The address with a relation in a Link header (RFC 8288), or MISSING."""
-        for link in parse_header_links(self.answer.headers.get(header, "")):
-            if relation in link.get("rel", "").split():
-                return link["url"]
-        return MISSING
+    def without(self, origin: Origin) -> str:
+        """Describe an answer that lacks a declared field: the field, what is there instead, the likely path."""
+        if origin.header is not None:
+            return f"the answer has no header {origin.header}"
+        content, path = self.answer.content(), parse_path(origin.path or ())
+        similar = similar_path(content, path)
+        hint = f"; did you mean {similar}?" if similar else ""
+        return f"the answer has no {'.'.join(path)}: {where_missing(content, path)}{hint}"
+
+    def links(self, header: str) -> dict[str, str]:
+        """Return the addresses of a Link header (RFC 8288) by relation; empty without such a header."""
+        links = parse_header_links(self.answer.headers.get(header, ""))
+        return {relation: link["url"] for link in links for relation in link.get("rel", "").split()}
 
     def error(self, message: str) -> SourceError:
         return SourceError(message, status=self.answer.status, request=self.answer.request)
@@ -115,25 +122,32 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What follows a page.
+    """The position after a page. ``total_pages``, ``unconfirmed``, ``promised`` and ``absent`` are those of ``Page``.
 
-    :ivar total_pages: of the partition, if the API says so
-    :ivar unconfirmed: see ``Page``
+    :ivar is_repeat: the API sent the page before once more, so its records do not count
     """
 
     next: NextPage | Complete
     total_pages: int | None = None
     unconfirmed: bool = False
+    promised: int | None = None
+    absent: str | None = None
+    is_repeat: bool = False
 
 
 COMPLETE: Final = Step(Complete())
 
 
 class Paginator(ABC):
-    """:ivar page_size: records of a page that isn't the last, if known"""
+    """Asks for pages, and tells from an answer which page follows.
+
+    :ivar page_size: records of a page that isn't the last, if known
+    :ivar max_empty_pages: pages without records that may follow each other
+    """
 
     addressable: bool = False
     page_size: int | None = None
+    max_empty_pages: int = 100
 
     @abstractmethod
     def inject(self, token: Any | None, draft: Draft) -> None:
@@ -144,13 +158,31 @@ class Paginator(ABC):
 
     @abstractmethod
     def step(self, token: Any | None, reply: Reply) -> Step:
-        """What follows the page of ``token``.
+        """Return the position after the page of ``token``.
 
         :raises SourceError: the answer lacks what the paginator needs
         """
 
+    def end_without(self, token: Any | None, reply: Reply, on_missing: str | None, problem: str) -> Step:
+        """Return the end of a partition at a page that lacks the field which leads to the next page.
+
+        The page before proves that the field exists, unless this is the first page. Then the end is marked as
+        ``absent``: it holds if the page is short or empty, or if another page of the load has the field.
+
+        :param on_missing: ``end`` takes absence for the end, ``fail`` never does
+        :param problem: what is absent
+        :raises SourceError: ``on_missing`` is ``fail``
+        """
+        if on_missing == "fail":
+            raise reply.error(problem)
+        return COMPLETE if on_missing == "end" or token is not None else Step(Complete(), absent=problem)
+
+    def is_confirming(self, token: Any | None) -> bool:
+        """Tell whether the page is asked for only to confirm that there is none; a refusal confirms it."""
+        return False
+
     def after_skipped(self, token: Any | None) -> Any | None:
-        """The token after a page that has no answer; None if it can't be known."""
+        """Return the token after a page that has no answer; None if it can't be known."""
         return None
 
     def token_at(self, position: int) -> Any | None:
@@ -178,110 +210,9 @@ class SizedPaginator(Paginator):
 
     def __init__(self, definition: model.Sized, page_size: int | None) -> None:
         self.page_size = page_size
+        self.max_empty_pages = definition.max_empty_pages
         self._put_size = put_at(definition.size_as)
 
     def inject(self, token: Any | None, draft: Draft) -> None:
         if self.page_size is not None:
             self._put_size(draft, self.page_size)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known when a stop policy is asked.
-
-    :ivar position: of the page, from 0
-    :ivar before: records before this page, if every page before it was full
-    """
-
-    reply: Reply
-    position: int
-    before: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Whether the page is the last, and how many pages there are, if that is known.
-
-    :ivar doubtful: fewer records came than the API's own count promises: pages may be smaller than asked
-        for, so the number of pages can't be computed
-    :ivar unconfirmed: the page is empty, and the API itself doesn't say that nothing is missing
-    """
-
-    last: bool
-    total_pages: int | None = None
-    doubtful: bool = False
-    unconfirmed: bool = False
-
-
-StopPolicy: TypeAlias = Callable[[Seen], Ending]
-
-
-def stop_policy(
-    definition: model.Stopping, page_size: int | None, offsets_by_records: bool | None = None
-) -> StopPolicy:
-    """The declared policy; else what the other fields make possible.
-
-    :param offsets_by_records: how offsets advance; None if pages are not offsets
-    """
-    policy = definition.stop_policy
-    if policy == "short" and page_size is not None:
-        # The first page with fewer records than asked for is the last.
-        return lambda seen: Ending(seen.reply.count < page_size, unconfirmed=seen.reply.count == 0)
-    if policy == "flag" and definition.flag is not None:
-        return _when_flagged(definition.flag)
-    if policy == "total" and definition.total is not None:
-        return _when_total_reached(definition.total, page_size, offsets_by_records)
-    return when_empty
-
-
-def when_empty(seen: Seen) -> Ending:
-    """The first page without records is the last."""
-    empty = seen.reply.count == 0
-    return Ending(empty, unconfirmed=empty)
-
-
-_TEXTS: Final = {"true": True, "false": False, "1": True, "0": False}
-
-
-def _when_flagged(flag: model.Flag) -> StopPolicy:
-    def decide(seen: Seen) -> Ending:
-        value = seen.reply.require(flag, "paginator.flag")
-        if isinstance(value, str):
-            value = _TEXTS.get(value.strip().lower(), value)
-        if value not in (True, False):
-            raise seen.reply.error(f"paginator.flag is {value!r}, neither true nor false")
-        return Ending(bool(value) is flag.stop_when)
-
-    return decide
-
-
-def _when_total_reached(total: model.Total, page_size: int | None, offsets_by_records: bool | None) -> StopPolicy:
-    """The answer says how many pages or records there are."""
-
-    def decide(seen: Seen) -> Ending:
-        number, count = _whole_number(total, seen.reply), seen.reply.count
-        if total.of == "pages" or page_size is None:
-            pages = max(1, number)
-            is_last, is_missing = seen.position + 1 >= pages, seen.position < pages
-        elif offsets_by_records is not None:
-            pages = max(1, ceil(number / page_size))
-            covered = count if offsets_by_records and count else page_size
-            is_last, is_missing = seen.before + covered >= number, seen.before < number
-        else:
-            pages = max(1, ceil(number / page_size))
-            expected = min(page_size, number - seen.position * page_size)
-            if 0 < count < expected:
-                return Ending(False, doubtful=True)
-            is_last, is_missing = seen.position + 1 >= pages, expected > 0
-        return Ending(is_last, pages, unconfirmed=is_missing and not count)
-
-    return decide
-
-
-def _whole_number(total: model.Total, reply: Reply) -> int:
-    value: Any = reply.require(total, "paginator.total")
-    if (isinstance(value, str) and value.strip().isdigit()) or (isinstance(value, float) and value.is_integer()):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise reply.error(f"paginator.total is {value!r}, not a count")
-    return value

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import Complete, NextPage
+from airflow_provider_rfr.streams.json_numbers import dumps
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._client import Draft
 from airflow_provider_rfr.streams.rest._hosts import HostPolicy
@@ -16,15 +20,12 @@ from airflow_provider_rfr.streams.rest._paginator import (
     COMPLETE,
     Paginator,
     Reply,
-    Seen,
     SinglePage,
     SizedPaginator,
     Step,
-    StopPolicy,
     put_at,
-    stop_policy,
-    when_empty,
 )
+from airflow_provider_rfr.streams.rest._stopping import Seen, StopPolicy, promised_records, stop_policy
 from airflow_provider_rfr.streams.rest.expressions import (
     CONFIG_NAMES,
     MISSING,
@@ -38,9 +39,37 @@ from airflow_provider_rfr.streams.rest.expressions import (
     parse_path,
 )
 
+_log = logging.getLogger(__name__)
+
+_EMPTY_PAGES_WITHIN_A_TOTAL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """A page of a numbered paginator; its token is the number alone unless one of the other fields is set.
+
+    :ivar number: of the page, or of the records before it
+    :ivar until: ``empty``: the API's count can't be used any more, so the first empty page is the last.
+        ``confirmed``: by that count the page before was the last, but it was full; so this page is asked for, too
+    :ivar empty: pages without records directly before it, where the API's count promises more
+    :ivar last: digest of the records of the page before, with ``confirmed``
+    """
+
+    number: int
+    until: str | None = None
+    empty: int = 0
+    last: str | None = None
+
 
 class _Numbered(SizedPaginator):
-    """A token is a whole number from ``start``; the first page's is None, or ``start`` itself."""
+    """Pages that are asked for by a number from ``start``; the first page's token is None, or ``start`` itself.
+
+    Where the API's own count can't be trusted, the token is a mapping with the number and the reason, e.g.
+    ``{"page": 7, "until": "empty"}``: it carries the doubt along, and nothing is lost to a server that caps page sizes
+    or whose total is too low.
+    """
+
+    _unit: str
 
     def __init__(self, definition: model.PageNumber | model.Offset, page_size: int | None, stop: StopPolicy) -> None:
         super().__init__(definition, page_size)
@@ -48,88 +77,127 @@ class _Numbered(SizedPaginator):
         self._put = put_at(definition.send_as)
         self._send_first = definition.send_first
         self._stop = stop
+        self._total = definition.total if definition.stop_policy == "total" else None
+        self._on_missing = definition.flag.on_missing if definition.flag is not None else None
+        self._has_warned = False
 
     def inject(self, token: Any | None, draft: Draft) -> None:
         super().inject(token, draft)
-        number = self._number(token)
+        number = self._at(token).number
         if self._send_first or number != self._start:
             self._put(draft, number)
 
-    def _number(self, token: Any | None) -> int:
+    def step(self, token: Any | None, reply: Reply) -> Step:
+        at = self._at(token)
+        if at.until == "confirmed" and at.last == _digest(reply.records):
+            # Servers that clamp the page number send their last page again.
+            return Step(Complete(), is_repeat=True)
+        if at.until is not None:
+            return self._until_empty(at, reply)
+        seen = Seen(reply, self.position_of(token), self._records_before(at.number), token is None)
+        ending = self._stop(seen)
+        if ending.absent is not None:
+            step = self.end_without(token, reply, self._on_missing, ending.absent)
+            return replace(step, unconfirmed=ending.unconfirmed)
+        empty = at.empty + 1 if ending.total_pages is not None and not reply.count else 0
+        if (ending.last and not ending.contradicted) or empty > _EMPTY_PAGES_WITHIN_A_TOTAL:
+            return Step(Complete(), ending.total_pages, ending.unconfirmed, ending.promised)
+        following = _Position(self._number_after(at.number, reply))
+        total_pages: int | None = ending.total_pages
+        if ending.contradicted:
+            following, total_pages = replace(following, until="confirmed", last=_digest(reply.records)), None
+        elif ending.doubtful:
+            following, total_pages = replace(following, until="empty"), None
+        elif empty:
+            following = replace(following, empty=empty)
+        return Step(NextPage(self._token(following)), total_pages, ending.unconfirmed, ending.promised)
+
+    def _until_empty(self, at: _Position, reply: Reply) -> Step:
+        promised = promised_records(self._total, reply)
+        if not reply.count:
+            # An empty page behind the last one by the API's count needs no second answer.
+            return Step(Complete(), unconfirmed=at.until == "empty", promised=promised)
+        if at.until == "confirmed" and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: by the API's own count, paginator.total, the page before was the last, but this page has %d"
+                " records; partitions of which that is true are read to their first empty page",
+                *(reply.answer.request, reply.count),
+            )
+        following = _Position(self._number_after(at.number, reply), until="empty")
+        return Step(NextPage(self._token(following)), promised=promised)
+
+    def is_confirming(self, token: Any | None) -> bool:
+        return self._at(token).until == "confirmed"
+
+    def after_skipped(self, token: Any | None) -> Any:
+        at = self._at(token)
+        following = self._number_after(at.number, None)
+        return None if following is None else self._token(replace(at, number=following, last=None))
+
+    def _number_after(self, number: int, reply: Reply | None) -> Any:
+        """Return the number of the next page; None if an ignored page leaves it unknown."""
+        raise NotImplementedError
+
+    def _records_before(self, number: int) -> int:
+        raise NotImplementedError
+
+    def _token(self, position: _Position) -> Any:
+        extra = {name: getattr(position, name) for name in ("until", "empty", "last")}
+        extra = {name: value for name, value in extra.items() if value}
+        return {self._unit: position.number, **extra} if extra else position.number
+
+    def _at(self, token: Any | None) -> _Position:
         if token is None:
-            return self._start
-        if isinstance(token, bool) or not isinstance(token, int) or token < self._start:
+            return _Position(self._start)
+        number, extra = token, {}
+        if isinstance(token, Mapping) and token.keys() <= {self._unit, "until", "empty", "last"}:
+            number, extra = token.get(self._unit), {name: token[name] for name in token if name != self._unit}
+        if isinstance(number, bool) or not isinstance(number, int) or number < self._start:
             raise SourceError(f"page token {token!r} is not a whole number from {self._start}")
-        return token
+        return _Position(number, **extra)
+
+
+def _digest(records: list[dict[str, Any]]) -> str:
+    return hashlib.blake2b(dumps(records), digest_size=8).hexdigest()
 
 
 class _PageNumber(_Numbered):
-    """Page 1, page 2, ...
-
-    Where the API counts its records but sends fewer of them, the number of pages is in doubt.  From there on
-    the token is ``{"page": n, "until": "empty"}``: it carries the doubt along, and the stream ends with
-    the first empty page, so that nothing is lost to a server that caps the page size.
-    """
+    """Page 1, page 2, ..."""
 
     addressable = True
+    _unit = "page"
 
     def __init__(self, definition: model.PageNumber, page_size: int | None) -> None:
         super().__init__(definition, page_size, stop_policy(definition, page_size))
-
-    def step(self, token: Any | None, reply: Reply) -> Step:
-        number, position = self._number(token), self.position_of(token)
-        doubtful = isinstance(token, Mapping)
-        if doubtful:
-            ending = when_empty(Seen(reply, position, 0))
-        else:
-            ending = self._stop(Seen(reply, position, position * (self.page_size or 0)))
-        if ending.last:
-            return Step(Complete(), ending.total_pages, ending.unconfirmed)
-        if doubtful or ending.doubtful:
-            return Step(NextPage({"page": number + 1, "until": "empty"}))
-        return Step(NextPage(number + 1), ending.total_pages, ending.unconfirmed)
-
-    def _number(self, token: Any | None) -> int:
-        if isinstance(token, Mapping) and token.keys() <= {"page", "until"}:
-            token = token.get("page")
-        return super()._number(token)
-
-    def after_skipped(self, token: Any | None) -> Any:
-        following = self._number(token) + 1
-        return {"page": following, "until": "empty"} if isinstance(token, Mapping) else following
 
     def token_at(self, position: int) -> int | None:
         return self._start + position if position else None
 
     def position_of(self, token: Any | None) -> int:
-        return self._number(token) - self._start
+        return self._at(token).number - self._start
+
+    def _number_after(self, number: int, reply: Reply | None) -> int:
+        return number + 1
+
+    def _records_before(self, number: int) -> int:
+        return (number - self._start) * (self.page_size or 0)
 
 
 class _Offset(_Numbered):
     """The number of records before the page.
 
-    After a short page the next offset is that of the record after it (``advance: records``): if the server
-    caps the page size nothing is lost, and if it drops rows from a page, some rows come twice.
-    ``advance: page_size`` is for servers of the second kind.
+    After a short page the next offset is that of the record after it (``advance: records``): if the server caps the
+    page size nothing is lost, and if it drops rows from a page, some rows come twice. ``advance: page_size`` is for
+    servers of the second kind.
     """
+
+    _unit = "offset"
 
     def __init__(self, definition: model.Offset, page_size: int | None) -> None:
         self._by_records = definition.advance == "records"
         super().__init__(definition, page_size, stop_policy(definition, page_size, self._by_records))
         self.addressable = page_size is not None
-
-    def step(self, token: Any | None, reply: Reply) -> Step:
-        offset = self._number(token)
-        ending = self._stop(Seen(reply, self.position_of(token), offset - self._start))
-        if ending.last:
-            return Step(Complete(), ending.total_pages, ending.unconfirmed)
-        distance = reply.count if self._by_records and reply.count else self.page_size
-        if not distance:
-            raise reply.error("an empty page isn't the last one here, and without page_size no offset follows it")
-        return Step(NextPage(offset + distance), ending.total_pages, ending.unconfirmed)
-
-    def after_skipped(self, token: Any | None) -> int | None:
-        return None if self.page_size is None else self._number(token) + self.page_size
 
     def token_at(self, position: int) -> int | None:
         if self.page_size is None:
@@ -137,7 +205,18 @@ class _Offset(_Numbered):
         return self._start + position * self.page_size if position else None
 
     def position_of(self, token: Any | None) -> int:
-        return (self._number(token) - self._start) // self.page_size if self.page_size else 0
+        return (self._at(token).number - self._start) // self.page_size if self.page_size else 0
+
+    def _number_after(self, number: int, reply: Reply | None) -> int | None:
+        if reply is None:
+            return None if self.page_size is None else number + self.page_size
+        distance = reply.count if self._by_records and reply.count else self.page_size
+        if not distance:
+            raise reply.error("an empty page isn't the last one here, and without page_size no offset follows it")
+        return number + distance
+
+    def _records_before(self, number: int) -> int:
+        return number - self._start
 
 
 def _stops(condition: Template | None, reply: Reply) -> bool:
@@ -184,12 +263,18 @@ class _Cursor(SizedPaginator):
             # An expression that takes the token from a record finds none on an empty page.
             if self._expression is not None and not reply.count:
                 return Step(Complete(), unconfirmed=True)
-            if self._definition.on_missing != "end":
-                raise reply.error(f"paginator.cursor leads to nothing: it is {describe(reply.answer.content())}")
+            problem = f"paginator.cursor: {self._without(reply)}"
+            return self.end_without(token, reply, self._definition.on_missing, problem)
         return COMPLETE if _is_end(value) else Step(NextPage(value))
 
+    def _without(self, reply: Reply) -> str:
+        expression = self._definition.cursor.expression
+        if expression is None:
+            return reply.without(self._definition.cursor)
+        return f"{expression} uses a field that is absent; the answer is {describe(reply.answer.content())}"
+
     def _computed(self, expression: Template, reply: Reply) -> Any:
-        """The expression's value; MISSING where it uses something that isn't there."""
+        """Return the expression's value; MISSING where it uses something that isn't there."""
         problem = ""
         try:
             return expression(reply.all_variables())
@@ -210,14 +295,13 @@ class _NextUrl(SizedPaginator):
         self,
         definition: model.NextUrl | model.LinkHeader,
         page_size: int | None,
-        find: Callable[[Reply], Any],
         stop_when: Template | None,
         hosts: HostPolicy,
         redactor: Redactor,
     ) -> None:
         super().__init__(definition, page_size)
+        self._definition = definition
         self._keep_query = definition.keep_query
-        self._find = find
         self._stop_when = stop_when
         self._hosts = hosts
         self._redactor = redactor
@@ -239,7 +323,9 @@ class _NextUrl(SizedPaginator):
     def step(self, token: Any | None, reply: Reply) -> Step:
         if _stops(self._stop_when, reply):
             return COMPLETE
-        value = self._find(reply)
+        value, absent = self._find(reply)
+        if value is MISSING:
+            return self.end_without(token, reply, self._definition.on_missing, absent)
         if _is_end(value):
             return COMPLETE
         if not isinstance(value, str):
@@ -247,6 +333,20 @@ class _NextUrl(SizedPaginator):
         answer = reply.answer
         absolute = self._hosts.checked(value, answer.url, "the next page's address", answer.request)
         return Step(NextPage(self._redactor.without_credentials(absolute)))
+
+    def _find(self, reply: Reply) -> tuple[Any, str]:
+        """Return the next page's address, or MISSING and what is absent."""
+        declared = self._definition
+        if isinstance(declared, model.NextUrl):
+            return reply.find(declared.url), f"paginator.url: {reply.without(declared.url)}"
+        links = reply.links(declared.header)
+        if not links:
+            return MISSING, f"paginator: the answer has no header {declared.header} with links"
+        if "next" in links:
+            lacks = f"paginator.rel: {declared.header} has no {declared.rel!r}; did you mean one of {', '.join(links)}?"
+            return links.get(declared.rel, MISSING), lacks
+        # Links without a next one are how an API with such a header ends.
+        return links.get(declared.rel), ""
 
 
 class _Keyset(SizedPaginator):
@@ -257,6 +357,7 @@ class _Keyset(SizedPaginator):
         self._field = parse_path(definition.field)
         self._put = put_at(definition.send_as)
         self._stop = stop_policy(definition, page_size)
+        self._on_missing = definition.flag.on_missing if definition.flag is not None else None
 
     def inject(self, token: Any | None, draft: Draft) -> None:
         super().inject(token, draft)
@@ -266,7 +367,10 @@ class _Keyset(SizedPaginator):
     def step(self, token: Any | None, reply: Reply) -> Step:
         if not reply.count:
             return Step(Complete(), unconfirmed=True)
-        if self._stop(Seen(reply, 0, 0)).last:
+        ending = self._stop(Seen(reply, 0, 0, token is None))
+        if ending.absent is not None:
+            return self.end_without(token, reply, self._on_missing, ending.absent)
+        if ending.last:
             return COMPLETE
         value = lookup(reply.records[-1], self._field)
         if value is MISSING or value is None or isinstance(value, (dict, list, bool)):
@@ -321,8 +425,5 @@ def build_paginator(
     if isinstance(definition, model.Cursor):
         expression = condition(definition.cursor.expression, "cursor.expression")
         return _Cursor(definition, page_size, condition(definition.stop_when, "stop_when"), expression)
-    if isinstance(definition, model.LinkHeader):
-        header, rel = definition.header, definition.rel
-        return _NextUrl(definition, page_size, lambda reply: reply.link(header, rel), None, hosts, redactor)
-    url, stop_when = definition.url, condition(definition.stop_when, "stop_when")
-    return _NextUrl(definition, page_size, lambda reply: reply.find(url), stop_when, hosts, redactor)
+    stop_when = None if isinstance(definition, model.LinkHeader) else condition(definition.stop_when, "stop_when")
+    return _NextUrl(definition, page_size, stop_when, hosts, redactor)

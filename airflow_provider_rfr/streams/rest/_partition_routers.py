@@ -14,7 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
-from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
+from airflow_provider_rfr.streams.paged import AbsentFieldGuard, PagedStream, iter_pages
 from airflow_provider_rfr.streams.rest import _definition_partitions as model
 from airflow_provider_rfr.streams.rest._definition import Request
 from airflow_provider_rfr.streams.rest._definition_parts import Place
@@ -84,12 +84,15 @@ class SubstreamRouter(PartitionRouter):
         return (self._parent,)
 
     def partitions(self) -> Iterator[dict[str, Any]]:
+        absent_fields = AbsentFieldGuard(self._parent.page_size)
         for parent_slice in self._parent.stream_slices():
             for page in iter_pages(self._parent, parent_slice):
+                absent_fields.note(page)
                 if page.skipped:
                     _log.warning("%s: an ignored page has no children: %s", self._parent.name, page.skipped)
                 for record in page.records:
                     yield self._partition(record, parent_slice, page.request)
+        absent_fields.check(f"streams.{self._parent.name}")
 
     def _partition(
         self, record: Mapping[str, Any], parent_slice: Mapping[str, Any], request: str | None

@@ -303,6 +303,18 @@ def describe(value: Any) -> str:
     return names.get(type(value), type(value).__name__)
 
 
+def similar_path(value: Any, path: Path) -> str | None:
+    """Return the path of a field at most two levels deep that was probably meant; None if none is similar."""
+    if not isinstance(value, Mapping):
+        return None
+    names = [str(key) for key in value]
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            names += [f"{key}.{name}" for name in inner]
+    same_key = [name for name in names if name.rpartition(".")[2] == path[-1]]
+    return next(iter(same_key or difflib.get_close_matches(".".join(path), names, 1, 0.7)), None)
+
+
 def where_missing(value: Any, path: Path) -> str:
     """How far ``path`` leads into ``value``, and what is there instead."""
     walked: list[str] = []

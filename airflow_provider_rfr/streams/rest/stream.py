@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_rfr.exceptions import SourceError
+from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page, PrimaryKey, ReadContext, unique_slices
-from airflow_provider_rfr.streams.paged import PagedStream
+from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
 from airflow_provider_rfr.streams.rest._client import Requester
 from airflow_provider_rfr.streams.rest._error_handler import Action, Verdict
 from airflow_provider_rfr.streams.rest._paginator import Paginator, Reply
 from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter
 from airflow_provider_rfr.streams.rest._records import Selector, SkipGuard, Transformation, transform
+
+#: Statuses by which an API says that it does not know a page, or a page token.
+_NO_SUCH_PAGE = frozenset({400, 404, 410, 416, 422})
 
 
 class RestStream(PagedStream):
@@ -50,6 +53,7 @@ class RestStream(PagedStream):
         self.json_schema = json_schema
         self.addressable = paginator.addressable
         self.page_size = paginator.page_size
+        self.max_empty_pages = paginator.max_empty_pages
         self.partition_fields = router.key_fields
         self.slice_fields = router.fields
         self._requester = requester
@@ -84,21 +88,41 @@ class RestStream(PagedStream):
         return (each.partition for each in unique_slices(self, self._router.partitions()))
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
-        verdict = self._requester.fetch(stream_slice, token, self._paginator, self.context)
+        try:
+            verdict = self._requester.fetch(stream_slice, token, self._paginator, self.context)
+        except SourceError as error:
+            if error.status not in _NO_SUCH_PAGE or token is None or isinstance(error, TokenExpiredError):
+                raise
+            if self._paginator.is_confirming(token):
+                return Page((), Complete(), request=error.request, status=error.status)
+            if not self.addressable:
+                error.message += (
+                    f"; if the page token has expired, add {error.status} to error_handler.expired_token_status, and"
+                    " the partition is read again from its first page"
+                )
+            raise
+        return self._page_of(stream_slice, token, verdict)
+
+    def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
         answer = verdict.answer
         if verdict.action is Action.END:
             return Page((), Complete(), request=verdict.request, status=verdict.status)
         if verdict.action is Action.IGNORE or answer is None:
             return self._skipped(stream_slice, token, verdict)
+        if not answer.has_content:
+            # 204 and 205 say that there are no records, and have no field that a paginator could look for.
+            unconfirmed = not self._paginator.is_confirming(token)
+            return Page([], Complete(), request=answer.request, status=answer.status, unconfirmed=unconfirmed)
         records = self._selector.select(answer)
-        received = len(records)
         variables = {**self._variables, "stream_slice": stream_slice}
         # Before the filter: a page that it empties is not the last one.
         step = self._paginator.step(token, Reply(answer, records, {**variables, "token": token}))
+        records = [] if step.is_repeat else records
+        received = len(records)
         records = self._selector.keep(records, variables, answer.request)
         if self._transformations:
             transform(records, self._transformations, variables, answer.request)
-        return Page(
+        page = Page(
             records,
             step.next,
             step.total_pages,
@@ -106,7 +130,13 @@ class RestStream(PagedStream):
             answer.status,
             received=received,
             unconfirmed=step.unconfirmed,
+            promised=step.promised,
+            absent=step.absent,
         )
+        if not self.slice_fields and is_unexplained_end(page, self.page_size):
+            # No other partition can show that the field exists.
+            raise SourceDefinitionError(f"streams.{self.name}", page.absent or "", REMEDY_FOR_ABSENT_FIELD)
+        return page
 
     def _skipped(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
         following = self._paginator.after_skipped(token)

@@ -65,7 +65,7 @@ def test_a_publish_that_was_refused_is_final(refresh: Refresh) -> None:
     refresh.end(1)
     failure = ended(refresh).failure(refused=True)
     assert isinstance(failure, AirflowFailException)
-    assert "relax allow_empty or max_shrink and clear the task" in str(failure)
+    assert "relax the option that the message names and clear the task" in str(failure)
 
 
 def test_a_driver_that_ended_well_without_a_publish_is_not_taken_for_one_that_is_done(refresh: Refresh) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
-from airflow_provider_rfr.refresh._chains import Chain, FetchedPage, _PageRequest
+from airflow_provider_rfr.refresh._chains import Chain, FetchedPage, Scheduler, _PageRequest, seen_marks
 from airflow_provider_rfr.refresh._messages import Cursor, OverlapCheck, PartitionWork
-from airflow_provider_rfr.refresh.pages import checksum_of, encode_records, page_row
+from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, encode_records, page_row
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 
 
@@ -42,11 +43,11 @@ def work(pages: int = 0, token: str | None = None, **more: Any) -> PartitionWork
 
 
 def chain(**options: Any) -> Chain:
-    return Chain(work(**options), None, accept_repeats=False)
+    return Chain(work(**options), None, on_repeated_page="fail")
 
 
 def addressable(**options: Any) -> Chain:
-    return Chain(work(**options), token_at, accept_repeats=False)
+    return Chain(work(**options), token_at, on_repeated_page="fail")
 
 
 def claim(source: Chain, window: int = 1) -> _PageRequest:
@@ -150,7 +151,7 @@ def test_what_a_page_was_asked_for_once_more_is_known_to_the_next_round() -> Non
 
 
 def test_an_empty_page_after_one_that_was_not_full_is_the_end() -> None:
-    subject = Chain(work(), token_at, accept_repeats=False, page_size=2)
+    subject = Chain(work(), token_at, on_repeated_page="fail", page_size=2)
     first = claim(subject)
     page = fetched(first, last=9)
     subject.deliver(first, FetchedPage(page.row, Page(page.page.records, page.page.next, received=1)))
@@ -208,7 +209,7 @@ def test_a_wrong_token_that_an_earlier_attempt_kept_does_not_stop_the_refresh_fo
 
 def test_a_page_with_the_same_records_is_an_error_unless_accepted() -> None:
     for accept in (False, True):
-        subject = Chain(work(), None, accept_repeats=accept)
+        subject = Chain(work(), None, on_repeated_page="accept" if accept else "fail")
         for _ in range(4):
             if (request := subject.claim(1)) is not None:
                 subject.deliver(request, fetched(request, last=9, records=[{"same": 1}]))
@@ -255,3 +256,105 @@ def test_what_arrives_for_an_older_chain_does_not_count() -> None:
     assert subject.deliver(late, fetched(late, last=9)) == []
     first = claim(subject)
     assert (first.number, first.token, first.chain_number) == (1, None, 1)
+
+
+def repeated(policy: str, **options: Any) -> Chain:
+    return Chain(work(**options), None, on_repeated_page=policy)
+
+
+def deliver(subject: Chain, records: list[Any], next_token: Any) -> list[PageRow]:
+    request = claim(subject)
+    return subject.deliver(request, fetched(request, last=1_000, records=records, next_token=next_token))
+
+
+def test_a_page_that_repeats_the_one_before_it_may_be_the_end() -> None:
+    subject = repeated("end")
+    deliver(subject, [{"id": 1}], "b")
+    deliver(subject, [{"id": 2}], "c")
+    (row,) = deliver(subject, [{"id": 2}], "d")
+    assert (row.page, row.complete, row.record_count, row.records, row.token_out) == (3, True, 0, b"", None)
+    assert subject.complete and subject.records == 2 and subject.restarts == 0
+
+
+def test_so_may_a_page_that_names_itself_as_the_next_one_and_its_records_count() -> None:
+    subject = repeated("end")
+    deliver(subject, [{"id": 1}], "b")
+    (row,) = deliver(subject, [{"id": 2}], "b")
+    assert (row.complete, row.record_count, row.token_out) == (True, 1, None)
+
+
+def test_that_end_is_recognised_by_the_attempt_that_resumes_behind_the_page() -> None:
+    first = repeated("end")
+    rows = deliver(first, [{"id": 1}], "b") + deliver(first, [{"id": 2}], "c")
+    marks = seen_marks([asdict(row) for row in rows])
+    subject = repeated("end", pages=2, token='"c"', seen=marks)
+    deliver(subject, [{"id": 2}], "d")
+    assert subject.complete and subject.restarts == 0
+
+
+def test_a_page_that_repeats_an_earlier_one_is_no_end() -> None:
+    subject = repeated("end")
+    for records, token in (([{"id": 1}], "b"), ([{"id": 2}], "c"), ([{"id": 1}], "d")):
+        deliver(subject, records, token)
+    assert not subject.complete and subject.restarts == 1
+
+
+def test_pages_that_may_repeat_may_not_repeat_for_ever() -> None:
+    subject = repeated("accept")
+    while subject.open:
+        deliver(subject, [{"same": 1}], f"t{subject.pages}")
+    assert isinstance(subject.error, RepeatedPageError) and subject.pages == 100
+
+
+def test_a_chain_of_empty_pages_ends_with_an_error_that_keeps_what_was_read() -> None:
+    subject = Chain(work(), None, on_repeated_page="fail", max_empty_pages=3)
+    deliver(subject, [{"id": 1}], "a")
+    for token in "bcd":
+        deliver(subject, [], token)
+    assert isinstance(subject.error, SourceError) and "stop_when" in str(subject.error)
+    assert subject.pages == 4 and subject.records == 1
+
+
+def scheduler_of(subject: Chain) -> Scheduler:
+    return Scheduler([subject], window=1, max_bytes=10**9, on_source_change="restart")
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 422])
+def test_a_cursor_of_an_earlier_attempt_that_is_refused_starts_its_chain_again_once(status: int, caplog: Any) -> None:
+    subject = chain(pages=39, token='"old"', resumed=True)
+    scheduler = scheduler_of(subject)
+    request = scheduler.next_request(None)
+    assert request is not None and request.token == "old"
+    scheduler.fail(request, SourceError("INVALID_CURSOR", status=status))
+    assert subject.error is None and subject.pages == 0 and scheduler.figures.refetched == 39
+    assert "probably expired" in caplog.text and "expired_token_status" in caplog.text
+    again = scheduler.next_request(subject)
+    assert again is not None and (again.number, again.token) == (1, None)
+    scheduler.fail(again, SourceError("still refused", status=status))
+    assert isinstance(subject.error, SourceError)
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [({"resumed": True}, 403), ({"resumed": True}, 500), ({"resumed": False}, 400)],
+    ids=["forbidden", "broken", "a cursor of this attempt"],
+)
+def test_any_other_refusal_ends_the_partition(options: dict[str, Any], status: int) -> None:
+    subject = chain(pages=39, token='"old"', **options)
+    scheduler = scheduler_of(subject)
+    request = scheduler.next_request(None)
+    assert request is not None
+    scheduler.fail(request, SourceError("refused", status=status))
+    assert isinstance(subject.error, SourceError) and subject.pages == 39
+
+
+def test_only_the_first_request_of_a_resumed_chain_may_have_an_expired_cursor() -> None:
+    subject = chain(pages=2, token='"old"', resumed=True)
+    scheduler = scheduler_of(subject)
+    request = scheduler.next_request(None)
+    assert request is not None
+    scheduler.deliver(request, fetched(request, last=99, next_token="new"))
+    following = scheduler.next_request(subject)
+    assert following is not None
+    scheduler.fail(following, SourceError("refused", status=400))
+    assert isinstance(subject.error, SourceError) and subject.pages == 3

@@ -282,7 +282,7 @@ def test_a_task_that_runs_again_goes_on_from_its_predecessors_files(bench: Bench
     limits = RoundLimits(threads=2, seconds=0.15, bytes=10**9)
     first = RoundTask(
         source=source, stream="numbers", store=ledger.store, folder=ledger.folder, label=FlushLabel(1, 1, 0, 0, 0, 0),
-        limits=limits, partitions=(book.work(0), book.work(1)), on_source_change="restart", accept_repeats=False,
+        limits=limits, partitions=(book.work(0), book.work(1)), on_source_change="restart", on_repeated_page="fail",
     )  # fmt: skip
     before = run_round_task(first, DriverBudget(None))
     REQUESTS.clear()
@@ -307,7 +307,7 @@ def test_an_empty_page_is_asked_for_twice_also_where_no_task_reads_more_than_one
         task = RoundTask(
             source=source, stream="emptied", store=ledger.store, folder=ledger.folder,
             label=FlushLabel(1, 1, number, 0, 0, 0), limits=RoundLimits(threads=1, seconds=None, bytes=10**9),
-            partitions=(book.work(0),), on_source_change="restart", accept_repeats=False,
+            partitions=(book.work(0),), on_source_change="restart", on_repeated_page="fail",
         )  # fmt: skip
         result = run_round_task(task, DriverBudget(None), closing)
         for progress in result.progress:
@@ -326,7 +326,7 @@ def test_two_attempts_of_one_task_at_once_count_once(bench: Bench) -> None:
         RoundTask(
             source=source, stream="numbers", store=ledger.store, folder=ledger.folder,
             label=FlushLabel(1, 1, 0, 0, attempt, 0), limits=limits, partitions=(book.work(0), book.work(1)),
-            on_source_change="restart", accept_repeats=False,
+            on_source_change="restart", on_repeated_page="fail",
         )
         for attempt in (0, 1)
     ]  # fmt: skip

@@ -44,7 +44,7 @@ def test_cursor_0_is_sent(api, make):
 
 def test_a_missing_cursor_can_be_declared_an_error(api, make):
     api.answers({"data": []})
-    with pytest.raises(SourceError, match=r"cursor leads to nothing: it is an object with the keys data"):
+    with pytest.raises(SourceError, match=r"cursor: the answer has no next: it is an object with the keys data"):
         make(paginator={**CURSOR, "on_missing": "fail"}).read_page({}, None)
 
 
@@ -80,8 +80,8 @@ def test_an_empty_page_is_the_end_of_a_cursor_that_is_computed_of_records(api, m
 def test_a_missing_key_is_no_cursor_or_an_error_as_declared(api, make, expression):
     api.answers(GOOD)
     paginator = {"type": "cursor", "cursor": {"expression": expression}}
-    assert make(paginator=paginator).read_page({}, None).next == Complete()
-    with pytest.raises(SourceError, match=r"cursor leads to nothing: it is an object with the keys data"):
+    assert make(paginator={**paginator, "on_missing": "end"}).read_page({}, None).next == Complete()
+    with pytest.raises(SourceError, match=r"uses a field that is absent; the answer is an object with the keys data"):
         make(paginator={**paginator, "on_missing": "fail"}).read_page({}, None)
 
 

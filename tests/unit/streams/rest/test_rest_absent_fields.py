@@ -1,0 +1,223 @@
+"""A declared field that an answer lacks: for each paginator, when that ends a partition and when it is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rest_api import Reply
+
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError, SourceError
+from airflow_provider_rfr.streams.paged import AbsentFieldGuard, iter_pages
+from airflow_provider_rfr.streams.rest import RestStream
+
+CURSOR = {"type": "cursor", "cursor": {"path": "paging.next"}}
+HEADER = {"type": "cursor", "cursor": {"header": "X-Next"}}
+COMPUTED = {"type": "cursor", "cursor": {"expression": "response.paging.next"}}
+ADDRESS = {"type": "next_url", "url": {"path": "paging.next"}}
+LINK = {"type": "link_header"}
+NUMBER = {"type": "page_number", "flag": {"path": "paging.more"}}
+OFFSET = {"type": "offset", "page_size": 100, "flag": {"path": "paging.more"}}
+KEYSET = {"type": "keyset", "field": "id", "send_as": {"query": "after"}, "flag": {"path": "paging.more"}}
+LEADING = {
+    "a cursor": CURSOR,
+    "a cursor in a header": HEADER,
+    "a computed cursor": COMPUTED,
+    "an address": ADDRESS,
+    "a Link header": LINK,
+    "a flag of page numbers": NUMBER,
+    "a flag of offsets": OFFSET,
+    "a flag of a keyset": KEYSET,
+}
+TWO = [{"id": 1}, {"id": 2}]
+
+
+def every_paginator(function: Any) -> Any:
+    return pytest.mark.parametrize("paginator", LEADING.values(), ids=LEADING.keys())(function)
+
+
+def with_field(url: str, records: Any, following: int) -> Reply:
+    """A page that has every field that leads to a next page."""
+    address = f"{url}/items?cursor={following}"
+    body = {"data": records, "paging": {"next": str(following), "more": True}}
+    return Reply(body, headers={"X-Next": str(following), "Link": f'<{address}>; rel="next"'})
+
+
+def following_by(paginator: dict[str, Any], url: str, records: Any, number: int) -> Reply:
+    reply = with_field(url, records, number)
+    if paginator is ADDRESS:
+        reply.body["paging"]["next"] = f"{url}/items?cursor={number}"
+    return reply
+
+
+def read(stream: RestStream) -> list[Any]:
+    return [record["id"] for page in iter_pages(stream) for record in page.records]
+
+
+@every_paginator
+def test_a_first_page_without_the_field_is_no_whole_table(api, make, paginator):
+    api.answers({"data": TWO * 50})
+    with pytest.raises(SourceDefinitionError) as raised:
+        read(make(paginator=paginator))
+    error = raised.value
+    assert error.field == "streams.items" and "on_missing: end" in error.remedy
+    assert "the answer has no" in error.problem or "absent" in error.problem
+    assert not error.retryable
+
+
+@every_paginator
+def test_the_field_may_be_left_out_after_a_page_that_had_it(api, make, paginator):
+    paginator = {**paginator, "page_size": 2, "size_as": {"query": "n"}}
+    api.answers(following_by(paginator, api.url, TWO, 2), {"data": [{"id": 3}, {"id": 4}]})
+    if paginator["type"] == "next_url":
+        api.answers(following_by(ADDRESS, api.url, TWO, 2), {"data": [{"id": 3}, {"id": 4}]})
+    assert read(make(paginator=paginator)) == [1, 2, 3, 4]
+
+
+@every_paginator
+def test_a_page_that_is_shorter_than_its_size_is_the_only_one(api, make, paginator):
+    api.answers({"data": TWO})
+    assert read(make(paginator={**paginator, "page_size": 3, "size_as": {"query": "n"}})) == [1, 2]
+
+
+@every_paginator
+def test_an_empty_first_page_is_the_only_one(api, make, paginator):
+    api.answers({"data": []})
+    assert read(make(paginator=paginator)) == []
+
+
+@every_paginator
+def test_no_content_is_the_only_page(api, make, paginator):
+    api.answers(Reply(None, 204))
+    assert read(make(paginator=paginator)) == []
+
+
+@every_paginator
+def test_on_missing_end_takes_absence_for_the_end(api, make, paginator):
+    api.answers({"data": TWO})
+    assert read(make(paginator=absence_is(paginator, "end"))) == [1, 2]
+
+
+@every_paginator
+def test_on_missing_fail_never_does(api, make, paginator):
+    api.answers(following_by(paginator, api.url, TWO, 2), {"data": [{"id": 3}]})
+    with pytest.raises(SourceError, match="no |absent"):
+        read(make(paginator=absence_is({**paginator, "page_size": 2, "size_as": {"query": "n"}}, "fail")))
+
+
+def absence_is(paginator: dict[str, Any], meaning: str) -> dict[str, Any]:
+    if "flag" in paginator:
+        return {**paginator, "flag": {**paginator["flag"], "on_missing": meaning}}
+    return {**paginator, "on_missing": meaning}
+
+
+@pytest.mark.parametrize("value", [None, "", False])
+def test_null_and_nothing_are_the_end(api, make, value):
+    api.answers({"data": TWO, "paging": {"next": value}})
+    assert read(make(paginator=CURSOR)) == [1, 2]
+
+
+def test_null_on_the_way_to_the_field_is_the_end(api, make):
+    api.answers({"data": TWO, "paging": None})
+    assert read(make(paginator=CURSOR)) == read(make(paginator=NUMBER)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("paginator", "message"),
+    [
+        ({**CURSOR, "cursor": {"path": "paging.nextt"}}, "did you mean paging.next?"),
+        ({**CURSOR, "cursor": {"path": "next"}}, "did you mean paging.next?"),
+        ({**ADDRESS, "url": {"path": "links.next"}}, "did you mean paging.next?"),
+        ({**NUMBER, "flag": {"path": "paging.mor"}}, "did you mean paging.more?"),
+        ({**CURSOR, "cursor": {"path": "paging.token"}}, "at paging it has an object with the keys next, more"),
+        ({"type": "link_header", "rel": "nxt"}, "did you mean one of next?"),
+        ({"type": "link_header", "header": "Links"}, "the answer has no header Links"),
+    ],
+)
+def test_the_error_names_what_is_there_instead(api, make, paginator, message):
+    api.answers(with_field(api.url, TWO, 2))
+    with pytest.raises(SourceDefinitionError) as raised:
+        read(make(paginator=paginator))
+    assert message in raised.value.problem
+
+
+def test_a_wrong_total_is_an_error_that_names_the_likely_path(api, make):
+    api.answers({"data": TWO, "meta": {"total": 2}})
+    with pytest.raises(SourceError, match=r"no meta\.totl: .*did you mean meta\.total\?"):
+        read(make(paginator={"type": "page_number", "page_size": 2, "total": {"path": "meta.totl"}}))
+
+
+def test_a_total_that_later_pages_leave_out_is_replaced_by_the_first_empty_page(api, make):
+    api.answers({"data": TWO, "total": 5}, {"data": TWO}, {"data": TWO}, {"data": []})
+    assert len(read(make(paginator={"type": "page_number", "page_size": 2, "total": {"path": "total"}}))) == 6
+
+
+def test_a_total_that_is_null_ends_nothing(api, make):
+    api.answers({"data": TWO, "total": None}, {"data": [{"id": 3}], "total": None}, {"data": [], "total": None})
+    assert read(make(paginator={"type": "offset", "page_size": 2, "total": {"path": "total"}})) == [1, 2, 3]
+
+
+def test_links_without_a_next_one_are_the_end(api, make):
+    api.answers(Reply({"data": TWO}, headers={"Link": '</items>; rel="first", </items>; rel="last"'}))
+    assert read(make(paginator=LINK)) == [1, 2]
+
+
+def test_a_field_such_as_is_last_says_nothing_where_it_is_absent(api, make):
+    api.answers({"data": TWO})
+    with pytest.raises(SourceError, match=r"no is_last"):
+        read(make(paginator={"type": "page_number", "flag": {"path": "is_last", "stop_when": True}}))
+    with pytest.raises(ConfigurationError, match="a missing is_last says nothing"):
+        make(paginator={"type": "page_number", "flag": {"path": "is_last", "stop_when": True, "on_missing": "end"}})
+
+
+class TestPartitions:
+    """Where a stream has partitions, one that has the field explains the others."""
+
+    LIST = {"type": "list", "field": "group", "values": ["a", "b"]}
+
+    def stream(self, make: Any, paginator: dict[str, Any]) -> RestStream:
+        made: RestStream = make(
+            request={"path": "/{{ stream_slice.group }}"}, partitions=self.LIST, paginator=paginator
+        )
+        return made
+
+    def pages(self, stream: RestStream) -> list[Any]:
+        return [page for part in stream.stream_slices() for page in iter_pages(stream, part)]
+
+    def test_the_page_says_what_is_absent_and_the_load_decides(self, api, make):
+        api.answers({"data": TWO, "paging": {"next": None}}, {"data": TWO})
+        known, absent = self.pages(self.stream(make, CURSOR))
+        assert known.absent is None and "no paging.next" in absent.absent
+        guard = AbsentFieldGuard(None)
+        guard.note(absent)
+        with pytest.raises(SourceDefinitionError, match="no partition has a second page"):
+            guard.check("streams.items")
+        guard.note(known)
+        guard.check("streams.items")
+
+    @pytest.mark.parametrize("first", [{"data": []}, {"data": TWO}], ids=["empty", "short"])
+    def test_a_page_that_explains_itself_does_not_explain_another(self, api, make, first):
+        guard = AbsentFieldGuard(3)
+        api.answers(first, {"data": [*TWO, {"id": 3}]})
+        for page in self.pages(self.stream(make, {**CURSOR, "page_size": 3, "size_as": {"query": "n"}})):
+            guard.note(page)
+        with pytest.raises(SourceDefinitionError):
+            guard.check("streams.items")
+
+    def test_a_parent_whose_paths_are_wrong_has_not_half_its_children(self, api):
+        streams = {
+            "parents": {
+                "request": {"path": "/{{ stream_slice.group }}"},
+                "records": {"path": "data"},
+                "partitions": self.LIST,
+                "paginator": {"type": "cursor", "cursor": {"path": "paging.nextt"}},
+            },
+            "children": {
+                "request": {"path": "/children"},
+                "partitions": {"type": "substream", "parent": "parents", "parent_key": "id", "field": "parent"},
+            },
+        }
+        api.answers({"data": TWO, "paging": {"next": "2"}})
+        stream = RestStream.from_definition({"base_url": api.url, "streams": streams}, "children")
+        with pytest.raises(SourceDefinitionError, match=r"streams\.parents: no partition has .*paging\.next\?"):
+            list(stream.stream_slices())
