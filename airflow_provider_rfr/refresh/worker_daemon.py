@@ -6,9 +6,12 @@ of processor time each, on cores that should read pages.
 
 from __future__ import annotations
 
-from airflow_provider_rfr.refresh.cluster import without_pandas
+import gc
+
+from airflow_provider_rfr.refresh.cluster import read_archives_once, without_pandas
 
 if __name__ == "__main__":
+    read_archives_once()
     # What the publish's tasks need: a short refresh, read while Spark started, has no others.
     with without_pandas():
         import pyarrow.dataset  # noqa: F401
@@ -16,4 +19,8 @@ if __name__ == "__main__":
 
     from airflow_provider_rfr.refresh import _publish_task  # noqa: F401
 
+    # Spark collects garbage after each task. The modules' objects, some 90,000, live as long as the workers: they
+    # are taken out of what the collector goes through.
+    gc.collect()
+    gc.freeze()
     manager()

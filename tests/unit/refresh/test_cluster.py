@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import importlib
+import zipfile
+import zipimport
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceError, SparkJobError
-from airflow_provider_rfr.refresh.cluster import _each, _spark_error, _TaskFailure
+from airflow_provider_rfr.refresh.cluster import _each, _spark_error, _TaskFailure, read_archives_once
 
 
 def of_library(module: str, name: str, text: str) -> Exception:
@@ -86,3 +90,16 @@ def test_an_error_that_cant_travel_comes_back_by_its_words() -> None:
 
     [failure] = results(fail)
     assert str(failure.error) == "a task failed: OddError: it is odd"
+
+
+def test_an_archive_that_is_added_later_is_imported_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zipimport.zipimporter, "invalidate_caches", zipimport.zipimporter.invalidate_caches)
+    archive = tmp_path / "added.zip"
+    monkeypatch.syspath_prepend(archive)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("added_by_spark")
+    read_archives_once()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("added_by_spark.py", "")
+    importlib.invalidate_caches()
+    assert importlib.import_module("added_by_spark").__name__ == "added_by_spark"

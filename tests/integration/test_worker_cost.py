@@ -1,0 +1,42 @@
+"""The CPU time that Spark's Python workers spend on a task that does nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.soon import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = 20
+PROGRAM = f"""
+import psutil
+from airflow_provider_rfr.refresh.cluster import Cluster
+
+def seconds_of_workers():
+    # User and system, of the workers and of those of the daemon that ended.
+    tree = psutil.Process().children(recursive=True)
+    workers = [process for process in tree if process.name() != "java"]
+    assert workers
+    return sum(sum(process.cpu_times()[:4]) for process in workers)
+
+cluster = Cluster("cost", preload=True)
+cluster.start()
+cluster.run(abs, [-1, -2])
+before = seconds_of_workers()
+for _ in range({JOBS}):
+    assert cluster.run(abs, [-1, -2]) == [1, 2]
+print((seconds_of_workers() - before) / {JOBS})
+cluster.context.stop()
+"""
+
+
+@pytest.mark.test
+def test_a_job_of_two_tasks_that_do_nothing_costs_the_workers_next_to_no_cpu() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert float(done.stdout.splitlines()[-1]) < 0.05
