@@ -7,7 +7,7 @@ CHAOS_ARGS ?= --kills 1000 --seed 1
 MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo screenshots check test test-all tests lint format bench chaos migrations-chaos compose-check setup lock clean
+.PHONY: help demo screenshots check test test-all tests lint format bench chaos migrations-chaos setup lock clean
 
 help:
 	@echo "make demo    a refresh is killed half way, resumed by Airflow's retry, and published whole"
@@ -20,7 +20,6 @@ help:
 	@echo "make bench   the benchmark; BENCH_ARGS go to it"
 	@echo "make chaos   1,000 kills, with a reader looking on; CHAOS_ARGS instead of '$(CHAOS_ARGS)'"
 	@echo "make migrations-chaos  100 kills of deploys, release after release; MIGRATIONS_CHAOS_ARGS likewise"
-	@echo "make compose-check  docker-compose.yaml without containers: each image's steps, each service, the ready DAG"
 	@echo "make setup   only the set-up: .venv from constraints.txt, and Java"
 	@echo "make lock    write constraints.txt anew, with the newest versions that pyproject.toml allows"
 	@echo "make clean   remove .venv and all caches"
@@ -65,9 +64,6 @@ chaos: setup
 
 migrations-chaos: setup
 	@$(RUN) python -m tests.migrations_chaos $(MIGRATIONS_CHAOS_ARGS)
-
-compose-check: setup
-	@docker/bare_machine.sh --image
 
 setup:
 	@PYTHON="$(PYTHON)" scripts/setup.sh
