@@ -52,6 +52,34 @@ def test_a_field_refuses_a_value_that_the_option_does_not_take(name: str, value:
         option_fields()[name].resolve(value)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("source_file", ""),
+        ("source_config", "text"),
+        ("streams", []),
+        ("streams", ["items", "items"]),
+        ("streams", "items"),
+        ("target", "orders"),
+        ("target", "raw.{table}"),
+        ("unfinished", "perhaps"),
+        ("lake_conn_id", ""),
+        ("requests_per_second", "many"),
+        ("on_busy", "panic"),
+    ],
+)
+def test_the_form_refuses_a_value_that_cannot_be_right(field: str, value: Any) -> None:
+    with pytest.raises(ParamValidationError):
+        refresh(**{"source_file": "shop.yaml", field: value})
+
+
+def test_every_field_has_a_title_and_a_description() -> None:
+    for name in dag.params:
+        param = dag.params.get_param(name)
+        assert param.schema["title"], name
+        assert param.description or param.schema["description"], name
+
+
 def test_source_table_and_connections_are_shown_at_first_sight() -> None:
     assert [name for name in dag.params if "section" not in dag.params.get_param(name).schema] == list(FIELDS)
     assert {"source_file", "streams", "target", "api_conn_id", "lake_conn_id", "conn_id"} <= set(FIELDS)
