@@ -68,16 +68,16 @@ METADATA = [
 ]
 
 
-@pytest.mark.parametrize("address", PUBLIC)
-def test_the_internet_is_open(address: str) -> None:
-    assert AddressGuard().refusal("example.com", 443, address) is None
+def test_the_internet_is_open() -> None:
+    for address in PUBLIC:
+        assert AddressGuard().refusal("example.com", 443, address) is None, address
 
 
-@pytest.mark.parametrize("address", PRIVATE + METADATA)
-def test_everything_else_is_closed(address: str) -> None:
-    refusal = AddressGuard().refusal("example.com", 443, address)
-    assert refusal is not None
-    assert "[rfr] webhook_allowed_hosts of Airflow's configuration has to list" in refusal
+def test_everything_else_is_closed() -> None:
+    for address in PRIVATE + METADATA:
+        refusal = AddressGuard().refusal("example.com", 443, address)
+        assert refusal is not None, address
+        assert "[rfr] webhook_allowed_hosts of Airflow's configuration has to list" in refusal
 
 
 @pytest.mark.parametrize(
@@ -92,20 +92,20 @@ def test_a_host_is_opened_by_its_name(entry: str) -> None:
     assert (guard.refusal("airflow.internal", 22, "10.0.0.1") is not None) is is_for_one_port
 
 
-@pytest.mark.parametrize("address", METADATA)
-def test_a_name_never_opens_metadata_but_its_address_does(address: str) -> None:
-    by_name = AddressGuard.of(["airflow.internal"]).refusal("airflow.internal", 80, address)
-    assert by_name is not None
-    assert "this address or a reserved network" in by_name
-    assert AddressGuard.of([address.partition("%")[0]]).refusal("any.host", 80, address) is None
+def test_a_name_never_opens_metadata_but_its_address_does() -> None:
+    for address in METADATA:
+        by_name = AddressGuard.of(["airflow.internal"]).refusal("airflow.internal", 80, address)
+        assert by_name is not None, address
+        assert "this address or a reserved network" in by_name
+        assert AddressGuard.of([address.partition("%")[0]]).refusal("any.host", 80, address) is None
 
 
-@pytest.mark.parametrize("address", METADATA)
-def test_a_network_that_only_happens_to_hold_metadata_does_not_open_it(address: str) -> None:
+def test_a_network_that_only_happens_to_hold_metadata_does_not_open_it() -> None:
     everything = AddressGuard.of(["0.0.0.0/0", "::/0", "100.64.0.0/10", "fd00::/8", "64:ff9b::/96", "2002::/16"])
-    refusal = everything.refusal("any.host", 80, address)
-    assert refusal is not None
-    assert "this address or a reserved network" in refusal
+    for address in METADATA:
+        refusal = everything.refusal("any.host", 80, address)
+        assert refusal is not None, address
+        assert "this address or a reserved network" in refusal
 
 
 def test_a_reserved_network_opens_what_is_in_it() -> None:

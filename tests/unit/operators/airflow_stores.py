@@ -99,9 +99,13 @@ class Airflow:
             self.supervisor.rows[key] = json.dumps(text if self.kind == "variable" else content)
 
 
-@pytest.fixture(params=["task_state", "variable", "xcom"])
+#: For tests of what depends on the store.
+IN_EVERY_STORE = pytest.mark.parametrize("airflow", ["task_state", "variable", "xcom"], indirect=True)
+
+
+@pytest.fixture
 def airflow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Airflow:
-    return installed(Airflow(request.param), monkeypatch)
+    return installed(Airflow(getattr(request, "param", "task_state")), monkeypatch)
 
 
 def installed(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> Airflow:

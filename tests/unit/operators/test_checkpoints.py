@@ -23,7 +23,7 @@ from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators._checkpoints import Checkpoint, _neighbour, _TaskStateStore, _VariableStore
 from airflow_provider_rfr.operators._progress import ProgressMonitor
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from tests.unit.operators.airflow_stores import Airflow, airflow, installed
+from tests.unit.operators.airflow_stores import IN_EVERY_STORE, Airflow, airflow, installed
 from tests.unit.operators.test_progress_monitor import header
 
 __all__ = ["airflow"]
@@ -85,6 +85,7 @@ NOW = header(10, rounds=1, pages=40, records=400, partitions_done=2)
 ELSEWHERE = "the checkpoint in the store is ignored: the ledger is in another state"
 
 
+@IN_EVERY_STORE
 def test_the_next_try_finds_what_the_last_one_left(airflow: Airflow, caplog: Log) -> None:
     attempt(airflow, None, NOW)
     assert verdict(airflow, caplog, NOW) == "the checkpoint in the store agrees with the ledger"
@@ -96,10 +97,12 @@ def test_the_first_try_misses_nothing(airflow: Airflow, caplog: Log) -> None:
     assert not caplog.records
 
 
+@IN_EVERY_STORE
 def test_a_missing_checkpoint_is_logged(airflow: Airflow, caplog: Log) -> None:
     assert verdict(airflow, caplog, NOW) == "there is no checkpoint in the store"
 
 
+@IN_EVERY_STORE
 def test_a_checkpoint_that_was_changed_by_hand_is_ignored(airflow: Airflow, caplog: Log) -> None:
     attempt(airflow, None, NOW)
     edited = stored(airflow)
@@ -146,6 +149,7 @@ def test_the_count_of_a_stale_checkpoint_is_not_carried_on(airflow: Airflow) -> 
     assert attempt(airflow, header(30, epoch=3, rounds=2, pages=60), None).stalled == 1
 
 
+@IN_EVERY_STORE
 def test_a_store_that_fails_is_named_by_the_kind_of_its_error_alone(
     airflow: Airflow, caplog: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +167,7 @@ def test_a_store_that_fails_is_named_by_the_kind_of_its_error_alone(
     assert "can't be removed (RuntimeError); the refresh continues" in caplog.text
 
 
+@IN_EVERY_STORE
 def test_a_published_refresh_leaves_nothing_for_a_next_try(airflow: Airflow) -> None:
     made = attempt(airflow, None, NOW)
     made.published(keep=False)
