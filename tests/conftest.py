@@ -3,9 +3,9 @@
 The environment is set before anything imports Airflow, so nothing of the developer's own reaches a test.
 
 A test has one of four tiers, the first run that has it: ``check`` (no Spark, no Airflow process, no server process),
-``test``, ``gate`` (what CI runs besides) and ``full`` (`make test-all` alone: what takes minutes and shows on another
-catalog, at another place, for longer or on the whole stack what a test of another tier shows). It follows from the
-test's folder and its fixtures; a test or a module that names its tier itself has that one.
+``test``, ``gate`` (what CI runs besides for each commit) and ``full`` (`make test-all` alone, each night). It follows
+from the test's folder and its fixtures; a test or a module that names its tier itself has that one. Tests with Spark,
+a cluster or a running Airflow are ``full`` unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if "JAVA_HOME" not in os.environ and _chosen.is_file():
     os.environ["JAVA_HOME"] = _chosen.read_text().strip()
 
 TIERS = ("check", "test", "gate", "full")
-FOLDERS = {"unit": "check", "checks": "test", "integration": "gate", "chaos": "gate", "system": "gate"}
+FOLDERS = {"unit": "check", "checks": "test", "integration": "full", "chaos": "full", "system": "full"}
 #: Fixtures that start a server process, also where they are a parameter's value.
 SERVERS = frozenset({"postgres", "on_postgres"})
 #: Programs that no test of the tier ``check`` may start.

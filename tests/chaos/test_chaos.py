@@ -37,6 +37,7 @@ KILLS, SEED = share(25, least=5), 1
 SHRINK = {"kind": "shrink", "collection": COLLECTIONS[ITEMS], "records": 3}
 
 
+@pytest.mark.gate
 def test_after_kills_nothing_is_lost_doubled_or_seen_by_half(tmp_path: Path) -> None:
     campaign = Campaign(SEED, tmp_path)
     report = campaign.run(KILLS)

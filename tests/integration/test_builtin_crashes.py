@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from airflow_provider_rfr.store import deploys
 from tests.integration import builtin_crash_program as program
 from tests.soon import PATIENCE
@@ -16,6 +18,7 @@ from tests.unit.builtins.execution.places import Place
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.gate
 def test_a_deploy_that_is_killed_again_and_again_comes_to_its_end_and_loses_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", program.__name__, str(tmp_path)],

@@ -41,6 +41,7 @@ def deploy(tmp_path: Path) -> Iterator[Deploy]:
         raise
 
 
+@pytest.mark.gate
 def test_a_view_keeps_text_columns_comment_and_markers(deploy: Deploy) -> None:
     deploy.runs(range(3))
     properties = {"rfr.object-id": "it's \\ me", "rfr.step": "d/1"}
@@ -58,6 +59,7 @@ def test_a_view_keeps_text_columns_comment_and_markers(deploy: Deploy) -> None:
     assert deploy.sql("SELECT * FROM ops.v ORDER BY id")[0] == (0, "a ${x} \\ b")
 
 
+@pytest.mark.gate
 def test_views_that_read_each_other_turn_round_in_the_new_order(deploy: Deploy) -> None:
     deploy.runs(range(3))
     deploy.view("ops.a", "SELECT id FROM ops.runs")
@@ -148,6 +150,7 @@ def test_a_users_view_made_elsewhere_keeps_its_meaning_and_its_columns_when_it_i
     assert deploy.sql("SELECT number, word FROM rfr.mine.v WHERE number > 1") == [(2, "done")]
 
 
+@pytest.mark.gate
 def test_a_string_becomes_a_number_in_every_row_and_the_old_snapshot_still_reads(deploy: Deploy) -> None:
     deploy.runs(range(5), range(5, 9))
     old = deploy.catalog.load_table("ops.runs").current_snapshot()
@@ -160,6 +163,7 @@ def test_a_string_becomes_a_number_in_every_row_and_the_old_snapshot_still_reads
     assert now.summary.additional_properties["rfr.migration"] == "d/1"
 
 
+@pytest.mark.gate
 def test_only_rows_that_came_are_computed_after_a_commit_that_was_refused(deploy: Deploy) -> None:
     deploy.runs(range(5), range(5, 9))
     table, target, computed = deploy.start()
@@ -204,6 +208,7 @@ def test_another_query_or_other_columns_take_nothing_of_what_was_finished(deploy
     assert not {each.location for each in computed} & {each.location for each in other}
 
 
+@pytest.mark.gate
 def test_rows_that_spark_deleted_by_position_do_not_come_back(deploy: Deploy) -> None:
     deploy.runs(range(6), range(6, 8))
     deploy.sql("ALTER TABLE ops.runs SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
@@ -260,6 +265,7 @@ SUMS_OF = """SELECT region, count(*) AS n, TIMESTAMP '2026-01-02 03:04:05' AS at
 FROM runs GROUP BY region"""
 
 
+@pytest.mark.gate
 def test_a_materialized_view_is_computed_with_the_declared_types_and_equal_contents(deploy: Deploy) -> None:
     deploy.runs(range(6))
     MigratedTable.create(deploy.catalog, "ops.sums", table_definition(SUMS))
@@ -285,6 +291,7 @@ def test_two_lakes_of_one_name_in_one_process_are_not_mistaken_for_each_other(de
     assert counts == [[(2,)], [(5,)]]
 
 
+@pytest.mark.gate
 def test_nothing_that_opens_the_catalog_is_a_setting_of_the_application(deploy: Deploy) -> None:
     settings = dict(deploy.session.sparkContext.getConf().getAll())
     assert not [name for name in settings if name.startswith("spark.sql.catalog.")]
@@ -295,6 +302,7 @@ RUNTIME = ROOT / "tests" / "integration" / "builtin_sql_runtime.py"
 PROGRAM = ROOT / "tests" / "integration" / "builtin_sql_program.py"
 
 
+@pytest.mark.gate
 def test_what_a_sigkill_leaves_is_deleted_once_somebody_commits(deploy: Deploy, tmp_path: Path) -> None:
     deploy.runs(range(5), range(5, 10), range(10, 15), range(15, 20))
     # A task for each file.

@@ -41,6 +41,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         session.execute(delete(Connection).where(Connection.conn_id.in_(RFR)))
 
 
+@pytest.mark.gate
 def test_all_groups_find_connections_that_are_stored_in_airflows_database(
     objects: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

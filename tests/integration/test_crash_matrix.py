@@ -20,11 +20,11 @@ PLACES = [
     "before the opening commit",
     "after the opening commit",
     "before a flush",
-    pytest.param("after a flush", marks=pytest.mark.test),
+    "after a flush",
     "before a ledger commit",
     "after a ledger commit",
     "before the target commit",
-    pytest.param("after the target commit", marks=pytest.mark.test),
+    "after the target commit",
     "after the published mark",
 ]
 
@@ -48,6 +48,7 @@ def allowed(pages_done: int) -> float:
     return 0.05 * pages_done + on_their_way + OPTIONS["concurrency"] * FLUSH_ON_A_BUSY_MACHINE / SECONDS_A_PAGE
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("place", PLACES)
 def test_a_sigkill_loses_nothing_and_doubles_nothing(place: str, lake: Lake, runner: Runner, api: SampleApi) -> None:
     config = items(runner, api)

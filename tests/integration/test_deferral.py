@@ -144,6 +144,7 @@ def task() -> Task:
     return Task()
 
 
+@pytest.mark.gate
 def test_a_refresh_is_submitted_left_and_gone_on_with_when_it_is_published(
     yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_task_that_waits_for_a_driver_in_a_cluster_takes_its_figures_from_the_
     assert (result["stream"], result["generation"], result["rows"]) == ("items", 1, 2000)
 
 
+@pytest.mark.gate
 def test_a_killed_driver_fails_the_try_and_the_next_one_resumes(
     yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
 ) -> None:

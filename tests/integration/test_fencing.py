@@ -27,7 +27,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
         ("before the opening commit", FENCED),
         ("after the opening commit", FENCED),
         ("before a flush", FENCED),
-        ("before a ledger commit", FENCED),
+        pytest.param("before a ledger commit", FENCED, marks=pytest.mark.gate),
         ("after a ledger commit", FENCED),
         pytest.param("before the target commit", FENCED, marks=pytest.mark.test),
         ("after the target commit", 0),
@@ -58,7 +58,13 @@ def test_a_driver_that_slept_while_another_took_over_can_not_commit(
     assert lake.table("raw.items").current_snapshot().snapshot_id == snapshot
 
 
-@pytest.mark.parametrize("head_start", [True, False], ids=["in the driver", "in Spark's workers"])
+@pytest.mark.parametrize(
+    "head_start",
+    [
+        pytest.param(True, id="in the driver"),
+        pytest.param(False, id="in Spark's workers", marks=pytest.mark.gate),
+    ],
+)
 def test_a_driver_that_slept_and_lost_its_refresh_asks_the_api_for_nothing_more_when_it_wakes(
     head_start: bool, lake: Lake, runner: Runner, api: SampleApi
 ) -> None:

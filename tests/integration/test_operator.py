@@ -84,6 +84,7 @@ def runs(airflow: None, lake: Lake, keyed_api: SampleApi, monkeypatch: pytest.Mo
     return Runs()
 
 
+@pytest.mark.gate
 def test_a_run_publishes_the_table_and_tells_xcom_asset_and_state(
     runs: Runs, keyed_api: SampleApi, lake: Lake, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_retry_goes_on_where_the_failed_try_stopped(
     assert "400" in log
 
 
+@pytest.mark.gate
 def test_wrong_credentials_fail_at_once_in_one_sentence(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, keyed_api: SampleApi, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_published_run_gives_its_first_commit_again_and_a_cleared_one_a_new_ge
     assert lake.rows("raw.items").num_rows == 1600
 
 
+@pytest.mark.gate
 def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_no_secret_file(
     connections: dict[str, str], slow_api: SampleApi, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def passwords(lake: Lake) -> list[str]:
     return [lake.properties["uri"].partition("rfr:")[2].partition("@")[0]] if "rfr:" in lake.properties["uri"] else []
 
 
+@pytest.mark.gate
 def test_a_refresh_on_a_rest_catalog_is_killed_half_way_and_resumed(
     rest: RestCatalogServer, tmp_path: Path, api: SampleApi
 ) -> None:

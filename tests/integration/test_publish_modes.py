@@ -158,6 +158,7 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     assert checksum_of(before) == truth["orders"]["checksum"], "the old snapshot can't be read any more"
 
 
+@pytest.mark.gate
 def test_append_keeps_what_is_there_and_a_new_column_is_null_in_older_rows(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
@@ -184,6 +185,7 @@ def create_partitioned_by_day(lake: Lake, name: str) -> None:
     create_table(open_catalog(lake.settings), name, schema, spec)
 
 
+@pytest.mark.gate
 def test_a_backfilled_day_replaces_that_day_alone_and_rows_of_another_day_are_refused(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:

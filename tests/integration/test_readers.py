@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from tests.integration.sources import checksum_of
 from tests.soon import PATIENCE
 
 STRANGER, DELETED = -1, 7  # rows that Spark SQL adds and deletes
-CATALOGS = ("on_sqlite", "on_postgres")
 
 
 class PollingReader(threading.Thread):
@@ -59,48 +59,42 @@ SPARK_SQL = """
 import json, sys
 from pyspark.sql import SparkSession
 
-settings, catalogs, first = json.loads(sys.stdin.read())
+settings, catalog, first = json.loads(sys.stdin.read())
 builder = SparkSession.builder.master("local[2]").appName("a user's notebook").config("spark.ui.enabled", "false")
 for name, value in settings.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
-found = {}
-for catalog in catalogs:
-    table = f"{catalog}.raw.orders"
-    rows = spark.sql(f"select count(*), count(distinct id) from {table} where ship_to.zip is not null").first()
-    kinds = {field.name: field.dataType.simpleString() for field in spark.table(table).schema}
-    spark.sql(f"insert into {table} (id, reference) values (-1, 'by Spark SQL')")
-    spark.sql(f"alter table {table} set tblproperties ('write.delete.mode' = 'merge-on-read')")
-    spark.sql(f"delete from {table} where id = 7")
-    spark.sql(f"create view {catalog}.raw.large as select id from {table} where amount > 5000")
-    left = spark.sql(f"select count(*) from {table}").first()[0]
-    view = spark.sql(f"select count(*) from {catalog}.raw.large").first()[0]
-    retyped = spark.table(f"{catalog}.raw.retyped")
-    old = spark.sql(f"select id, a from {catalog}.raw.retyped version as of {first[catalog]}")
-    types = {
-        "kinds": dict(retyped.dtypes),
-        "rows": [list(row) for row in retyped.select("id", "a").orderBy("id").collect()],
-        "old_kinds": dict(old.dtypes),
-        "old_rows": [list(row) for row in old.orderBy("id").collect()],
-    }
-    tables = [row.tableName for row in spark.sql(f"show tables in {catalog}.raw").collect()]
-    found[catalog] = {"rows": list(rows), "kinds": kinds, "left": left, "view": view, "tables": tables, "types": types}
+table = f"{catalog}.raw.orders"
+rows = spark.sql(f"select count(*), count(distinct id) from {table} where ship_to.zip is not null").first()
+kinds = {field.name: field.dataType.simpleString() for field in spark.table(table).schema}
+spark.sql(f"insert into {table} (id, reference) values (-1, 'by Spark SQL')")
+spark.sql(f"alter table {table} set tblproperties ('write.delete.mode' = 'merge-on-read')")
+spark.sql(f"delete from {table} where id = 7")
+spark.sql(f"create view {catalog}.raw.large as select id from {table} where amount > 5000")
+left = spark.sql(f"select count(*) from {table}").first()[0]
+view = spark.sql(f"select count(*) from {catalog}.raw.large").first()[0]
+retyped = spark.table(f"{catalog}.raw.retyped")
+old = spark.sql(f"select id, a from {catalog}.raw.retyped version as of {first}")
+types = {
+    "kinds": dict(retyped.dtypes),
+    "rows": [list(row) for row in retyped.select("id", "a").orderBy("id").collect()],
+    "old_kinds": dict(old.dtypes),
+    "old_rows": [list(row) for row in old.orderBy("id").collect()],
+}
+tables = [row.tableName for row in spark.sql(f"show tables in {catalog}.raw").collect()]
+found = {"rows": list(rows), "kinds": kinds, "left": left, "view": view, "tables": tables, "types": types}
 print(json.dumps(found, default=str))
 """
 
 
-def spark_sql(lakes: list[LakeSettings], first: dict[str, int]) -> dict[str, Any]:
-    """One session on the catalogs of all lakes, as a user would start it.
+def spark_sql(lake: LakeSettings, first: int) -> dict[str, Any]:
+    """Read and change the lake in a session as a user would start it.
 
-    :param first: the oldest snapshot of the table ``raw.retyped``, by catalog
+    :param first: the oldest snapshot of the table ``raw.retyped``
     """
-    each = [spark_sql_settings(lake) for lake in lakes]
-    packages = {name: None for settings in each for name in settings["spark.jars.packages"].split(",")}
-    settings = {key: value for one in each for key, value in one.items()}
-    settings["spark.jars.packages"] = ",".join(packages)
     ended = subprocess.run(
         [sys.executable, "-c", SPARK_SQL],
-        input=json.dumps([settings, [lake.name for lake in lakes], first]),
+        input=json.dumps([spark_sql_settings(lake), lake.name, first]),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -196,32 +190,25 @@ def api() -> Iterator[SampleApi]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def stories(api: SampleApi, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Story]]:
-    """The same on a catalog in SQLite and on one in PostgreSQL, by one Spark SQL session for both."""
-    with PostgresServer() as server:
-        lakes = [Lake(tmp_path_factory.mktemp(name), name=name) for name in CATALOGS]
-        lakes[1].properties["uri"] = server.new_database()
-        runners = [Runner(lake, lake.folder) for lake in lakes]
-        configs = [one.config(source=shop(api, page_size=25), streams=["orders"]) for one in runners]
-        stories = {lake.name: Story(lake, api.truth("/orders")["ids"]) for lake in lakes}
-        for runner, config in zip(runners, configs, strict=True):
-            runner.run(config)
-            stories[runner.lake.name].first = checksum_of(runner.lake.rows("raw.orders"))
-        found = spark_sql([lake.settings for lake in lakes], {lake.name: publish_retyped(lake) for lake in lakes})
-        for story in stories.values():
-            story.change(found[story.lake.name])
+@pytest.fixture(scope="module", params=[pytest.param("on_sqlite", marks=pytest.mark.gate), "on_postgres"])
+def story(request: pytest.FixtureRequest, api: SampleApi, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with ExitStack() as stack:
+        lake = Lake(tmp_path_factory.mktemp(request.param), name=request.param)
+        if request.param == "on_postgres":
+            lake.properties["uri"] = stack.enter_context(PostgresServer()).new_database()
+        api.set_faults()
+        runner = Runner(lake, lake.folder)
+        config = runner.config(source=shop(api, page_size=25), streams=["orders"])
+        story = Story(lake, api.truth("/orders")["ids"])
+        runner.run(config)
+        story.first = checksum_of(lake.rows("raw.orders"))
+        story.change(spark_sql(lake.settings, publish_retyped(lake)))
         api.set_faults({"kind": "edit", "path": "/orders"})
-        for runner, config in zip(runners, configs, strict=True):
-            stories[runner.lake.name].publish_again(runner, config)
-        yield stories
+        story.publish_again(runner, config)
+        yield story
 
 
-@pytest.mark.parametrize("catalog", CATALOGS)
-def test_spark_sql_reads_the_published_table_with_its_types(
-    catalog: str, stories: dict[str, Story], api: SampleApi
-) -> None:
-    story = stories[catalog]
+def test_spark_sql_reads_the_published_table_with_its_types(story: Story, api: SampleApi) -> None:
     found = story.found
     assert found["rows"] == [len(story.ids), len(story.ids)]
     assert found["kinds"]["amount"] == "double"
@@ -232,11 +219,8 @@ def test_spark_sql_reads_the_published_table_with_its_types(
     assert "orders" in found["tables"]
 
 
-@pytest.mark.parametrize("catalog", CATALOGS)
-def test_spark_sql_and_duckdb_read_a_table_whose_column_types_were_replaced(
-    catalog: str, stories: dict[str, Story]
-) -> None:
-    types = stories[catalog].found["types"]
+def test_spark_sql_and_duckdb_read_a_table_whose_column_types_were_replaced(story: Story) -> None:
+    types = story.found["types"]
     assert (types["kinds"]["a"], types["kinds"]["s"], types["old_kinds"]["a"]) == (
         "double",
         "struct<x:string>",
@@ -244,31 +228,23 @@ def test_spark_sql_and_duckdb_read_a_table_whose_column_types_were_replaced(
     )
     assert types["rows"] == [[1, 1.5], [2, 2.0]]
     assert types["old_rows"] == [[1, 1], [2, 2]]
-    assert duckdb_rows(stories[catalog].lake, "raw.retyped", "id, a, s.x") == [(1, 1.5, "one"), (2, 2.0, "two")]
+    assert duckdb_rows(story.lake, "raw.retyped", "id, a, s.x") == [(1, 1.5, "one"), (2, 2.0, "two")]
 
 
-@pytest.mark.parametrize("catalog", CATALOGS)
-def test_a_row_added_and_a_row_deleted_by_spark_sql_are_seen_by_every_reader(
-    catalog: str, stories: dict[str, Story]
-) -> None:
-    story = stories[catalog]
+def test_a_row_added_and_a_row_deleted_by_spark_sql_are_seen_by_every_reader(story: Story) -> None:
     expected = sorted({STRANGER, *story.ids} - {DELETED})
     assert story.found["left"] == len(expected)
     assert story.ids_after_spark == {"PyIceberg": expected, "DuckDB": expected}
 
 
-@pytest.mark.parametrize("catalog", CATALOGS)
-def test_the_next_refresh_replaces_what_spark_sql_did(catalog: str, stories: dict[str, Story], api: SampleApi) -> None:
-    story = stories[catalog]
+def test_the_next_refresh_replaces_what_spark_sql_did(story: Story, api: SampleApi) -> None:
     assert story.ids_at_the_end == {"PyIceberg": sorted(story.ids), "DuckDB": sorted(story.ids)}
     assert checksum_of(story.lake.rows("raw.orders")) == api.truth("/orders")["checksum"] != story.first
 
 
-@pytest.mark.parametrize("catalog", CATALOGS)
 def test_a_reader_who_polls_during_a_publish_sees_all_old_or_all_new_rows_and_nothing_else(
-    catalog: str, stories: dict[str, Story], api: SampleApi
+    story: Story, api: SampleApi
 ) -> None:
-    story = stories[catalog]
     old, new = story.changed, api.truth("/orders")["checksum"]
     assert set(story.polls) <= {old, new}, "a reader saw something that was neither the old table nor the new one"
     assert story.polls.count(old) > 20, "too few polls to mean anything"

@@ -112,6 +112,7 @@ def assert_whole(lake: Lake, api: SampleApi) -> None:
     assert sorted(ids) == sorted(api.truth("/partitions/items")["ids"]), "rows are missing or foreign"
 
 
+@pytest.mark.gate
 def test_a_kill_in_a_round_on_s3_is_gone_on_with(lake: Lake, runner: Runner, api: SampleApi, store: Store) -> None:
     config = items(runner, api)
     process = runner.start(config)
@@ -243,6 +244,7 @@ def run_operator(**arguments: Any) -> dict[str, Any]:
     return dict(inside.run(operator.execute, context))
 
 
+@pytest.mark.gate
 def test_the_stores_secret_key_is_seen_nowhere(
     connections: None,
     lake: Lake,

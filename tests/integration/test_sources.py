@@ -123,6 +123,7 @@ def test_a_failing_partition_stops_no_other_and_a_source_that_changed_is_treated
     assert pages_asked(api, "/partitions/2/items", since=since) == {}, "a complete partition was read again"
 
 
+@pytest.mark.gate
 def test_an_expired_token_restarts_its_chain_alone_and_the_parents_are_frozen(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
@@ -165,6 +166,7 @@ def test_an_expired_token_restarts_its_chain_alone_and_the_parents_are_frozen(
     assert sorted(published["id"].to_pylist()) == expected
 
 
+@pytest.mark.gate
 def test_one_stream_fails_and_the_others_are_published_through_429_and_short_pages(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
@@ -325,6 +327,7 @@ def test_a_wrong_config_file_ends_at_once_with_one_sentence(
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.gate
 def test_a_secret_that_the_document_refers_to_is_in_no_output_file_or_setting(
     lake: Lake, runner: Runner, tmp_path: Path
 ) -> None:

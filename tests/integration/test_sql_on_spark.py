@@ -43,6 +43,7 @@ def on_spark(deploy: Deploy, query: str) -> list[str] | None:
         return None
 
 
+@pytest.mark.gate
 def test_the_columns_that_are_said_are_those_that_spark_gives(tables: Deploy) -> None:
     compared = 0
     for query in QUERIES:

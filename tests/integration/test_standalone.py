@@ -84,6 +84,7 @@ def test_the_executors_python_has_neither_airflow_nor_this_package(python: Path)
         assert f"No module named '{name}'" in answer.stderr
 
 
+@pytest.mark.gate
 def test_a_plain_spark_submit_refreshes_with_executors_that_get_the_package_by_py_files(
     submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
 ) -> None:

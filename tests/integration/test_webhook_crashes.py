@@ -86,7 +86,7 @@ class Scene:
         self.stores.pop(0)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.gate), "postgres"])
 def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Receiver) -> Scene:
     if request.param == "sqlite":
         stores = [f"sqlite:///{tmp_path}/{number}.db" for number in range(2)]
@@ -108,7 +108,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Receiver) -> S
         ("after the rows", 1),
         ("in the claim's transaction", 1),
         ("after the claim", 1),
-        pytest.param("after the answer", 2, marks=pytest.mark.test),
+        ("after the answer", 2),
         ("in the settlement's transaction", 2),
         ("after the settlement", 1),
     ],
@@ -150,7 +150,6 @@ def test_four_deliverers_at_once_call_once_for_each_delivery(scene: Scene, serve
     assert set(scene.states().values()) == {"delivered"}
 
 
-@pytest.mark.test
 def test_four_deliverers_of_whom_two_are_killed_converge(scene: Scene, server: Receiver) -> None:
     scene.run(("enqueue",), ("commit", *range(1, 31)), ("enqueue",))
 
@@ -202,7 +201,6 @@ def test_a_lost_control_store_repeats_the_same_ids(scene: Scene, server: Receive
     assert len(set(before)) == 3
 
 
-@pytest.mark.test
 def test_a_lost_store_and_a_sigkill_lose_nothing_together(scene: Scene, server: Receiver) -> None:
     scene.run(("commit", 1), ("enqueue",))
     scene.killed(("commit", 2), ("enqueue",), at="before the rows")

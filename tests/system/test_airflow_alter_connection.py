@@ -120,6 +120,7 @@ def spark_pages(story: Story, name: str, run: str) -> str:
     return shown
 
 
+@pytest.mark.gate
 def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story: Story, api: SampleApi) -> None:
     connect(story, "moving", api)
     story.airflow.call("POST", "/connections", {**connection("staying", story.api.base_url), "password": KEY})
@@ -154,6 +155,7 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
     assert story.task("uses_staying", "move")["try_number"] == 1
 
 
+@pytest.mark.gate
 def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret_is_left_behind(story: Story) -> None:
     with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=CANARY, faults=SILENT) as api:
         connect(story, "rotating", api)

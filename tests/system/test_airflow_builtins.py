@@ -120,6 +120,7 @@ def wait_for_deploy(story: Story, number: int) -> None:
     assert all(each["run_type"] == "asset_triggered" for each in runs)
 
 
+@pytest.mark.gate
 def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_harmed(
     deployed: Story, objects: Path
 ) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.soon import PATIENCE, wait_until
 from tests.system.conftest import KEY, SIZES, Story
 
@@ -24,6 +26,7 @@ def begin(story: Story, run: str, *, read: int = 0, **options: object) -> None:
         story.api.wait_for_pages(read, timeout=PATIENCE)
 
 
+@pytest.mark.gate
 def test_a_deferred_refresh_holds_no_slot_and_publishes(story: Story) -> None:
     begin(story, "slot", read=TOTAL // 8)
     app, driver = story.yarn.newest

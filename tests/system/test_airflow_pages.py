@@ -96,6 +96,7 @@ def framed(page: Page, url: str, path: str = "plugin/rfr") -> FrameLocator:
     return page.frame_locator("iframe")
 
 
+@pytest.mark.gate
 def test_a_refresh_is_watched_while_it_reads_is_killed_and_resumes(
     somebody: SomebodyAt, url: str, story: Story
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import Any
 
+import pytest
+
 from tests.profile import share
 from tests.soon import PATIENCE, wait_until
 from tests.system.conftest import ENDED, SIZES, Story
@@ -60,6 +62,7 @@ def test_each_of_many_mapped_tasks_refreshes_its_table(story: Story) -> None:
         assert sorted(story.lake.rows(table)["id"].to_pylist()) == truth
 
 
+@pytest.mark.gate
 def test_a_run_that_an_asset_caused_has_no_logical_date_and_refreshes(story: Story) -> None:
     assets = story.airflow.call("GET", "/assets?name_pattern=orders_arrived")["assets"]
     story.airflow.call("POST", "/assets/events", {"asset_id": assets[0]["id"]})
@@ -101,6 +104,7 @@ def test_a_dag_that_is_paused_in_the_middle_ends_its_refresh(story: Story) -> No
     assert story.api.counts(path="/partitions/*")["refetched"] == 0
 
 
+@pytest.mark.gate
 def test_a_scheduler_that_is_killed_and_started_again_loses_nothing(story: Story) -> None:
     story.hold_after(TOTAL // 2)
     story.start(DAG, "scheduler", table="scheduler")

@@ -32,6 +32,7 @@ def twice(story: Story) -> list[str]:
     return [f"{page}: {moments}" for page, moments in served.items() if len(moments) > 1]
 
 
+@pytest.mark.gate
 def test_a_retry_after_a_failed_page_goes_on(story: Story) -> None:
     fault = {"kind": "error", "status": 400, "path": "/partitions/3/items", "after": 4, "times": 1}
     story.api.set_faults(fault)
@@ -43,6 +44,7 @@ def test_a_retry_after_a_failed_page_goes_on(story: Story) -> None:
     lost_at_most_what_was_on_its_way(story)
 
 
+@pytest.mark.gate
 def test_a_sigkill_of_the_supervisor_leaves_two_drivers_and_one_result(story: Story) -> None:
     interrupted(story, "supervisor", "supervisor")
     drivers, supervisors = story.drivers(), story.supervisors()
@@ -68,6 +70,7 @@ def test_a_task_that_runs_out_of_time_is_resumed_by_its_retry(story: Story) -> N
     story.assert_whole("raw.timeout")
 
 
+@pytest.mark.gate
 def test_marked_failed_it_stops_and_cleared_it_resumes(story: Story) -> None:
     interrupted(story, "mark-failed", "mark_failed")
     story.mark(DAG, "mark-failed", "failed")

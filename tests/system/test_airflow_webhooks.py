@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Received, Receiver
@@ -53,6 +55,7 @@ def write(folder: Path, document: Any) -> str:
     return str(file)
 
 
+@pytest.mark.gate
 def test_no_slot_is_held_between_attempts_and_no_secret_is_left_behind(story: Story, tmp_path: Path) -> None:
     commit = publish(open_catalog(story.lake.settings), "raw.hooked", 3)
 
@@ -119,6 +122,7 @@ def test_the_sensor_waits_in_the_triggerer_until_somebody_commits(story: Story) 
     assert result(story, "sense", "sensed", "wait")["raw.sensed"]["sequence"] == 1
 
 
+@pytest.mark.gate
 def test_commits_made_outside_airflow_start_dags_and_none_is_missed(story: Story) -> None:
     catalog = open_catalog(story.lake.settings)
     story.airflow.wait_for_dag("on_commit")
