@@ -136,7 +136,7 @@ def test_materialized_views_are_refreshed_by_the_application_once_for_whatever_c
     assert platform.deploy(deploy, engine, "1.1").state == "nothing"
 
 
-@pytest.mark.test
+@pytest.mark.gate
 def test_an_application_that_can_not_deploy_says_why_in_its_last_line(tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     (platform.objects / "wrong.yaml").write_text("kind: nonsense\nname: ops.x\n")

@@ -30,6 +30,7 @@ def test_a_killed_driver_loses_nothing_and_no_secret_is_left_behind(tmp_path: Pa
     assert [file for file in kept.rglob("*") if file.is_file() and API_KEY.encode() in file.read_bytes()] == []
 
 
+@pytest.mark.check
 def test_a_refresh_that_failed_is_reported_without_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     figures = {"pages_total": 960, "pages_fetched_before_kill": 0, "pages_refetched": 0, "task_state": "failed"}
     assert not good(figures)
@@ -39,6 +40,7 @@ def test_a_refresh_that_failed_is_reported_without_a_table(capsys: pytest.Captur
     assert json.loads(lines[-1]) == figures
 
 
+@pytest.mark.check
 def test_the_sentences_of_a_failed_task_are_told_once_each_and_not_its_whole_log(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "dag_id=shop" / "run_id=one" / "attempt=1.log"
     log.parent.mkdir(parents=True)
@@ -47,6 +49,7 @@ def test_the_sentences_of_a_failed_task_are_told_once_each_and_not_its_whole_log
     assert AirflowStack(tmp_path, tmp_path, {}).task_errors() == ["items: no such host"]
 
 
+@pytest.mark.check
 def test_a_request_that_waited_for_the_database_as_long_as_sqlite_does_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

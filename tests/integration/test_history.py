@@ -53,7 +53,7 @@ def test_attempts_and_commits_are_told_once_each_and_what_was_missed_is_told_lat
     ]
 
 
-@pytest.mark.test
+@pytest.mark.gate
 def test_a_failed_attempt_is_told_with_its_partitions_and_without_secrets(
     runner: Runner, lake: Lake, api: SampleApi, tmp_path: Path
 ) -> None:

@@ -138,7 +138,7 @@ def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_n
     assert counts["refetched"] <= 8
 
 
-@pytest.mark.test
+@pytest.mark.gate
 def test_a_task_that_is_told_to_stop_keeps_what_it_has_read(
     connections: dict[str, str], slow_api: SampleApi, lake: Lake
 ) -> None:

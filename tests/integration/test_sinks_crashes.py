@@ -103,7 +103,7 @@ def test_a_sigkill_repeats_at_most_the_last_batch_with_its_id(
     assert len(server.received) == batches + repeated
 
 
-@pytest.mark.test
+@pytest.mark.gate
 def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_batch_with_its_id(
     exporting: Exporting, server: Receiver
 ) -> None:

@@ -14,8 +14,6 @@ import pytest
 from benchmarks.processes import Tree, members_of
 from benchmarks.product import RunFailed, last_line
 
-pytestmark = pytest.mark.test
-
 BURN = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
 ORPHAN = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN!r}])\n"
 TWO_SLEEPERS = (
@@ -26,6 +24,7 @@ TWO_SLEEPERS = (
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.test
 def test_cpu_of_a_child_that_outlives_its_parent_is_counted() -> None:
     with Tree([sys.executable, "-c", ORPHAN]) as tree:
         usage = tree.wait()
@@ -34,6 +33,7 @@ def test_cpu_of_a_child_that_outlives_its_parent_is_counted() -> None:
     assert usage.cpu >= 0.4
 
 
+@pytest.mark.test
 def test_memory_is_that_of_the_tree_at_its_peak() -> None:
     script = "import time; block = b'x' * 200_000_000; time.sleep(0.6)"
     with Tree([sys.executable, "-c", script]) as tree:
@@ -41,6 +41,7 @@ def test_memory_is_that_of_the_tree_at_its_peak() -> None:
     assert 200e6 < usage.peak_bytes < 300e6
 
 
+@pytest.mark.test
 def test_a_kill_ends_the_whole_tree_and_nothing_else() -> None:
     bystander = subprocess.Popen(["sleep", "60"])
     with Tree([sys.executable, "-c", TWO_SLEEPERS]) as tree:
@@ -55,6 +56,7 @@ def test_a_kill_ends_the_whole_tree_and_nothing_else() -> None:
     bystander.wait()
 
 
+@pytest.mark.test
 def test_figures_are_the_last_line_and_a_failure_shows_what_was_said() -> None:
     with Tree([sys.executable, "-c", "print('round 1'); print('{\"rows\": 3}')"]) as tree:
         assert last_line(tree.wait()) == {"rows": 3}
@@ -65,6 +67,7 @@ def test_figures_are_the_last_line_and_a_failure_shows_what_was_said() -> None:
         last_line(tree.wait())
 
 
+@pytest.mark.test
 def test_the_baseline_is_measured_alone_and_ends_with_one_json_line() -> None:
     command = [sys.executable, "benchmarks/refresh.py", "--shape", "tiny", "--runs", "1", "--baseline-only"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
@@ -73,6 +76,7 @@ def test_the_baseline_is_measured_alone_and_ends_with_one_json_line() -> None:
     assert "wall, s" in done.stdout
 
 
+@pytest.mark.full
 def test_the_scale_benchmark_runs_at_its_smallest() -> None:
     command = [sys.executable, "-m", "benchmarks.scale", "--small", "--only", "open", "--only", "resume"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -234,9 +234,12 @@ def test_ctrl_c_ends_the_watch_and_not_the_refresh(lake: Lake, monkeypatch: pyte
 
 
 @pytest.mark.test
-@pytest.mark.parametrize("words", [["list"], ["watch", NAME]])
 @pytest.mark.parametrize(
-    ("kind", "host"), [("rest", "http://127.0.0.1:{}"), ("sql", "postgresql+psycopg2://127.0.0.1:{}/lake")]
+    ("kind", "host", "words"),
+    [
+        ("rest", "http://127.0.0.1:{}", ["list"]),
+        ("sql", "postgresql+psycopg2://127.0.0.1:{}/lake", ["watch", NAME]),
+    ],
 )
 def test_ctrl_c_ends_a_command_whose_catalog_never_answers(kind: str, host: str, words: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -256,7 +259,7 @@ def test_ctrl_c_ends_a_command_whose_catalog_never_answers(kind: str, host: str,
     assert "Traceback" not in errors
 
 
-@pytest.mark.test
+@pytest.mark.gate
 def test_a_terminal_without_the_letters_of_a_name_shows_their_numbers(lake: Lake) -> None:
     begun(lake.catalog, dag_run_id="Größe")
     command = [sys.executable, "-m", "airflow", "rfr", "refresh", "list", "--lake-conn-id", "lake"]

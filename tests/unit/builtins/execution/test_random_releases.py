@@ -34,7 +34,7 @@ from tests.unit.builtins.execution.places import DuckEngine, Place
 from tests.webhook_receiver import FakeClock
 
 SEED = os.environ.get("RFR_RELEASES_SEED", "1")
-SEQUENCES, IN_TEST, RELEASES = 20, 4, 10
+SEQUENCES, IN_TEST, RELEASES = 20, 1, 10
 EIGHT_DAYS = 8 * 86400
 Shape = list[tuple[str, str]]
 """Names and types of a view's columns."""

@@ -22,7 +22,7 @@ from manifest_reads import OTHER_PROCESS, Read, frozen, read_by_the_cdk, read_by
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.loader import inline_source, load_streams
 
-pytestmark = [needs_cdk, pytest.mark.test]
+pytestmark = [needs_cdk, pytest.mark.gate]
 
 #: Streams, slices and pages of each manifest: how much is compared, so that no comparison is of nothing.
 SIZES = {
