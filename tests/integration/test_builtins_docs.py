@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from tests.integration.conftest import ROOT
@@ -83,7 +82,6 @@ class Terminal:
                 assert any(line.startswith("deploy #: done") for line in printed)
 
 
-@pytest.mark.gate
 def test_the_worked_example_prints_what_it_says(tmp_path: Path) -> None:
     first, blocked, second = CONSOLE
     terminal = Terminal(tmp_path)
