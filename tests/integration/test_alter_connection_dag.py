@@ -20,6 +20,8 @@ from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.unit.cli.calls import rfr
 
+pytestmark = pytest.mark.gate
+
 EMPTY = {"statement": None, "connection": None, "set": {}, "drop": [], "reset": [], "dry_run": False}
 """A run of a DAG in this process leaves its params to the next one."""
 KEY, CANARY = "canary-b0a117-key", "canary-b0a117-new"
@@ -69,7 +71,6 @@ def everything_but_connections() -> str:
         return "".join(str(database.execute(f'select * from "{name}"').fetchall()) for (name,) in tables.fetchall())
 
 
-@pytest.mark.gate
 def test_the_form_changes_a_connection_with_a_secret_that_nobody_sees(
     dag: Any, shop: str, api: SampleApi, tmp_path: Path
 ) -> None:
@@ -128,7 +129,6 @@ def test_the_form_refuses_what_can_be_no_connection(dag: Any, shop: str) -> None
         dag.test(run_conf={"connection": "no name"})
 
 
-@pytest.mark.gate
 def test_the_command_line_does_the_same(
     shop: str, api: SampleApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,14 +232,12 @@ def test_a_user_without_a_name_may_alter_connections(shop: str, monkeypatch: pyt
     assert row.actor == f"user {os.getuid()} at the command line"
 
 
-@pytest.mark.gate
 def test_a_connection_is_renamed_in_the_database(shop: str) -> None:
     assert rfr("connection", "alter", f"ALTER CONNECTION {shop} RENAME TO shop_new") == 0
     assert rfr("connection", "alter", f"ALTER CONNECTION shop_new RENAME TO {shop}") == 0
     assert stored()[1] == KEY
 
 
-@pytest.mark.gate
 def test_a_connection_is_commented_on_and_dropped(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert rfr("connection", "alter", f"COMMENT ON CONNECTION {shop} IS 'the shop'") == 0
     with create_session() as session:

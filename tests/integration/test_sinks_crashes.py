@@ -17,6 +17,8 @@ from tests.integration import sink_program
 from tests.unit.sinks.exporting import Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def server() -> Iterator[Receiver]:
@@ -80,8 +82,8 @@ def taken(server: Receiver) -> list[int]:
         ("before the window", 0, 0),
         ("after the window", 0, 0),
         ("before the batch", 1, 0),
-        pytest.param("after the batch", 2, 1, marks=pytest.mark.gate),
-        pytest.param("before the cursor", 3, 1, marks=pytest.mark.gate),
+        ("after the batch", 2, 1),
+        ("before the cursor", 3, 1),
         ("after the cursor", 3, 0),
     ],
 )
@@ -103,7 +105,6 @@ def test_a_sigkill_repeats_at_most_the_last_batch_with_its_id(
     assert len(server.received) == batches + repeated
 
 
-@pytest.mark.gate
 def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_batch_with_its_id(
     exporting: Exporting, server: Receiver
 ) -> None:
@@ -133,13 +134,7 @@ def contents(exporting: Exporting) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize(
-    ("place", "number"),
-    [
-        pytest.param("half a file", 0, marks=pytest.mark.gate),
-        ("after the batch", 1),
-        ("after the cursor", 2),
-        ("before the batch", 3),
-    ],
+    ("place", "number"), [("half a file", 0), ("after the batch", 1), ("after the cursor", 2), ("before the batch", 3)]
 )
 def test_a_sigkill_leaves_whole_files_with_each_row_once(exporting: Exporting, place: str, number: int) -> None:
     exporting.killed(kill=place, number=number)
