@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import DecodeError, HTTPError
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -298,6 +298,9 @@ def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -
     if any(isinstance(each, TimeoutError) for each in causes):
         silent = f"sent nothing for {limits.read:g} s" if limits.read else "did not answer in time"
         return NoAnswer("timeout", f"{host} {silent}", url=url)
+    if any(isinstance(cause, DecodeError) for cause in causes):
+        detail = f"the body from {host} is not packed as its Content-Encoding says"
+        return NoAnswer("connection", f"{detail}; the header Accept-Encoding: identity asks for a plain one", url=url)
     # Only words that can't hold an address: the system's own, or the name of the error.
     words = type(causes[-1]).__name__
     for each in causes:

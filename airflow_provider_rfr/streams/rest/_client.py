@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, Final, Protocol
 from urllib.parse import urljoin, urlsplit
 
@@ -23,6 +26,8 @@ _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip, defla
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEEPS_METHOD: Final = frozenset({307, 308})
 _MOST_REDIRECTS: Final = 5
+# How a gzip file begins; no text that is JSON or CSV begins like that.
+_GZIP: Final = b"\x1f\x8b\x08"
 
 
 @dataclass(slots=True)
@@ -64,7 +69,25 @@ class Transport:
         if isinstance(found, http.NoAnswer):
             # A certificate that isn't trusted now won't be within the minutes that a page is repeated.
             return Failure(found.detail, request, permanent=found.permanent or found.reason == "tls")
-        return Answer(found.status, found.phrase, found.headers, found.body, request, found.url)
+        content: bytes | None = found.body
+        if found.body.startswith(_GZIP):
+            try:
+                content = _unpacked(found.body, limits.max_bytes)
+            except (OSError, EOFError, zlib.error):
+                return Failure(f"the answer is a damaged gzip file ({len(found.body)} bytes)", request)
+        if content is None:
+            return Failure(f"the answer is larger than {limits.max_bytes} bytes once unpacked", request, permanent=True)
+        return Answer(found.status, found.phrase, found.headers, content, request, found.url)
+
+
+def _unpacked(body: bytes, max_bytes: int) -> bytes | None:
+    """Return the content of a gzip file; None if it is larger than allowed.
+
+    :raises OSError, EOFError, zlib.error: the file is damaged, or not all of it is there
+    """
+    with gzip.GzipFile(fileobj=BytesIO(body)) as file:
+        content = file.read(max_bytes + 1)
+    return content if len(content) <= max_bytes else None
 
 
 class Authenticator:

@@ -157,13 +157,13 @@ def _lines_of(body: bytes, headers: Mapping[str, str], lenient: bool) -> Iterato
 
 
 def _check_markup(body: bytes, headers: Mapping[str, str], wanted: str) -> None:
-    """:raises UnreadableBody: the answer is a page for people, or XML"""
+    """:raises UnreadableBody: the answer is a page for people, XML or a packed file"""
     form = format_of(body, media_type_of(headers))
     shown = shown_size(body, headers)
     if form == "HTML":
         raise UnreadableBody(f"the answer is HTML, not {wanted} ({shown}): a login page?")
-    if form == "XML":
-        raise AnotherFormat(f"the answer is XML, not {wanted} ({shown})")
+    if form not in (None, "JSON Lines", "CSV"):
+        raise AnotherFormat(f"the answer is {form}, not {wanted} ({shown}): read the stream by a Python class")
 
 
 def _check_not_json(body: bytes, headers: Mapping[str, str]) -> None:

@@ -24,6 +24,9 @@ _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SEPARATORS: Final = (",", ";", "\t")
 _PEEK: Final = 65536
 _LINES_TYPES: Final = frozenset({"x-ndjson", "ndjson", "jsonl", "x-jsonl", "jsonlines", "x-jsonlines", "stream+json"})
+# Gzip files are unpacked before a body gets here.
+_FILES: Final = {b"PK\x03\x04": "a ZIP file", b"\x28\xb5\x2f\xfd": "Zstandard"}
+_DECODED: Final = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 
 
@@ -60,7 +63,10 @@ def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
 
 
 def format_of(body: bytes, media_type: str) -> str | None:
-    """The name of the format that a body has that is not JSON; None if it is unknown."""
+    """Return the name of the format that a body has that is not JSON; None if it is unknown."""
+    for beginning, name in _FILES.items():
+        if body.startswith(beginning):
+            return name
     kind = media_type.lower().rpartition("/")[2]
     head = body[:_PEEK].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     if "html" in kind or re.match(r"<!doctype html|<html", head, re.IGNORECASE):
@@ -133,8 +139,10 @@ def is_utf8(charset: str) -> bool:
 
 
 def shown_size(body: bytes, headers: Mapping[str, str]) -> str:
-    """What a body claims to be, for messages."""
-    return f"{media_type_of(headers) or 'no content type'}, {len(body)} bytes"
+    """Describe what a body claims to be, for messages."""
+    encoding = headers.get("Content-Encoding", "").strip().lower()
+    packed = "" if encoding in _DECODED else f", Content-Encoding: {encoding}"
+    return f"{media_type_of(headers) or 'no content type'}{packed}, {len(body)} bytes"
 
 
 def read_json(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:

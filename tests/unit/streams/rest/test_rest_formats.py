@@ -201,11 +201,21 @@ class TestBoth:
     def test_a_packed_body_is_unpacked_and_a_bomb_is_stopped(self, api, make, form):
         body = gzip.compress(BODIES[form]([1]).encode())
         assert ids(records_of(api, make, text(body, **{"Content-Encoding": "gzip"}), {"format": form})) == ["1"]
+        assert ids(records_of(api, make, text(body, "application/gzip"), {"format": form})) == ["1"]
+        parts = body + gzip.compress(BODIES[form]([2]).removeprefix("id\n").encode())
+        assert ids(records_of(api, make, text(parts, "application/gzip"), {"format": form})) == ["1", "2"]
         bomb = gzip.compress(b"\n" * 50_000_000)
         with pytest.raises(SourceError, match="larger than 1000000 bytes"):
             records_of(
                 api, make, text(bomb, **{"Content-Encoding": "gzip"}), {"format": form}, max_response_bytes=1_000_000
             )
+
+    @pytest.mark.parametrize("handler", [{}, {"on_bad_json": "replace"}, {"on_bad_json": "skip"}])
+    def test_a_zip_file_fails_at_once_and_is_named(self, api, make, form, handler):
+        reply = text(b"PK\x03\x04\x14\x00\xff\xfe\n", "application/zip")
+        with pytest.raises(SourceError, match=r"the answer is a ZIP file, not .*application/zip.*a Python class"):
+            records_of(api, make, reply, {"format": form}, error_handler={**QUICK, **handler})
+        assert len(api.asked) == 1
 
     def test_a_body_that_never_ends_meets_the_total_deadline(self, api, make, form):
         def raw(out):

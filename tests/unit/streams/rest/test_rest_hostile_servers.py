@@ -229,6 +229,39 @@ def test_a_compressed_body_is_read_and_a_broken_one_is_not(api, make):
     assert len(api.asked) == 3
 
 
+def test_a_wrong_content_encoding_is_named_in_the_error(api, make):
+    api.answers(Reply(GOOD, headers={"Content-Encoding": "gzip"}))
+    wrong = r"the body from http://\S+ is not packed as its Content-Encoding says; .*Accept-Encoding: identity"
+    with pytest.raises(SourceError, match=wrong):
+        make(error_handler=ONCE).read_page({}, None)
+    api.answers(Reply(b"\x0b\x02\x80\x03", headers={"Content-Encoding": "br"}))
+    with pytest.raises(SourceError, match=r"not JSON .*application/json, Content-Encoding: br, 4 bytes"):
+        make(error_handler=ONCE).read_page({}, None)
+
+
+def test_a_gzip_file_is_unpacked_whatever_its_headers_say(api, make):
+    packed = gzip.compress(json.dumps(GOOD).encode())
+    for headers in ({"Content-Type": "application/gzip"}, {}, {"Content-Encoding": "gzip"}):
+        body = gzip.compress(packed) if "Content-Encoding" in headers else packed
+        api.answers(Reply(body, headers=headers))
+        assert ids(make().read_page({}, None).records) == [1]
+    error = gzip.compress(b'{"message": "slow down"}')
+    api.answers(Reply(error, 429), Reply(packed))
+    handler = {**QUICK, "rules": [{"text": "slow down", "action": "RATE_LIMITED"}]}
+    assert ids(make(error_handler=handler).read_page({}, None).records) == [1]
+
+
+def test_a_damaged_gzip_file_is_asked_for_again_and_named_in_the_error(api, make):
+    packed = gzip.compress(json.dumps(GOOD).encode())
+    damaged = packed[:-6] + b"\0" * 6
+    api.answers(Reply(packed[:20]), Reply(damaged), Reply(packed[:10] + b"\xff" * 20), Reply(packed))
+    assert ids(make().read_page({}, None).records) == [1]
+    assert len(api.asked) == 4
+    api.answers(Reply(packed[:20]))
+    with pytest.raises(SourceError, match=r"a damaged gzip file \(20 bytes\)"):
+        make(error_handler=ONCE).read_page({}, None)
+
+
 def test_a_large_page_arrives_whole(api, make):
     api.answers({"data": [{"id": n, "text": "x" * 1000} for n in range(20_000)]})
     assert len(make().read_page({}, None).records) == 20_000
@@ -243,9 +276,12 @@ def test_a_page_that_is_larger_than_allowed_fails_at_once(api, make):
 
 def test_a_small_body_that_unpacks_to_a_huge_one_is_stopped(api, make):
     bomb = gzip.compress(b" " * 50_000_000)
-    api.answers(Reply(bomb, headers={"Content-Encoding": "gzip"}))
-    with pytest.raises(SourceError, match=r"larger than 1000000 bytes"):
-        make(max_response_bytes=1_000_000).read_page({}, None)
+    for headers in ({"Content-Encoding": "gzip"}, {"Content-Type": "application/gzip"}):
+        api.asked.clear()
+        api.answers(Reply(bomb, headers=headers))
+        with pytest.raises(SourceError, match=r"larger than 1000000 bytes"):
+            make(max_response_bytes=1_000_000).read_page({}, None)
+        assert len(api.asked) == 1
 
 
 def test_texts_of_every_alphabet_arrive_as_they_are(api, make):
