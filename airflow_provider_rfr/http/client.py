@@ -227,15 +227,35 @@ _BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL
 def trusted_certificates(verify: bool | str) -> bool | str:
     """What TLS trusts: what a connection says (True: nothing), and where it says nothing the environment.
 
-    :raises ConfigurationError: there is no such file or folder
+    :raises ConfigurationError: there is no such file or folder, or it has no certificates
     """
     source = "connection: verify"
     if verify is True:
         source = next((name for name in _BUNDLES if os.environ.get(name)), "")
         verify = os.environ[source] if source else True
-    if isinstance(verify, str) and not os.path.exists(verify):
-        raise ConfigurationError(source, f"there is no {verify!r}", "name a file or folder of certificates in PEM")
+    check_certificates(verify, source)
     return verify
+
+
+def check_certificates(verify: bool | str, field: str) -> None:
+    """Refuse a path, if it is one, at which there are no certificates.
+
+    :param field: that has the path, for the error
+    :raises ConfigurationError: there is no such file or folder, or the file has no certificates
+    """
+    if not isinstance(verify, str):
+        return
+    problem = ""
+    try:
+        os.stat(verify)
+        if not os.path.isdir(verify):
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(verify)
+    except ssl.SSLError:
+        problem = f"{verify!r} has no certificates in PEM"
+    except OSError as error:
+        problem = f"{verify!r} can't be read: {error.strerror}"
+    if problem:
+        raise ConfigurationError(field, problem, "name a file or folder of certificates in PEM")
 
 
 def retry_after(text: str | None, now: float | None = None) -> float | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from airflow_provider_rfr.exceptions import SourceDefinitionError
-from airflow_provider_rfr.http.client import Client, Limits
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
+from airflow_provider_rfr.http.client import Client, Limits, check_certificates
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._auth import build_authenticator
@@ -88,6 +88,10 @@ class _Source:
         self._secrets = {name: self._config[name] for name in (*secrets, *self.definition.secrets)}
         # For what is stored: partitions, records, fingerprints.
         self._public = {name: value for name, value in config.items() if name not in self._secrets}
+        try:
+            check_certificates(self.definition.verify, "verify")
+        except ConfigurationError as error:
+            raise SourceDefinitionError.of(error.problems) from None
         proxy = self.definition.proxy
         self._redactor = Redactor(self._secrets.values())
         self._transport = Transport(

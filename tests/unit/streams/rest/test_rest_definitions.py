@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.loader import inline_source, load_streams
+from tests.webhook_receiver import write_certificates
 
 
 def document(stream=None, **source):
@@ -18,6 +19,18 @@ def refused(definition, **source):
     with pytest.raises(SourceDefinitionError) as error:
         load_streams({"definition": definition, **source})
     return error.value
+
+
+def test_a_bundle_of_certificates_that_is_none_is_refused_at_once(tmp_path):
+    (tmp_path / "empty.pem").write_text("no certificate\n")
+    for name, problem in (("missing.pem", "can't be read: No such file"), ("empty.pem", "has no certificates in PEM")):
+        error = refused(document(verify=str(tmp_path / name)))
+        assert (error.field, error.exit_code) == ("verify", 2)
+        assert problem in error.problem and name in error.problem
+        assert error.remedy == "name a file or folder of certificates in PEM"
+    write_certificates(tmp_path)
+    for path in ("ca.pem", "."):
+        load_streams({"definition": document(verify=str(tmp_path / path))})
 
 
 @pytest.mark.parametrize(
