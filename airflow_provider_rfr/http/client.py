@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timezone
+from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, Final
@@ -259,7 +259,9 @@ def check_certificates(verify: bool | str, field: str) -> None:
 
 
 def retry_after(text: str | None, now: float | None = None) -> float | None:
-    """Seconds that a ``Retry-After`` header asks for by a number or an HTTP date; 0 for a moment that has passed.
+    """Return the seconds that a ``Retry-After`` header asks to wait; 0 for a moment that has passed.
+
+    It is a number, an HTTP date, or (against the standard) a time of ISO 8601.
 
     :param now: seconds since 1970 that dates are compared with; by default this machine's clock
     :return: None for a missing or unreadable header
@@ -268,14 +270,23 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
     try:
         seconds = float(text)
     except ValueError:
-        try:
-            moment = parsedate_to_datetime(text)
-            # "-0000" gives a time without a zone, and means UTC.
-            moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-            seconds = moment.timestamp() - (time.time() if now is None else now)
-        except (TypeError, ValueError, OverflowError, IndexError):
+        moment = _moment_of(text)
+        if moment is None:
             return None
+        seconds = moment.timestamp() - (time.time() if now is None else now)
     return max(0.0, seconds) if isfinite(seconds) else None
+
+
+def _moment_of(text: str) -> datetime | None:
+    """Return the time that a text names; None if it is no time."""
+    # Python 3.10 doesn't read "Z".
+    iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
+    for read, form in ((parsedate_to_datetime, text), (datetime.fromisoformat, iso)):
+        with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
+            moment = read(form)
+            # An HTTP date with "-0000" gives a time without a zone, and means UTC.
+            return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return None
 
 
 def _read(response: requests.Response, limits: Limits) -> bytes | None:

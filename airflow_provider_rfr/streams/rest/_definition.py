@@ -138,14 +138,14 @@ class Exponential(Part):
 
 
 class RetryAfter(Part):
-    """What a header says, in seconds or as an HTTP date."""
+    """What a header says: seconds, an HTTP date or a time of ISO 8601."""
 
     type: Literal["retry_after"]
     header: str = "Retry-After"
 
 
 class _ResetTime(Part):
-    """Until the time that a header names, as seconds or milliseconds since 1970."""
+    """Until the time that a header names: seconds or milliseconds since 1970, an HTTP date or a time of ISO 8601."""
 
     type: Literal["reset_time"]
     header: str

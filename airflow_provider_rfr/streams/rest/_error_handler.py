@@ -1,7 +1,7 @@
 """What is done about each response: the first rule that matches, else what its status usually means.
 
-Requests are repeated within two budgets: errors count against ``max_retries`` and ``max_time``; a rate limit counts
-only against ``max_rate_limit_wait``, because the API works and only asks to wait.
+Requests are repeated within two budgets: errors count against ``max_retries`` and ``max_time``. A rate limit, or
+another error with ``Retry-After``, counts only against ``max_rate_limit_wait``: the API says when it will answer again.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ _AUTHENTICATION_STATUS: Final = frozenset({401, 403})
 _FAILING: Final = (400, 401, 403, 404, 405, 410, 416, 422)
 _BY_STATUS: Final = {429: Action.RATE_LIMITED, **dict.fromkeys(_FAILING, Action.FAIL)}
 _BY_CLASS: Final = {2: Action.SUCCESS, 3: Action.FAIL}
+# A smaller number (before September 2001) is no time since 1970.
+_FIRST_RESET: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,9 @@ class ErrorHandler:
             action = Action.TOKEN_EXPIRED
         else:
             action = _BY_STATUS.get(outcome.status) or _BY_CLASS.get(outcome.status // 100, Action.RETRY)
+            # Maintenance, overload, a report that isn't ready (202), GitHub's secondary rate limit (403).
+            if (action is Action.RETRY or outcome.status in (202, 403)) and _asks_to_wait(outcome):
+                action = Action.RATE_LIMITED
         if action is Action.SUCCESS:
             return self._checked_success(outcome, by_rule=rule is not None)
         reason = outcome.describe(self.redactor)
@@ -190,6 +195,11 @@ class ErrorHandler:
             self._logged.add(names)
             _log.warning("%s: records are taken from an answer with an error, in %s: %s", answer.request, names, shown)
         return success
+
+
+def _asks_to_wait(answer: Answer) -> bool:
+    """Return whether the answer says when to ask again."""
+    return retry_after(answer.headers.get("Retry-After")) is not None
 
 
 def _is_error(value: Any) -> bool:
@@ -334,11 +344,17 @@ def _wait_of(strategy: model.Backoff, failures: int, headers: Mapping[str, str])
         return seconds * random.uniform(0.5, 1.0) if strategy.jitter else seconds
     if isinstance(strategy, model.RetryAfter):
         return _not_at_once(retry_after(headers.get(strategy.header)), failures)
+    return _not_at_once(_seconds_until(headers.get(strategy.header, ""), strategy.unit), failures)
+
+
+def _seconds_until(text: str, unit: str) -> float | None:
+    """Return the seconds until the time that a header names; None if it names none."""
     try:
-        moment = float(headers.get(strategy.header, ""))
+        number = float(text) / (1000 if unit == "milliseconds" else 1)
     except ValueError:
-        return None
-    return _not_at_once((moment / 1000 if strategy.unit == "milliseconds" else moment) - time.time(), failures)
+        return retry_after(text)
+    # Many APIs send the seconds that are left, in a header of the same name.
+    return number - time.time() if number >= _FIRST_RESET else number
 
 
 def _not_at_once(asked: float | None, failures: int) -> float | None:

@@ -42,6 +42,7 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
     assert retry_after(" 2.5 ", NOW) == 2.5
     assert retry_after(formatdate(NOW + 90, usegmt=True), NOW) == pytest.approx(90)
     assert retry_after("Wed, 15 Nov 2023 00:13:20 +0100", NOW) == pytest.approx(3600)
+    assert retry_after("2023-11-14T23:13:20Z", NOW) == pytest.approx(3600)
 
 
 @pytest.mark.parametrize("text", ["Tue Nov 14 22:15:00 2023", "Tue, 14 Nov 2023 22:15:00 -0000"])

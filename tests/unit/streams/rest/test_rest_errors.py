@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime, timedelta, timezone
 from email.utils import formatdate
 
 import pytest
@@ -17,7 +18,7 @@ from airflow_provider_rfr.exceptions import (
     TokenExpiredError,
 )
 from airflow_provider_rfr.streams.core import Complete, NextPage, ReadContext
-from airflow_provider_rfr.streams.rest._definition import Constant, Exponential, _ResetTime
+from airflow_provider_rfr.streams.rest._definition import Constant, Exponential, RetryAfter, _ResetTime
 from airflow_provider_rfr.streams.rest._error_handler import seconds_to_wait
 from tests.soon import SOON, soon
 
@@ -109,6 +110,44 @@ def test_retry_after_is_obeyed_as_a_date(api, make):
     assert 0.9 <= time.monotonic() - began < SOON
 
 
+class TestAnErrorWithRetryAfter:
+    """It counts as a wait, as a rate limit does, whatever its status."""
+
+    @pytest.mark.parametrize("status", [202, 403, 408, 429, 500, 502, 503, 504, 529])
+    def test_costs_no_retry_and_slows_every_reader_down(self, api, make, status):
+        api.answers(*[Reply({}, status, {"Retry-After": "0.01"})] * 8, GOOD)
+        limiter = CountingLimiter()
+        stream = make(error_handler={"max_retries": 0}, context=ReadContext(limiter=limiter))
+        assert ids(stream.read_page({}, None).records) == [1]
+        assert limiter.penalties == [0.01] * 8
+
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_is_waited_for_no_longer_than_max_rate_limit_wait(self, api, make, status):
+        api.answers(Reply({}, status, {"Retry-After": "0.02"}))
+        with pytest.raises(RateLimitedError, match=r"max_rate_limit_wait is 0 s") as error:
+            make(error_handler={"max_rate_limit_wait": 0.05}).read_page({}, None)
+        assert (error.value.status, len(api.asked)) == (status, 3)
+
+    def test_is_an_error_where_a_rule_says_so(self, api, make):
+        api.answers(Reply({}, 503, {"Retry-After": "0.01"}))
+        with pytest.raises(SourceError, match=r"gave up after 3 requests"):
+            make(error_handler=rules({"status": 503, "action": "RETRY"}, max_retries=2)).read_page({}, None)
+
+    @pytest.mark.parametrize("status", [503, 403])
+    def test_is_as_without_it_where_the_header_says_nothing_usable(self, api, make, status):
+        api.answers(Reply({}, status, {"Retry-After": "soon"}))
+        with pytest.raises(SourceError):
+            make(error_handler={**QUICK, "max_retries": 2}).read_page({}, None)
+        assert len(api.asked) == {503: 3, 403: 1}[status]
+
+    @pytest.mark.parametrize("status", [400, 401, 404])
+    def test_fails_at_once_where_a_wait_can_t_help(self, api, make, status):
+        api.answers(Reply({}, status, {"Retry-After": "0"}))
+        with pytest.raises(SourceError):
+            make().read_page({}, None)
+        assert len(api.asked) == 1
+
+
 class TestBackoff:
     def test_a_header_that_says_at_once_is_believed_less_and_less(self):
         past = formatdate(time.time() - 60, usegmt=True)
@@ -135,6 +174,25 @@ class TestBackoff:
         assert seconds_to_wait([seconds], 1, {"R": str(time.time() + 1000)}) == soon
         assert seconds_to_wait([milliseconds], 1, {"R": str((time.time() + 1000) * 1000)}) == soon
         assert seconds_to_wait([seconds], 1, {}) <= 1
+
+    @pytest.mark.parametrize(
+        "form", ["%a, %d %b %Y %H:%M:%S GMT", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%d %H:%M:%S"]
+    )
+    def test_a_reset_time_may_be_a_date(self, form):
+        text = (datetime.now(timezone.utc) + timedelta(seconds=1000)).strftime(form)
+        for strategy in (_ResetTime(type="reset_time", header="R"), RetryAfter(type="retry_after", header="R")):
+            assert seconds_to_wait([strategy], 1, {"R": text}) == pytest.approx(1000, abs=SOON)
+
+    def test_a_reset_time_that_is_too_small_for_one_is_the_seconds_that_are_left(self):
+        seconds = _ResetTime(type="reset_time", header="R")
+        assert seconds_to_wait([seconds], 1, {"R": "3"}) == 3
+        assert seconds_to_wait([seconds.model_copy(update={"unit": "milliseconds"})], 1, {"R": "2500"}) == 2.5
+        assert seconds_to_wait([seconds], 1, {"R": "0"}) == 0.05
+
+    @pytest.mark.parametrize("text", ["soon", "", "nan", "inf"])
+    def test_a_reset_time_that_says_nothing_usable_leaves_it_to_the_next_strategy(self, text):
+        strategies = [_ResetTime(type="reset_time", header="R"), Constant(type="constant", seconds=7)]
+        assert seconds_to_wait(strategies, 1, {"R": text}) == 7
 
     def test_exponential_waits_grow_to_their_limit_and_jitter_shortens_them_at_most_by_half(self):
         plain = Exponential(type="exponential", initial=1, multiplier=2, max=60, jitter=False)
