@@ -6,9 +6,10 @@ after many ignored pages in a row.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -23,9 +24,10 @@ from airflow_provider_rfr.streams.rest.expressions import (
     Path,
     Template,
     assign,
-    compile_condition,
+    compile_filter,
     compile_value,
     describe,
+    guess,
     lookup,
     lookup_each,
     parse_path,
@@ -33,11 +35,14 @@ from airflow_provider_rfr.streams.rest.expressions import (
     where_missing,
 )
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A format, a path and an optional condition.
 
+    :ivar expected: the fields that the condition takes from the records
     :ivar missing_is_empty: nothing (or null) at the path means no records, rather than an error
     :ivar read: reads the body
     :ivar by_line: the path is that of each line, or row
@@ -45,21 +50,31 @@ class Selector:
 
     path: Path = ()
     condition: Template | None = None
+    expected: frozenset[str] = frozenset()
     missing_is_empty: bool = False
     read: BodyReader = read_json
     by_line: bool = False
+    _warned: set[str] = field(default_factory=set, repr=False)
 
     @classmethod
-    def of(cls, definition: model.Records, place: str, config: Mapping[str, Any]) -> Selector:
+    def of(
+        cls, definition: model.Records, place: str, config: Mapping[str, Any], slice_fields: Sequence[str]
+    ) -> Selector:
         """The selector of a definition.
 
-        :raises SourceDefinitionError: the filter is not an expression
+        :raises SourceDefinitionError: the filter is not an expression, or uses a name that isn't there
         """
-        condition = None
+        condition, expected = None, frozenset[str]()
         if definition.filter is not None:
-            condition = compile_condition(definition.filter, f"{place}.filter", RECORD_NAMES, config)
-        is_empty, by_line = definition.on_missing == "empty", definition.format != "json"
-        return cls(parse_path(definition.path), condition, is_empty, reader_of(definition), by_line)
+            condition, expected = compile_filter(definition.filter, f"{place}.filter", config, slice_fields)
+        return cls(
+            parse_path(definition.path),
+            condition,
+            expected,
+            missing_is_empty=definition.on_missing == "empty",
+            read=reader_of(definition),
+            by_line=definition.format != "json",
+        )
 
     def select(self, answer: Answer) -> list[dict[str, Any]]:
         """All records of the answer, before the filter; one object counts as a list of one.
@@ -103,10 +118,21 @@ class Selector:
                 if self.condition(known):
                     kept.append(record)
             except SourceDefinitionError as error:
-                problem = error.problem
+                problem = f"{error.problem}; for a field that may be missing or null write e.g. (record.x or 0)"
             if problem:
                 raise SourceError(f"records.filter fails at record {number}: {problem}", request=request)
+        self._warn_of_absent(records, request)
         return kept
+
+    def _warn_of_absent(self, records: Sequence[Mapping[str, Any]], request: str | None) -> None:
+        """Warn, once for each, of fields of the filter that no record of a page has: they may be misspelt."""
+        for name in sorted(self.expected - self._warned):
+            if records and not any(name in record for record in records):
+                self._warned.add(name)
+                _log.warning(
+                    "%s: records.filter uses record.%s, which no record of this page has: %sthe first one is %s",
+                    *(request, name, guess(name, records[0]), describe(records[0])),
+                )
 
     def _not_records(self, found: Any, answer: Answer) -> SourceError:
         place = f"records.path {'.'.join(self.path)!r}" if self.path else "the answer"

@@ -135,7 +135,7 @@ class _Source:
         router = build_router(
             stream.partitions, f"{place}.partitions", self._public, self.definition.streams, self.stream
         )
-        selector = Selector.of(stream.records or model.Records(), f"{place}.records", self._public)
+        selector = Selector.of(stream.records or model.Records(), f"{place}.records", self._public, router.fields)
         return RestStream(
             name,
             requester=self._requester(stream, place, base_url, hosts, page_size, paginator.addressable, selector),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
-from jinja2 import StrictUndefined, TemplateError, UndefinedError, meta, nodes
+from jinja2 import ChainableUndefined, StrictUndefined, TemplateError, UndefinedError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
@@ -48,6 +48,8 @@ def _quote_part(value: Any) -> str:
 
 _text_environment = _Environment(undefined=StrictUndefined, autoescape=False)
 _path_environment = _Environment(undefined=StrictUndefined, autoescape=False, finalize=_quote_part)
+# A field that a record lacks is false, and equal to nothing.
+_filter_environment = _Environment(undefined=ChainableUndefined, autoescape=False)
 _path_environment.filters["as_path"] = lambda value: _Quoted(quote(str(value), safe="/"))
 
 
@@ -151,8 +153,30 @@ def compile_path(text: str, place: str, names: Iterable[str], config: Mapping[st
 
 def compile_condition(text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None) -> Template:
     """Compile an expression, with or without its braces."""
-    wrapped = text if has_expressions(text) else "{{ " + text + " }}"
-    return _compile_text(wrapped, place, frozenset(names), config)
+    return _compile_text(_with_braces(text), place, frozenset(names), config)
+
+
+def compile_filter(
+    text: str, place: str, config: Mapping[str, Any], slice_fields: Iterable[str]
+) -> tuple[Template, frozenset[str]]:
+    """Compile a condition for records, in which a missing field of a record is undefined rather than an error.
+
+    :param slice_fields: names after ``stream_slice.`` are checked against them
+    :return: the condition, and the fields that it expects in the records
+    :raises SourceDefinitionError: syntax, or an unknown name
+    """
+    text = _with_braces(text)
+    condition = _compile_text(text, place, RECORD_NAMES, config, _filter_environment)
+    tree = _filter_environment.parse(text)
+    if _allows_missing(tree):
+        return condition, frozenset()
+    for name in sorted(_fields_of("stream_slice", tree) - set(slice_fields)):
+        raise SourceDefinitionError(place, f"stream_slice has no {name!r}", nearest(name, slice_fields))
+    return condition, frozenset(_fields_of("record", tree))
+
+
+def _with_braces(text: str) -> str:
+    return text if has_expressions(text) else "{{ " + text + " }}"
 
 
 def has_expressions(text: str) -> bool:
@@ -160,16 +184,22 @@ def has_expressions(text: str) -> bool:
     return "{{" in text or "{%" in text or "{#" in text
 
 
-def _compile_text(text: str, place: str, names: frozenset[str], config: Mapping[str, Any] | None) -> Template:
+def _compile_text(
+    text: str,
+    place: str,
+    names: frozenset[str],
+    config: Mapping[str, Any] | None,
+    environment: _Environment = _text_environment,
+) -> Template:
     if not has_expressions(text):
         return _Constant(text)
-    tree = _checked(text, place, names, config)
+    tree = _checked(text, place, names, config, environment)
     outputs = tree.body[0].nodes if len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output) else []
     stripped = text.strip()
     if len(outputs) == 1 and stripped.startswith("{{"):
         inner = stripped[2:-2].strip("-+").strip()
-        return _Compiled(_text_environment.compile_expression(inner, undefined_to_none=False), place)
-    return _Compiled(_text_environment.from_string(text).render, place)
+        return _Compiled(environment.compile_expression(inner, undefined_to_none=False), place)
+    return _Compiled(environment.from_string(text).render, place)
 
 
 def _checked(
@@ -196,26 +226,41 @@ def _checked(
 
 
 def _check_config(tree: nodes.Template, place: str, config: Mapping[str, Any]) -> None:
-    optional = any(node.name in ("default", "d") for node in tree.find_all(nodes.Filter)) or any(
+    if _allows_missing(tree):
+        return
+    for key in sorted(_fields_of("config", tree) - config.keys()):
+        raise SourceDefinitionError(place, f"config has no {key!r}", nearest(key, config))
+
+
+def _allows_missing(tree: nodes.Template) -> bool:
+    """Return whether a template says itself what a missing value means."""
+    return any(node.name in ("default", "d") for node in tree.find_all(nodes.Filter)) or any(
         node.name in ("defined", "undefined") for node in tree.find_all(nodes.Test)
     )
-    if optional:
-        return
-    found: list[tuple[nodes.Expr, Any]] = [(node.node, node.attr) for node in tree.find_all(nodes.Getattr)]
-    found += [(node.node, getattr(node.arg, "value", None)) for node in tree.find_all(nodes.Getitem)]
-    for holder, key in found:
-        if not isinstance(holder, nodes.Name) or holder.name != "config":
-            continue
-        if isinstance(key, str) and key not in config and not hasattr(dict, key):
-            raise SourceDefinitionError(place, f"config has no {key!r}", nearest(key, config))
+
+
+def _fields_of(variable: str, tree: nodes.Template) -> set[str]:
+    """Return the names that a template takes from a variable, methods of a mapping left out."""
+    taken: list[tuple[nodes.Expr, Any]] = [(node.node, node.attr) for node in tree.find_all(nodes.Getattr)]
+    taken += [(node.node, getattr(node.arg, "value", None)) for node in tree.find_all(nodes.Getitem)]
+    return {
+        key
+        for holder, key in taken
+        if isinstance(holder, nodes.Name) and holder.name == variable
+        if isinstance(key, str) and not hasattr(dict, key)
+    }
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """A sentence with the nearest of the valid names, then all of them."""
     valid = sorted(names)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    return f"{guess}allowed: {', '.join(valid) if valid else 'nothing'}"
+    return f"{guess(name, valid)}allowed: {', '.join(valid) if valid else 'nothing'}"
+
+
+def guess(name: str, names: Iterable[str]) -> str:
+    """Return a question with the nearest of the valid names; empty if none is near."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 Path: TypeAlias = tuple[str, ...]

@@ -7,7 +7,7 @@ import json
 import pytest
 from rest_api import ids
 
-from airflow_provider_rfr.exceptions import SourceError
+from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.refresh.pages import encode_records
 from airflow_provider_rfr.streams.rest._records import Selector
 from airflow_provider_rfr.streams.rest._responses import Answer
@@ -78,10 +78,75 @@ def test_a_filter_keeps_what_fulfils_it(api, make, text):
     assert page.records == [B]
 
 
-def test_a_filter_on_a_field_that_a_record_lacks_is_an_error_that_names_the_record(api, make):
-    api.answers({"data": [A, {"name": "x"}]})
-    with pytest.raises(SourceError, match=r"filter fails at record 2: .*no attribute 'id'"):
-        make(records={"path": "data", "filter": "record.id"}).read_page({}, None)
+class TestAFieldThatARecordLacks:
+    """In a filter it is undefined, as Jinja has it by default."""
+
+    @pytest.mark.parametrize(
+        ("condition", "kept"),
+        [
+            ("record.status", [1, 2]),
+            ("not record.status", [3, 4]),
+            ("record.status == 'open'", [1]),
+            ("record.status != 'open'", [2, 3, 4]),
+            ("record['status'] in ['open']", [1]),
+            ("'urgent' in record.tags", [2]),
+            ("record.owner.team.id", [4]),
+            ("record.status is defined", [1, 2, 3]),
+            ("record.status | default('open') == 'open'", [1, 4]),
+        ],
+    )
+    def test_is_false_and_equal_to_nothing(self, api, make, condition, kept):
+        first, second = {"id": 1, "status": "open"}, {"id": 2, "status": "done", "tags": ["urgent"]}
+        api.answers({"data": [first, second, {"id": 3, "status": None}, {"id": 4, "owner": {"team": {"id": 9}}}]})
+        page = make(records={"path": "data", "filter": condition}).read_page({}, None)
+        assert (ids(page.records), page.received) == (kept, 4)
+
+    @pytest.mark.parametrize(
+        ("other", "problem"),
+        [({"name": "x"}, "no attribute 'id'"), ({"id": None}, "the expression fails with TypeError")],
+    )
+    def test_can_t_be_compared_by_size_nor_can_null_and_the_error_has_a_remedy(self, api, make, other, problem):
+        api.answers({"data": [A, other]})
+        remedy = rf"filter fails at record 2: .*{problem}.*missing or null write e\.g\. \(record\.x or 0\)"
+        with pytest.raises(SourceError, match=remedy):
+            make(records={"path": "data", "filter": "record.id > 0"}).read_page({}, None)
+        assert make(records={"path": "data", "filter": "(record.id or 0) > 0"}).read_page({}, None).records == [A]
+
+    def test_is_warned_about_once_if_no_record_of_a_page_has_it_with_the_nearest_name(self, api, make, caplog):
+        api.answers({"data": [{"id": 1, "status": "open"}]})
+        stream = make(records={"path": "data", "filter": "record.statsu != 'done'"})
+        assert [ids(stream.read_page({}, None).records) for _ in range(2)] == [[1], [1]]
+        (warning,) = [record.getMessage() for record in caplog.records]
+        assert warning == (
+            "GET /items: records.filter uses record.statsu, which no record of this page has: "
+            "did you mean 'status'? the first one is an object with the keys id, status"
+        )
+
+    @pytest.mark.parametrize("condition", ["record.id", "record.gone is not defined", "record.gone | default(true)"])
+    def test_is_not_warned_about_if_one_record_has_it_or_the_filter_says_what_it_means(
+        self, api, make, caplog, condition
+    ):
+        api.answers({"data": [A, {"name": "x"}]}, {"data": []})
+        stream = make(records={"path": "data", "filter": condition})
+        stream.read_page({}, None)
+        stream.read_page({}, None)
+        assert caplog.text == ""
+
+    @pytest.mark.parametrize(
+        ("condition", "message"),
+        [
+            ("recrod.id", "unknown name 'recrod'; did you mean 'record'"),
+            ("record.id > config.laest", "config has no 'laest'; did you mean 'least'"),
+            ("stream_slice.regoin == 'eu'", "stream_slice has no 'regoin'; did you mean 'region'"),
+        ],
+    )
+    def test_is_all_that_may_be_missing(self, make, condition, message):
+        with pytest.raises(SourceDefinitionError, match=message):
+            make(
+                records={"path": "data", "filter": condition},
+                config={"least": 1},
+                partitions={"type": "list", "field": "region", "values": ["eu"]},
+            )
 
 
 def test_a_key_named_like_a_method_is_the_key(api, make):
