@@ -90,20 +90,35 @@ class SubstreamRouter(PartitionRouter):
                 absent_fields.note(page)
                 if page.skipped:
                     _log.warning("%s: an ignored page has no children: %s", self._parent.name, page.skipped)
-                for record in page.records:
-                    yield self._partition(record, parent_slice, page.request)
+                for number, record in enumerate(page.records, start=1):
+                    problem = self._key_problem(record)
+                    if problem:
+                        at = f"record {number} of the page of {self._parent.name}"
+                        raise SourceError(f"{at} ({self._shown(record)}): {problem}", request=page.request)
+                    yield self._partition(record, parent_slice)
         absent_fields.check(f"streams.{self._parent.name}")
 
-    def _partition(
-        self, record: Mapping[str, Any], parent_slice: Mapping[str, Any], request: str | None
-    ) -> dict[str, Any]:
+    def _key_problem(self, record: Mapping[str, Any]) -> str:
+        """Return what is wrong with a parent's key, and what to write; empty if it can be one."""
+        value, path = lookup(record, self._path), ".".join(self._path)
+        if value is not MISSING and value is not None and not isinstance(value, (dict, list)):
+            return ""
+        problem = f"partitions.parent_key {path!r} is {describe(value)}, and a key is a text or a number"
+        if isinstance(value, (dict, list)):
+            return problem
+        condition = f"record.{path} is defined and record.{path} is not none"
+        return f"{problem}; records: {{filter: {condition}}} in the parent leaves such records out"
+
+    def _shown(self, record: Mapping[str, Any]) -> str:
+        """Return what identifies a parent's record, for messages: its primary key, else its fields."""
+        declared = self._parent.primary_key or ()
+        paths = [parse_path(key) for key in ([declared] if isinstance(declared, str) else declared)]
+        keys = {".".join(path): lookup(record, path) for path in paths}
+        shown = [f"{name}: {value}" for name, value in keys.items() if isinstance(value, (str, int, float))]
+        return ", ".join(shown) or describe(record)
+
+    def _partition(self, record: Mapping[str, Any], parent_slice: Mapping[str, Any]) -> dict[str, Any]:
         value = lookup(record, self._path)
-        if value is MISSING or value is None or isinstance(value, (dict, list)):
-            raise SourceError(
-                f"partitions.parent_key {'.'.join(self._path)!r} of a record of {self._parent.name} is "
-                f"{describe(value)}; a key is a text or a number",
-                request=request,
-            )
         partition = {self.key_fields[0]: value, **{name: parent_slice[name] for name in self.key_fields[1:]}}
         for name, path in self._extra:
             found = lookup(record, path)
