@@ -186,7 +186,12 @@ class ErrorHandler:
             return success
         names = ", ".join(".".join(key) for key in found)
         shown = excerpt(json.dumps(list(found.values()), ensure_ascii=False), self.redactor)
-        if not self.selector.select(answer):
+        try:
+            has_records = bool(self.selector.select(answer))
+        except SourceError:
+            # GraphQL's {"errors": [...], "data": null}: the error says more than a path that leads to nothing.
+            has_records = False
+        if not has_records:
             reason = (
                 f"the answer has no records and an error, in {names}: {shown}; if it is not an error, set error_keys"
             )

@@ -265,6 +265,12 @@ class TestAnErrorBesideRecords:
             list(make(paginator=NUMBERS).read_records())
         assert len(api.asked) == 2 + 6
 
+    @pytest.mark.parametrize("rest", [{}, {"data": None}, {"data": "none"}, {"ok": False}])
+    def test_is_the_error_where_there_is_no_place_of_records(self, api, make, rest):
+        api.answers({"errors": [{"message": "Throttled"}], **rest})
+        with pytest.raises(SourceError, match=r'no records and an error, in errors: .*"Throttled".*gave up after 2'):
+            make(error_handler={**QUICK, "max_retries": 1}).read_page({}, None)
+
     def test_is_asked_for_again_as_it_may_pass(self, api, make):
         api.answers({"data": [], "error": "busy"}, GOOD)
         assert ids(make().read_page({}, None).records) == [1]
