@@ -234,7 +234,12 @@ class Publisher:
             fail = self.config.options.on_missing_records == "fail"
             self.missing = check_promises(pages, self.book.keys, fail=fail)
         if self.skipped:
-            _log.warning("%s pages have no records, because an error of theirs was ignored", self.skipped)
+            first = pages.filter(pages["skipped"].is_valid()).slice(0, 1).to_pylist()[0]
+            _log.warning(
+                "%s pages have no records, because an error of theirs was ignored; the first is page %s of partition"
+                " %s: %s",
+                *(self.skipped, first["page"], self.book.keys[first["partition_ordinal"]], first["skipped"]),
+            )
         unfinished = [n for n in range(len(self.book)) if n not in cursors or not cursors[n].complete]
         if unfinished:
             raise ReconciliationError(

@@ -355,6 +355,23 @@ class TestIgnoredPages:
         assert page.skipped == '404 Not Found: {"e": "gone"}'
         assert ids(stream.read_records()) == [1, 2, 3, 4, 5, 6, 10, 11, 12]
 
+    @pytest.mark.parametrize("condition", [{"text": "gone"}, {"predicate": "response.error == 'gone'"}])
+    def test_an_error_with_status_200_is_ignored_as_any_other(self, api, make, condition):
+        api.pages(3, 12)
+        answer = api.answer
+        api.answer = lambda asked: {"data": [], "error": "gone"} if asked.page == 3 else answer(asked)
+        handler = rules({"status": 200, **condition, "action": "IGNORE"})
+        stream = make(paginator={"type": "page_number", "page_size": 3}, error_handler=handler)
+        page = stream.read_page({}, 3)
+        assert (page.next, page.skipped) == (NextPage(4), '200 OK: {"data": [], "error": "gone"}')
+        assert ids(stream.read_records()) == [1, 2, 3, 4, 5, 6, 10, 11, 12]
+        cursor = make(paginator=TestExpiredTokens.CURSOR, error_handler=handler)
+        api.answers({"data": [], "error": "gone"})
+        first = cursor.read_page({}, None)
+        assert (first.next, bool(first.skipped)) == (Complete(), True)
+        with pytest.raises(SourceError, match=r"the next one can't be known: 200 OK"):
+            cursor.read_page({}, "c2")
+
     def test_offsets_go_on_by_the_page_size(self, api, make):
         api.answers(Reply({}, 404))
         stream = make(paginator={"type": "offset", "page_size": 10}, error_handler=self.IGNORE)
