@@ -139,6 +139,9 @@ class Selector:
         if isinstance(found, list):
             wrong = next((n, item) for n, item in enumerate(found, start=1) if type(item) is not dict)
             problem = f"{place} has {describe(wrong[1])} as item {wrong[0]}, where a record is an object"
+            if wrong[1] is None:
+                path = ".".join((*self.path, "*"))
+                problem += f"; records: {{path: {path}, on_missing: empty}} leaves such items out"
         elif found is MISSING:
             problem = f"{place} leads to nothing: {self._where_missing(answer)}"
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from rest_api import ids
@@ -69,6 +70,18 @@ def test_a_path_that_leads_to_no_records_is_an_error_that_says_what_there_is(api
 def test_nothing_can_be_declared_to_mean_no_records(api, make, body):
     api.answers(body)
     assert make(records={"path": "data", "on_missing": "empty"}).read_page({}, None).records == []
+
+
+@pytest.mark.parametrize(
+    ("path", "starred"), [("", "*"), ("data.nodes", "data.nodes.*"), ("data.*.node", "data.*.node.*")]
+)
+def test_a_null_among_the_records_is_an_error_that_proposes_how_to_leave_it_out(api, make, path, starred):
+    body = {"": [A, None], "data.nodes": {"data": {"nodes": [A, None]}}, "data.*.node": {"data": [{"node": [A, None]}]}}
+    api.answers(body[path])
+    remedy = f"has null as item 2, where a record is an object; records: {{path: {starred}, on_missing: empty}} leaves"
+    with pytest.raises(SourceError, match=re.escape(remedy)):
+        make(records={"path": path}).read_page({}, None)
+    assert make(records={"path": starred, "on_missing": "empty"}).read_page({}, None).records == [A]
 
 
 @pytest.mark.parametrize("text", ["record.id > 1", "{{ record.id > 1 }}", "record.id > config.least"])
