@@ -65,6 +65,8 @@ _AUTHENTICATION_STATUS: Final = frozenset({401, 403})
 _FAILING: Final = (400, 401, 403, 404, 405, 410, 416, 422)
 _BY_STATUS: Final = {429: Action.RATE_LIMITED, **dict.fromkeys(_FAILING, Action.FAIL)}
 _BY_CLASS: Final = {2: Action.SUCCESS, 3: Action.FAIL}
+# How an answer with status 2xx says that it is an error, besides ``error_keys``.
+_FAILED: Final = {"success": (False, "false"), "ok": (False,), "status": ("error", "fail", "failure", "failed")}
 # A smaller number (before September 2001) is no time since 1970.
 _FIRST_RESET: Final = 1e9
 
@@ -182,24 +184,32 @@ class ErrorHandler:
         path, bodies = self.selector.path, answer.content() if self.selector.by_line else [answer.content()]
         keys = [key for key in self.error_keys if key != path[: len(key)]]
         found = {key: value for body in bodies for key in keys if _is_error(value := lookup(body, key))}
-        if not found:
+        flagged: dict[Path, Any] = {}
+        if self.error_keys and not found:
+            # The flag alone says nothing: the message is beside it.
+            flags = [(name,) for name in _FAILED]
+            flagged = {flag: body for body in bodies for flag in flags if lookup(body, flag) in _FAILED[flag[0]]}
+        if not found and not flagged:
             return success
-        names = ", ".join(".".join(key) for key in found)
-        shown = excerpt(json.dumps(list(found.values()), ensure_ascii=False), self.redactor)
-        try:
-            has_records = bool(self.selector.select(answer))
-        except SourceError:
-            # GraphQL's {"errors": [...], "data": null}: the error says more than a path that leads to nothing.
-            has_records = False
-        if not has_records:
+        names = ", ".join(".".join(key) for key in found or flagged)
+        if not self._has_records(answer):
+            shown = excerpt(json.dumps(list((found or flagged).values()), ensure_ascii=False), self.redactor)
             reason = (
                 f"the answer has no records and an error, in {names}: {shown}; if it is not an error, set error_keys"
             )
             return Verdict(Action.RETRY, reason, answer, answer.request)
-        if names not in self._logged:
+        if found and names not in self._logged:
             self._logged.add(names)
+            shown = excerpt(json.dumps(list(found.values()), ensure_ascii=False), self.redactor)
             _log.warning("%s: records are taken from an answer with an error, in %s: %s", answer.request, names, shown)
         return success
+
+    def _has_records(self, answer: Answer) -> bool:
+        """Return whether there are records; an error says more than a path that leads to nothing."""
+        try:
+            return self.selector is not None and bool(self.selector.select(answer))
+        except SourceError:
+            return False
 
 
 def _asks_to_wait(answer: Answer) -> bool:

@@ -265,6 +265,33 @@ class TestAnErrorBesideRecords:
             list(make(paginator=NUMBERS).read_records())
         assert len(api.asked) == 2 + 6
 
+    @pytest.mark.parametrize(
+        "flag", [{"success": False}, {"success": 0}, {"ok": False}, {"status": "error"}, {"status": "fail"}]
+    )
+    @pytest.mark.parametrize("records", [{"path": "data"}, {"path": "data", "on_missing": "empty"}])
+    def test_may_be_said_by_a_flag_with_the_message_beside_it(self, api, make, flag, records):
+        said = {**flag, "message": "the quota is used up", **({} if "on_missing" in records else {"data": []})}
+        api.answer = lambda asked: GOOD if asked.page < 3 else said
+        (name,) = flag
+        with pytest.raises(SourceError, match=rf"no records and an error, in {name}: .*the quota is used up"):
+            list(make(records=records, paginator=NUMBERS).read_records())
+        ended = make(records=records, paginator=NUMBERS, error_handler={**QUICK, "error_keys": []})
+        assert ids(ended.read_records()) == [1, 1]
+        ended = make(records=records, paginator=NUMBERS, error_handler=rules({"text": "used up", "action": "END"}))
+        assert ids(ended.read_records()) == [1, 1]
+
+    @pytest.mark.parametrize(
+        "flag", [{"success": True}, {"ok": None}, {"status": "ok"}, {"status": [1]}, {"status": 200}]
+    )
+    def test_is_said_by_no_other_flag(self, api, make, flag):
+        api.answers({"data": [], **flag})
+        assert make(paginator=NUMBERS).read_page({}, None).next == Complete()
+
+    def test_is_said_by_no_flag_where_there_are_records(self, api, make, caplog):
+        api.answers({**GOOD, "success": False})
+        assert ids(make(paginator=NUMBERS).read_page({}, None).records) == [1]
+        assert caplog.text == ""
+
     @pytest.mark.parametrize("rest", [{}, {"data": None}, {"data": "none"}, {"ok": False}])
     def test_is_the_error_where_there_is_no_place_of_records(self, api, make, rest):
         api.answers({"errors": [{"message": "Throttled"}], **rest})
