@@ -1,0 +1,85 @@
+"""Cases of :mod:`test_rest_public_apis`: what one is, and the helpers that make answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rest_api import QUICK, Asked
+
+Answerer = Callable[[Asked, str], Any]
+ALL_25 = list(range(1, 26))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One API.
+
+    :ivar answer: makes the answer to a request; it gets the server's address, too
+    :ivar stream: fields of the stream ``items``
+    :ivar ids: of all records
+    :ivar error: pattern of the error that has to come instead
+    :ivar warning: pattern of what a refresh has to log
+    :ivar parents: fields of the stream ``parents``
+    :ivar skipped: number of pages that are left out
+    :ivar waiting: why the case is not right yet
+    """
+
+    answer: Answerer
+    stream: Mapping[str, Any]
+    ids: list[Any] = field(default_factory=list)
+    error: str = ""
+    warning: str = ""
+    parents: Mapping[str, Any] | None = None
+    skipped: int = 0
+    waiting: str = ""
+
+    def definition(self, url: str) -> dict[str, Any]:
+        """Return the source, with the server's address."""
+        streams = {"items": {"request": {"path": "/items"}, **self.stream}}
+        if self.parents is not None:
+            streams["parents"] = {"request": {"path": "/parents"}, **self.parents}
+        return {"base_url": url, "defaults": {"error_handler": QUICK}, "streams": streams}
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(sentence: str, stream: Mapping[str, Any], **expected: Any) -> Callable[[Answerer], None]:
+    """Add a case whose answers the decorated function makes."""
+
+    def add(answer: Answerer) -> None:
+        assert sentence not in CASES
+        CASES[sentence] = Case(answer, stream, **expected)
+
+    return add
+
+
+def rows(first: int, last: int) -> list[dict[str, Any]]:
+    """Return records with the ids from ``first`` to ``last``."""
+    return [{"id": number} for number in range(first, last + 1)]
+
+
+def page_of(number: int, count: int, size: int = 10) -> list[dict[str, Any]]:
+    """Return the records of a page, from page 1, of ``count`` in all."""
+    return rows((number - 1) * size + 1, min(number * size, count))
+
+
+def after(value: str | int | None, count: int, size: int = 10) -> list[dict[str, Any]]:
+    """Return the records that follow the id ``value``."""
+    start = int(value or 0)
+    return rows(start + 1, min(start + size, count))
+
+
+_asked: set[tuple[str, str]] = set()
+_lock = threading.Lock()
+
+
+def is_first(name: str, url: str) -> bool:
+    """Tell whether a server is asked this for the first time."""
+    with _lock:
+        is_new = (name, url) not in _asked
+        _asked.add((name, url))
+    return is_new
