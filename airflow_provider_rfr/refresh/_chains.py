@@ -24,12 +24,11 @@ from airflow_provider_rfr.refresh._messages import Cursor, OverlapCheck, Partiti
 from airflow_provider_rfr.refresh.errors import portable_error
 from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, decode_token, encode_records, encode_token
 from airflow_provider_rfr.streams.core import Page
-from airflow_provider_rfr.streams.paged import EmptyPageGuard
+from airflow_provider_rfr.streams.paged import PageGuard
 
 _log = logging.getLogger(__name__)
 
 _MAX_RESTARTS = 3
-_MAX_REPEATS = 100
 #: Statuses by which APIs refuse a cursor that has expired.
 _REFUSED_CURSOR = frozenset({400, 404, 410, 422})
 _FULL_BYTES = 32 * 1024 * 1024
@@ -116,10 +115,8 @@ class Chain:
         self._total: int | None = None
         self._delivered = False
         resumed = work.cursor.pages > 0
-        self._ends = EmptyPageGuard(page_size, resumed=resumed, most=max_empty_pages, asked=work.asked)
+        self._guard = PageGuard(page_size, resumed=resumed, most=max_empty_pages, asked=work.asked)
         self._on_repeated_page = on_repeated_page
-        self._last_checksum: str | None = None
-        self._repeats = 0
         self._seen = array("Q", work.seen)
         self._seen_set = set(self._seen)
         self._in_flight: set[int] = set()
@@ -139,7 +136,7 @@ class Chain:
         """Whether the driver has to know what became of the partition in this task."""
         restarted = self.number != self.work.cursor.chain
         checked = self.work.overlap is not None and self.overlap is None
-        return bool(restarted or self._delivered or self.error or self.overran or self._ends.asked or checked)
+        return bool(restarted or self._delivered or self.error or self.overran or self._guard.asked or checked)
 
     def claim(self, window: int) -> _PageRequest | None:
         """The next page that may be requested, at most ``window`` pages ahead; None if none may."""
@@ -220,11 +217,9 @@ class Chain:
         self.overlap = None
         self._in_flight.clear()
         self._ready.clear()
-        self._ends = EmptyPageGuard(self._page_size, resumed=False, most=self._max_empty_pages)
+        self._guard = PageGuard(self._page_size, resumed=False, most=self._max_empty_pages)
         self._seen = array("Q")
         self._seen_set = set()
-        self._last_checksum = None
-        self._repeats = 0
 
     def progress(self) -> PartitionProgress:
         """The chain's position, as far as its rows were delivered."""
@@ -236,7 +231,7 @@ class Chain:
             checked=self.overlap is None,
             error=self.error,
             overran=self.overran,
-            asked=self._ends.asked,
+            asked=self._guard.asked,
         )
 
     def _request(self, number: int, token: Any) -> _PageRequest:
@@ -245,7 +240,7 @@ class Chain:
 
     def _window(self, window: int) -> int:
         """How far ahead pages may be requested: up to the API's total, else no further than was read already."""
-        if self._token_at is None or not self.pages or self._ends.asked or self._token_at(self.pages) != self.token:
+        if self._token_at is None or not self.pages or self._guard.asked or self._token_at(self.pages) != self.token:
             return 1
         if self._total is not None:
             return min(window, self._total - self.pages)
@@ -257,7 +252,7 @@ class Chain:
         if row.token_in != encode_token(self.token):
             # It was requested ahead, and the page before it names another token.
             return None
-        if self._ends.doubts(fetched.page):
+        if self._guard.doubts(fetched.page):
             return None
         if self._on_repeated_page == "end":
             row = self._ended_by_repeat(row)
@@ -270,7 +265,7 @@ class Chain:
         self.token = decode_token(row.token_out)
         self._total = fetched.page.total_pages if fetched.page.total_pages is not None else self._total
         if not self.complete:
-            self.error = self._ends.endless(fetched.page)
+            self.error = self._guard.endless(fetched.page, row.checksum)
         return row
 
     def _ended_by_repeat(self, row: PageRow) -> PageRow:
@@ -293,14 +288,10 @@ class Chain:
 
     def _is_repeated(self, row: PageRow) -> bool:
         """Remember a page; True where it came before, and the chain starts again or ends with an error."""
-        self._repeats = self._repeats + 1 if row.record_count and row.checksum == self._last_checksum else 0
-        self._last_checksum = row.checksum
         checksum = row.checksum if row.record_count and self._on_repeated_page != "accept" else None
         marks = _marks(row.page, row.token_in, row.token_out, checksum)
         repeated = next((name for mark, name in marks.items() if mark in self._seen_set), None)
-        if repeated is None and self._repeats >= _MAX_REPEATS:
-            repeated = f"a page with the same records, {_MAX_REPEATS} times in a row,"
-        elif repeated is not None and not self.restarts:
+        if repeated is not None and not self.restarts:
             # One bad answer may have caused a loop, and may be committed already: so start again, once per attempt.
             self.restart()
             return True

@@ -113,13 +113,16 @@ class AbsentFieldGuard:
             raise SourceDefinitionError(place, problem, REMEDY_FOR_ABSENT_FIELD)
 
 
-class EmptyPageGuard:
-    """Guards a chain against empty pages; one guard for each chain.
+_MAX_REPEATS = 100
+
+
+class PageGuard:
+    """Guards a chain against pages by which it would end too early, or never; one guard for each chain.
 
     An empty page after a full one is read once more before it counts: one wrong answer must not end a chain. A page is
     full that has as many records as were asked for, or (a server may cap that) as the page before it; any page with
-    records, where it is not known how many were asked for. And a chain of empty pages, each of which names a next one,
-    may never end.
+    records, where it is not known how many were asked for. And a chain of empty or equal pages, each of which names a
+    next one, may never end.
 
     :param resumed: the page before was read by another attempt, so it may have been full
     :param most: pages without records that may follow each other
@@ -133,10 +136,22 @@ class EmptyPageGuard:
         self._before: int | None = None
         self._most = most
         self._empty = 0
+        self._repeats = 0
+        self._last: Any = None
 
-    def endless(self, page: Page) -> SourceError | None:
-        """Return the error where too many pages in a row are empty; call it with the pages that count."""
-        self._empty = 0 if page.record_count or not isinstance(page.next, NextPage) else self._empty + 1
+    def endless(self, page: Page, records: Any) -> SourceError | None:
+        """Return the error where too many pages in a row are empty or equal; call it with the pages that count.
+
+        :param records: of the page, or a checksum of them
+        """
+        if not isinstance(page.next, NextPage):
+            return None
+        self._empty = 0 if page.record_count else self._empty + 1
+        self._repeats = self._repeats + 1 if page.records and records == self._last else 0
+        self._last = records
+        if self._repeats >= _MAX_REPEATS:
+            problem = f"{_MAX_REPEATS} pages in a row have the same records, so the partition would never end"
+            return RepeatedPageError(problem, request=page.request, status=page.status)
         if self._empty < self._most:
             return None
         return SourceError(
@@ -172,13 +187,13 @@ class ChainReader:
     def __init__(self, stream: PagedStream, partition: Mapping[str, Any], *, resumed: bool) -> None:
         self._stream = stream
         self._partition = partition
-        self._empty_pages = EmptyPageGuard(stream.page_size, resumed=resumed, most=stream.max_empty_pages)
+        self._guard = PageGuard(stream.page_size, resumed=resumed, most=stream.max_empty_pages)
         self._tokens: set[str] = set()
 
     def read(self, state: NotStarted | NextPage) -> Page:
         """Read the page at a position.
 
-        :raises RepeatedPageError: its token was read before
+        :raises RepeatedPageError: its token was read before, or too many pages in a row have the same records
         :raises SourceError: too many pages in a row are empty
         """
         token = state.token if isinstance(state, NextPage) else None
@@ -187,10 +202,10 @@ class ChainReader:
             raise RepeatedPageError(f"page token {text} came twice; the stream would never end")
         self._tokens.add(text)
         page = self._stream.read_page(self._partition, token)
-        if self._empty_pages.doubts(page):
+        if self._guard.doubts(page):
             page = self._stream.read_page(self._partition, token)
-            self._empty_pages.doubts(page)
-        if (error := self._empty_pages.endless(page)) is not None:
+            self._guard.doubts(page)
+        if (error := self._guard.endless(page, page.records)) is not None:
             raise error
         return page
 

@@ -9,12 +9,11 @@ page; an absent field may as well be a wrong path. See :meth:`Paginator.end_with
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
-
-from requests.utils import parse_header_links
 
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.streams.core import Complete, NextPage
@@ -59,6 +58,11 @@ def put_at(place: Place | None) -> _Put:
         assign(draft.json, path, value)
 
     return into_json
+
+
+#: A link of RFC 8288: an address, which may hold any sign but ``>``, and parameters, whose values may be quoted.
+_LINK: Final = re.compile(r'<([^>]*)>((?:[^,"<]|"[^"]*")*)')
+_RELATION: Final = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]+))', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +116,13 @@ class Reply:
         return f"the answer has no {'.'.join(path)}: {where_missing(content, path)}{hint}"
 
     def links(self, header: str) -> dict[str, str]:
-        """Return the addresses of a Link header (RFC 8288) by relation; empty without such a header."""
-        links = parse_header_links(self.answer.headers.get(header, ""))
-        return {relation: link["url"] for link in links for relation in link.get("rel", "").split()}
+        """Return the addresses of a Link header (RFC 8288) by relation in lower case; empty without such a header."""
+        found: dict[str, str] = {}
+        for address, parameters in _LINK.findall(self.answer.headers.get(header, "")):
+            relations = _RELATION.search(parameters)
+            for relation in (relations[1] or relations[2]).lower().split() if relations else ():
+                found.setdefault(relation, address.strip())
+        return found
 
     def error(self, message: str) -> SourceError:
         return SourceError(message, status=self.answer.status, request=self.answer.request)

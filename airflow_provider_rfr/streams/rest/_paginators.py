@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import Complete, NextPage
-from airflow_provider_rfr.streams.json_numbers import dumps
+from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._client import Draft
 from airflow_provider_rfr.streams.rest._hosts import HostPolicy
@@ -232,8 +232,8 @@ def _stops(condition: Template | None, reply: Reply) -> bool:
 
 
 def _is_end(value: Any) -> bool:
-    """Null, an empty text and false are no cursor; 0 is one."""
-    return value is MISSING or value is None or value is False or value == ""
+    """Tell whether a value stands for no cursor: null, false, an empty text, list or object. 0 is a cursor."""
+    return value is None or value is False or value in ("", [], {})
 
 
 class _Cursor(SizedPaginator):
@@ -265,7 +265,10 @@ class _Cursor(SizedPaginator):
                 return Step(Complete(), unconfirmed=True)
             problem = f"paginator.cursor: {self._without(reply)}"
             return self.end_without(token, reply, self._definition.on_missing, problem)
-        return COMPLETE if _is_end(value) else Step(NextPage(value))
+        if _is_end(value):
+            return COMPLETE
+        # A number with more digits than a double has goes into the next request as it came.
+        return Step(NextPage(value.text if isinstance(value, LongNumber) else value))
 
     def _without(self, reply: Reply) -> str:
         expression = self._definition.cursor.expression
@@ -344,9 +347,9 @@ class _NextUrl(SizedPaginator):
             return MISSING, f"paginator: the answer has no header {declared.header} with links"
         if "next" in links:
             lacks = f"paginator.rel: {declared.header} has no {declared.rel!r}; did you mean one of {', '.join(links)}?"
-            return links.get(declared.rel, MISSING), lacks
+            return links.get(declared.rel.lower(), MISSING), lacks
         # Links without a next one are how an API with such a header ends.
-        return links.get(declared.rel), ""
+        return links.get(declared.rel.lower()), ""
 
 
 class _Keyset(SizedPaginator):

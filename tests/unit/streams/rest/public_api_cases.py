@@ -24,7 +24,6 @@ class Case:
     :ivar warning: pattern of what a refresh has to log
     :ivar parents: fields of the stream ``parents``
     :ivar skipped: number of pages that are left out
-    :ivar waiting: why the case is not right yet
     """
 
     answer: Answerer
@@ -34,7 +33,6 @@ class Case:
     warning: str = ""
     parents: Mapping[str, Any] | None = None
     skipped: int = 0
-    waiting: str = ""
 
     def definition(self, url: str) -> dict[str, Any]:
         """Return the source, with the server's address."""

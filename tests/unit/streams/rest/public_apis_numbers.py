@@ -126,7 +126,6 @@ def _quickbooks(asked: Asked, url: str) -> Any:
         },
     },
     ids=ALL_25,
-    waiting="a total that is too low ends the partition",
 )
 def _elastic_total(asked: Asked, url: str) -> Any:
     hits = [{"_source": record} for record in after(asked.query["from"], 25)]
@@ -198,7 +197,6 @@ def _magento(asked: Asked, url: str) -> Any:
     "Magento: without the total the last page comes for ever, which is an error",
     {"records": {"path": "items"}, "paginator": {"type": "page_number", "page_size": 10}},
     error="same|again|repeat",
-    waiting="nothing bounds a last page that comes again and again when it is read page by page",
 )
 def _magento_undeclared(asked: Asked, url: str) -> Any:
     return {"items": page_of(min(asked.page, 3), 25), "total_count": 25}

@@ -30,16 +30,10 @@ from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import iter_pages
 from tests.unit.refresh.test_failed_publish import NoSpark
 
-MOST_PAGES = 50
+MOST_PAGES = 150
 
 
-def _marks(item: Case) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(strict=False, reason=item.waiting)] if item.waiting else []
-
-
-all_cases = pytest.mark.parametrize(
-    "case_", [pytest.param(item, id=sentence, marks=_marks(item)) for sentence, item in CASES.items()]
-)
+all_cases = pytest.mark.parametrize("case_", CASES.values(), ids=CASES.keys())
 
 
 @pytest.fixture
