@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
@@ -78,6 +78,15 @@ class InferredSchema:
         :raises ConfigurationError: names that differ by case only, or a system column's name
         """
         return pa.schema(_columns(self.fields, "schema", top_level=True))
+
+    def paths(self, prefix: str = "") -> Iterator[str]:
+        """Yield every field that was seen, null or not, by its path; not the keys of an object used as a map."""
+        if self.items is not None:
+            yield from self.items.paths(f"{prefix}element.")
+        if len(self.fields) <= _MAX_FIELDS or not prefix:
+            for name, inner in self.fields.items():
+                yield prefix + name
+                yield from inner.paths(f"{prefix}{name}.")
 
 
 def merge(a: InferredSchema, b: InferredSchema) -> InferredSchema:

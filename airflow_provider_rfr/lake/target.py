@@ -7,12 +7,23 @@ one is published already, and only then repeats the commit. ``replace_where`` na
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyiceberg.expressions import parser
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 
+from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
+from airflow_provider_rfr.lake._emptied_columns import (
+    columns_with_values,
+    counted,
+    described,
+    emptied_columns,
+    listed,
+    without_values,
+)
 from airflow_provider_rfr.lake._schema_evolution import (
     EvolutionPlan,
     Policy,
@@ -35,17 +46,20 @@ from airflow_provider_rfr.lake.commits import (
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
+from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import target_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
 
 log = logging.getLogger(__name__)
 
 PUBLISHED_PROPERTY = "rfr.published"
-LEDGER_KEY, GENERATION_KEY, _SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"
+LEDGER_KEY, GENERATION_KEY, SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,36 +133,25 @@ class TargetTable:
         mode: str,
         replace_where: str | None,
         summary: Mapping[str, str],
-    ) -> int:
-        """Show the files, in one commit; returns the snapshot's id.
+        sent: Collection[str] = (),
+    ) -> Publication:
+        """Show the files, in one commit.
 
         :param publication: ledger and generation
+        :param sent: fields that the records have, by path, with or without a value
         :raises CommitConflictError: the table changed since it was loaded; nothing was written
         :raises TargetChangedError: its columns changed since the files were planned
+        :raises SchemaEvolutionError: the table can't take the columns, or may not change; nothing was written
         """
         transaction = self._transaction()
-        changes = str(self._evolve(transaction))
-        # Files name columns by id, and the commit that comes first decides which id a new column has.
-        planned, now = self._layout, transaction.table_metadata
-        assert planned is not None
-        by_id = {column.field_id: column for column in now.schema().fields}
-        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
-        if not same or now.spec().fields != planned.spec.fields:
-            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
-        if changes:
-            summary = {**summary, _SCHEMA_CHANGES_KEY: changes}
+        evolution = self._evolve(transaction)
+        self._check_layout(transaction.table_metadata)
+        emptied = self._emptied(transaction.table_metadata.schema(), files, replace_where, sent)
+        if changes := "; ".join(filter(None, (str(evolution), described(emptied)))):
+            summary = {**summary, SCHEMA_CHANGES_KEY: changes}
         try:
             with conflicts_raised():
-                if mode == "append":
-                    snapshot_id = stage_append(transaction, files, summary)
-                elif replace_where is None:
-                    old = self._table.scan().plan_files() if self._table is not None else ()
-                    snapshot_id = stage_overwrite(transaction, (task.file for task in old), files, summary)
-                else:
-                    # PyIceberg replaces by a filter in two snapshots of one commit; only the second carries the event.
-                    silent = {key: value for key, value in summary.items() if key != EVENT_KEY}
-                    transaction.delete(replace_where, snapshot_properties=silent)
-                    snapshot_id = stage_append(transaction, files, summary)
+                snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
                 transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
                 transaction.commit_transaction()
         except FileNotFoundError as error:
@@ -156,9 +159,85 @@ class TargetTable:
             if not has_changed(self._catalog, self.name, self._table):
                 raise
             raise CommitConflictError(f"{self.name}: a file of the table as it was loaded is gone: {error}") from error
-        if changes:
-            log.info("%s: the schema changed: %s", self.name, changes)
-        return snapshot_id
+        if evolution.changes:
+            log.info("%s: the schema changed: %s", self.name, evolution)
+        if emptied:
+            log.warning("%s: %s", self.name, described(emptied))
+        return Publication(publication[1], snapshot_id, summary)
+
+    def _check_layout(self, now: TableMetadata) -> None:
+        """Refuse files that were written for other columns: they name columns by id, and the first commit gives ids.
+
+        :raises TargetChangedError: the columns or the partitioning are others by now
+        """
+        planned = self._layout
+        assert planned is not None
+        by_id = {column.field_id: column for column in now.schema().fields}
+        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
+        if not same or now.spec().fields != planned.spec.fields:
+            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
+
+    def _stage(
+        self,
+        transaction: Transaction,
+        files: Sequence[DataFile],
+        mode: str,
+        replace_where: str | None,
+        summary: Mapping[str, str],
+    ) -> int:
+        """Add the snapshot to the transaction; returns its id."""
+        if mode == "append":
+            return stage_append(transaction, files, summary)
+        if replace_where is None:
+            old = self._table.scan().plan_files() if self._table is not None else ()
+            return stage_overwrite(transaction, (task.file for task in old), files, summary)
+        # PyIceberg replaces by a filter in two snapshots of one commit; only the second says what changed.
+        silent = {key: value for key, value in summary.items() if key not in (EVENT_KEY, SCHEMA_CHANGES_KEY)}
+        transaction.delete(replace_where, snapshot_properties=silent)
+        return stage_append(transaction, files, summary)
+
+    def _emptied(
+        self, after: Schema, files: Sequence[DataFile], replace_where: str | None, sent: Collection[str]
+    ) -> list[str]:
+        """Return the columns that have values in the table, or in the part that is replaced, and none in the files.
+
+        Where rows stay, a field that the records have, always null, is no change: few rows may well lack a value.
+
+        :raises SchemaEvolutionError: there are some, and the policy is ``fail``
+        """
+        if self._table is None or not files:
+            return []
+        columns, has = self._table.schema().fields, columns_with_values(files)
+        if not without_values(columns, has):
+            return []
+        had = columns_with_values(self._live_files(replace_where))
+        found = list(emptied_columns(columns, had, after.fields, has))
+        if self._rows_stay:
+            found = [name for name in found if name not in sent]
+        if found and self._policy == "fail":
+            become = "would get no value" if self._rows_stay else "would become empty"
+            raise SchemaEvolutionError(
+                f"{counted(found, 'column')} of {self.name} {become}: {listed(found)}; and on_schema_change is fail:"
+                " set it to evolve, or correct the source or the declared schema"
+            )
+        return found
+
+    def _live_files(self, replace_where: str | None) -> Iterator[DataFile]:
+        """Yield the table's data files; of a part only those that hold no other rows."""
+        table = self._table
+        assert table is not None
+        if replace_where is None:
+            yield from (task.file for task in table.scan().plan_files())
+            return
+        part = RowFilter(replace_where, table.schema())
+        try:
+            part.bound()
+        except ConfigurationError:
+            return  # the rows bring the filter's column, so no row of the table is of the part
+        is_of_part = _StrictMetricsEvaluator(table.schema(), parser.parse(replace_where)).eval
+        for task in table.scan(row_filter=replace_where).plan_files():
+            if is_of_part(task.file):
+                yield task.file
 
     def _transaction(self) -> Transaction:
         if self._table is not None:

@@ -14,7 +14,10 @@ from airflow_provider_rfr import exceptions
 from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError, RfrError
 
 _FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
-_MORE = ("pages_fetched", "pages_skipped", "records_missing", "partitions", "duplicates_removed", "seconds")
+_MORE = (
+    *("pages_fetched", "pages_skipped", "records_missing", "partitions", "duplicates_removed", "schema_changes"),
+    "seconds",
+)
 _MAX_SENTENCE = 2_000
 _ERROR_LINE = re.compile(r"(Exception in thread|Error:|ERROR\b|[\w.]+(Error|Exception): )")
 
@@ -31,7 +34,7 @@ def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     several = figures.get("streams")
     if not several:
         return result
-    for name in ("stream", "target", "generation", "snapshot_id", "attempts"):
+    for name in ("stream", "target", "generation", "snapshot_id", "attempts", "schema_changes"):
         result.pop(name, None)
     result["streams"] = {one["stream"]: result_of(one) for one in several}
     return result

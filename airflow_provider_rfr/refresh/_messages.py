@@ -142,6 +142,7 @@ class RefreshFigures:
     """Figures that a refresh reports at its end.
 
     :ivar records_missing: records that the API's own count promises and that did not come
+    :ivar schema_changes: in words; None if there was none
     :ivar seconds: by phase
     """
 
@@ -158,6 +159,7 @@ class RefreshFigures:
     partitions: int = 0
     rows: int = 0
     duplicates_removed: int = 0
+    schema_changes: str | None = None
     attempts: int = 0
     epoch: int = 0
     rounds: int = 0

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import reduce
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_rfr import __version__
@@ -23,6 +24,7 @@ from airflow_provider_rfr.exceptions import (
     LedgerError,
     PublishRefusedError,
     ReconciliationError,
+    SchemaEvolutionError,
     TypeMismatchError,
 )
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, collections_of, published_span
@@ -31,7 +33,8 @@ from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema, arrow_schema, merge
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.lake.target import Publication, TargetTable
+from airflow_provider_rfr.lake.schemas import full_names
+from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
 from airflow_provider_rfr.refresh._completeness import COMPLETENESS_COLUMNS, check_absent_fields, check_promises
 from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
@@ -59,6 +62,7 @@ _IMAGE = f"airflow-provider-rfr:{__version__}"
 _TRIES = 10
 _KEYS_A_BUCKET = 4_000_000
 _BYTES_A_TASK = 64 * 1024 * 1024
+_SHOWN_FIELDS = 20
 
 
 def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
@@ -137,6 +141,7 @@ class PublishOutcome:
     :ivar duplicates_removed: rows dropped because a later one has the same primary key
     :ivar pages_skipped: pages without records, because their error was ignored
     :ivar records_missing: records that the API's own count promises and that did not come
+    :ivar schema_changes: as the snapshot's summary says them; None if there was none
     """
 
     snapshot_id: int
@@ -144,10 +149,11 @@ class PublishOutcome:
     duplicates_removed: int = 0
     pages_skipped: int = 0
     records_missing: int = 0
+    schema_changes: str | None = None
 
 
 def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
-    """The outcome of an earlier publication; counts that its summary lacks are the header's."""
+    """Return the outcome of a publication; counts that its summary lacks are the header's."""
     summary = publication.summary
     return PublishOutcome(
         publication.snapshot_id,
@@ -155,6 +161,7 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
         int(summary.get("rfr.duplicates-removed") or 0),
         int(summary.get("rfr.pages-skipped") or 0),
         int(summary.get("rfr.records-missing") or 0),
+        summary.get(SCHEMA_CHANGES_KEY),
     )
 
 
@@ -183,6 +190,7 @@ class Publisher:
 
     :ivar skipped: pages without records; ``missing``: records that were promised and did not come; ``fetched``: when
         the earliest and the latest page were fetched
+    :ivar sent: fields of the records, by path
     """
 
     ledger: Ledger
@@ -194,6 +202,7 @@ class Publisher:
     skipped: int = 0
     missing: int = 0
     fetched: tuple[datetime | None, datetime | None] = (None, None)
+    sent: frozenset[str] = frozenset()
 
     def publish(self) -> PublishOutcome:
         """Check, type, write, commit; raises before the commit, or not at all.
@@ -258,6 +267,7 @@ class Publisher:
         try:
             results = self.cluster.run(run_publish_task, tasks)
             self._check_results(results, staged)
+            self._note_fields(results, target.rows)
             written = [file for result in results for file in result.written]
             written, removed = self._without_duplicates(tasks, written, staged)
             _check_guards(self.config.options, rows=staged - removed, previous=header.previous_rows)
@@ -267,7 +277,7 @@ class Publisher:
             raise
         try:
             return self._commit(header, target, written, staged - removed, removed)
-        except TargetChangedError:
+        except (TargetChangedError, SchemaEvolutionError):
             # Of no other error: the commit may have happened, and then the table names these files.
             target.discard()
             raise
@@ -279,7 +289,8 @@ class Publisher:
         if schema is not None:
             wanted = arrow_schema(schema, "json_schema")
         else:
-            wanted = reduce(merge, self.cluster.run(infer_columns, shares), InferredSchema()).to_arrow()
+            inferred = reduce(merge, self.cluster.run(infer_columns, shares), InferredSchema())
+            wanted, self.sent = inferred.to_arrow(), frozenset(inferred.paths())
         rows_stay = options.mode == "append" or options.replace_where is not None
         target = self.target.prepare(wanted, options.on_schema_change, inferred=schema is None, rows_stay=rows_stay)
         family = f"rfr-{self.ledger.id[:8]}-g{header.generation}-"
@@ -296,6 +307,7 @@ class Publisher:
             key_columns=key_columns(self.stream.primary_key, target.rows) if rows else (),
             row_filter=RowFilter(where, target.layout.schema) if where else None,
             scratch=self._scratch(header),
+            note_fields=schema is not None,
         )
         return [replace(task, source=share) for share in shares], target
 
@@ -341,6 +353,21 @@ class Publisher:
                 f"{staged} records are staged, {written} were written{place}; nothing is published"
             )
 
+    def _note_fields(self, results: Sequence[PublishResult], rows: pa.Schema) -> None:
+        """Keep which fields the records have, and warn of those that a declared schema drops."""
+        if self.stream.json_schema is None:
+            return
+        self.sent = frozenset().union(*(result.fields for result in results))
+        columns = {name for column in rows for name in full_names(column.name, column.type)}
+        dropped = sorted(self.sent - columns)
+        if dropped:
+            _log.warning(
+                "%s: %s dropped, because json_schema does not name them: %s",
+                self.target.name,
+                f"{len(dropped)} fields of the records are" if len(dropped) > 1 else "1 field of the records is",
+                ", ".join(dropped[:_SHOWN_FIELDS]) + (" ..." if len(dropped) > _SHOWN_FIELDS else ""),
+            )
+
     def _without_duplicates(
         self, tasks: Sequence[PublishTask], written: list[WrittenFile], staged: int
     ) -> tuple[list[WrittenFile], int]:
@@ -382,12 +409,13 @@ class Publisher:
                 return found
             try:
                 with naming(target.folder):
-                    snapshot_id = self.target.commit(
+                    publication = self.target.commit(
                         files,
                         (self.ledger.id, header.generation),
                         mode=self.config.options.mode,
                         replace_where=self.config.options.replace_where,
                         summary=summary,
+                        sent=self.sent,
                     )
             except CommitConflictError:
                 time.sleep(0.05 * 2**attempt)
@@ -396,7 +424,7 @@ class Publisher:
                 target.collect(file.file for file in written)
             except OSError as error:
                 _log.warning("published; files of earlier attempts could not be collected: %s", error)
-            return PublishOutcome(snapshot_id, rows, removed, self.skipped, self.missing)
+            return outcome_of(publication, header)
         raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
 
     def _scratch(self, header: LedgerHeader) -> str:

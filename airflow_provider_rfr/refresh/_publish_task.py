@@ -21,7 +21,8 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_fi
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inference import InferredSchema, infer_records, merge
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.refresh._typed_rows import LedgerPage, type_pages
+from airflow_provider_rfr.refresh._field_names import FieldNames
+from airflow_provider_rfr.refresh._typed_rows import LedgerPage, TypedRows, type_pages
 
 _KEY_BYTES = 16
 _EXTRACTED_AT = "_rfr_extracted_at"
@@ -152,6 +153,7 @@ class PublishTask:
     :ivar max_offenders: values that do not fit, of which the result gives the place
     :ivar key_columns: paths of the primary key's columns; empty for none
     :ivar scratch: folder for the companions of the written files
+    :ivar note_fields: whether the result names the fields of the records
     """
 
     source: LedgerFiles
@@ -163,6 +165,7 @@ class PublishTask:
     key_columns: tuple[tuple[str, ...], ...]
     row_filter: RowFilter | None
     scratch: str
+    note_fields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,7 @@ class PublishResult:
     """What one task wrote, and what did not fit.
 
     :ivar outside_filter: rows that ``replace_where`` does not match
+    :ivar fields: of the records, by path, if the task was asked for them
     """
 
     written: tuple[WrittenFile, ...]
@@ -188,6 +192,7 @@ class PublishResult:
     offenders: tuple[Mapping[str, Any], ...] = ()
     offender_count: int = 0
     outside_filter: int = 0
+    fields: frozenset[str] = frozenset()
 
 
 def run_publish_task(task: PublishTask) -> PublishResult:
@@ -197,19 +202,9 @@ def run_publish_task(task: PublishTask) -> PublishResult:
     offender_count = outside = 0
     written: list[WrittenFile] = []
     held: list[pa.Table] = []
+    fields = FieldNames(task.schema)
     for pages, ordinals in task.source.batches():
-        typed = type_pages(
-            pages,
-            task.schema,
-            generation=task.generation,
-            on_type_error=task.on_type_error,
-            max_offenders=task.max_offenders - len(offenders),
-        )
-        expected = sum(page.record_count for page in pages)
-        if typed.table.num_rows != expected:
-            raise ReconciliationError(
-                f"{expected} records are staged, {typed.table.num_rows} were read; nothing is published"
-            )
+        typed = _type_batch(task, pages, fields, task.max_offenders - len(offenders))
         for ordinal, page in zip(ordinals, pages, strict=True):
             rows[ordinal] = rows.get(ordinal, 0) + page.record_count
         offenders += map(asdict, typed.offenders)
@@ -221,7 +216,26 @@ def run_publish_task(task: PublishTask) -> PublishResult:
             held = []
     if held and not (offender_count and task.on_type_error == "fail"):
         written += _write_files(task, pa.concat_tables(held))
-    return PublishResult(tuple(written), rows, tuple(offenders), offender_count, outside)
+    return PublishResult(tuple(written), rows, tuple(offenders), offender_count, outside, fields.paths())
+
+
+def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNames, max_offenders: int) -> TypedRows:
+    """Return the typed rows of some pages, as many as they have records; notes their fields where that is asked for."""
+    if task.note_fields:
+        fields.note(b"\n".join(page.records for page in pages))
+    typed = type_pages(
+        pages,
+        task.schema,
+        generation=task.generation,
+        on_type_error=task.on_type_error,
+        max_offenders=max_offenders,
+    )
+    expected = sum(page.record_count for page in pages)
+    if typed.table.num_rows != expected:
+        raise ReconciliationError(
+            f"{expected} records are staged, {typed.table.num_rows} were read; nothing is published"
+        )
+    return typed
 
 
 def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:

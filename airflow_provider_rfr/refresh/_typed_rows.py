@@ -77,7 +77,7 @@ class _Offender:
 
 
 @dataclass(frozen=True, slots=True)
-class _TypedRows:
+class TypedRows:
     """The pages' rows in their order, every record as one row.
 
     :ivar table: the schema's columns and the system columns; a value that did not fit is null. Under ``fail`` a table
@@ -98,7 +98,7 @@ def type_pages(
     generation: int,
     on_type_error: Literal["fail", "null"] = "fail",
     max_offenders: int = 10,
-) -> _TypedRows:
+) -> TypedRows:
     """Read pages into the schema's columns; fields that the schema lacks are dropped (the ledger keeps them).
 
     ``_rfr_meta`` notes each number that a double column rounded; ``on_type_error`` decides whether also each value that
@@ -127,7 +127,7 @@ def type_pages(
         pa.nulls(reader.rows, meta) if notes is None else arrow_column(notes, meta),
     )
     table = pa.Table.from_arrays([*found.columns, *system], schema=pa.schema([*schema, *SYSTEM_COLUMNS]))
-    return _TypedRows(table, tuple(reader.offenders), reader.offender_count)
+    return TypedRows(table, tuple(reader.offenders), reader.offender_count)
 
 
 class _PageReader:

@@ -287,6 +287,7 @@ class Refresh:
         self.figures.duplicates_removed = outcome.duplicates_removed
         self.figures.pages_skipped = outcome.pages_skipped
         self.figures.records_missing = outcome.records_missing
+        self.figures.schema_changes = outcome.schema_changes
 
 
 def _failure(stream: str, book: PartitionBook) -> BaseException:

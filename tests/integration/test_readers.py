@@ -139,7 +139,8 @@ def publish_retyped(lake: Lake) -> int:
         files = target.prepare(rows.schema, "evolve", inferred=True, rows_stay=False)
         described = [stored.describe(files.layout) for stored, _ in files.write(rows)]
         publication = ("ledger", generation)
-        snapshots.append(target.commit(described, publication, mode="replace", replace_where=None, summary={}))
+        published = target.commit(described, publication, mode="replace", replace_where=None, summary={})
+        snapshots.append(published.snapshot_id)
     return snapshots[0]
 
 

@@ -41,7 +41,8 @@ class Lake:
         planned = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=mode == "append" or part is not None)
         files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
         where = None if part is None else f"day = '{part}'"
-        return target.commit(files, ("ledger", 1), mode=mode, replace_where=where, summary={"rfr.ledger": "ledger"})
+        summary = {"rfr.ledger": "ledger"}
+        return target.commit(files, ("ledger", 1), mode=mode, replace_where=where, summary=summary).snapshot_id
 
     @property
     def table(self) -> Table:

@@ -34,7 +34,8 @@ def written(target: TargetTable, rows: pa.Table) -> list[DataFile]:
 
 def commit(target: TargetTable, files: list[DataFile], day: str, ledger: str = "ledger", generation: int = 1) -> int:
     summary = {"rfr.ledger": ledger, "rfr.generation": str(generation), "rfr.rows": "1"}
-    return target.commit(files, (ledger, generation), mode="replace", replace_where=f"day = '{day}'", summary=summary)
+    where = f"day = '{day}'"
+    return target.commit(files, (ledger, generation), mode="replace", replace_where=where, summary=summary).snapshot_id
 
 
 def rows(day: str, **values: object) -> pa.Table:
@@ -72,7 +73,8 @@ def publish(target: TargetTable, rows: pa.Table, generation: int) -> int:
     """Replace the whole table."""
     files = replacing(target, rows)
     summary = {"rfr.ledger": "ledger", "rfr.generation": str(generation)}
-    return target.commit(files, ("ledger", generation), mode="replace", replace_where=None, summary=summary)
+    published = target.commit(files, ("ledger", generation), mode="replace", replace_where=None, summary=summary)
+    return published.snapshot_id
 
 
 def replacing(target: TargetTable, rows: pa.Table) -> list[DataFile]:

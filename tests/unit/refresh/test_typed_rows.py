@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, json_text_field
 from airflow_provider_rfr.refresh._json_columns import BlockMismatchError, BlockReader, read_columns
-from airflow_provider_rfr.refresh._typed_rows import LedgerPage, _PageReader, _TypedRows, type_pages
+from airflow_provider_rfr.refresh._typed_rows import LedgerPage, TypedRows, _PageReader, type_pages
 from airflow_provider_rfr.streams.json_numbers import LongNumber
 from tests.profile import examples
 
@@ -36,16 +36,16 @@ def raw(text: bytes, count: int, partition: str = "{}", number: int = 1, at: int
     return LedgerPage(partition, number, memoryview(text), count, at)
 
 
-def typed(schema: pa.Schema, *pages: LedgerPage, on_type_error: Policy = "null", **options: Any) -> _TypedRows:
+def typed(schema: pa.Schema, *pages: LedgerPage, on_type_error: Policy = "null", **options: Any) -> TypedRows:
     return type_pages(pages, schema, generation=7, on_type_error=on_type_error, **options)
 
 
-def one_column(kind: pa.DataType | pa.Field, *values: Any) -> _TypedRows:
+def one_column(kind: pa.DataType | pa.Field, *values: Any) -> TypedRows:
     field = kind.with_name("a") if isinstance(kind, pa.Field) else pa.field("a", kind)
     return typed(pa.schema([field]), page(*({"a": value} for value in values)))
 
 
-def values(rows: _TypedRows, name: str = "a") -> list[Any]:
+def values(rows: TypedRows, name: str = "a") -> list[Any]:
     found: list[Any] = rows.table[name].to_pylist()
     return found
 
