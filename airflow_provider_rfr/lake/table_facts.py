@@ -8,10 +8,12 @@ from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from airflow_provider_rfr.lake._emptied_columns import NO_VALUE
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import summary_of
 from airflow_provider_rfr.lake.inventory import LiveColumn, entry_of
 from airflow_provider_rfr.lake.schemas import type_text
+from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 class SchemaChange:
     """One change of the columns.
 
-    :ivar at: of the first snapshot that is left of those with these columns; None where none is left
-    :ivar said: a sentence for each column
+    :ivar at: of the first snapshot with these columns; None where the table has none yet
+    :ivar said: a sentence for each column, and one for those that a publish left without values
     """
 
     at: datetime | None
@@ -70,49 +72,47 @@ def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
 
 
 def _changes(table: Table) -> Iterator[SchemaChange]:
-    schemas = {each.schema_id: each for each in table.metadata.schemas}
-    for (before, _), (after, at) in reversed(list(pairwise(_schemas_in_order(table)))):
-        said = tuple(_differences(schemas[before], schemas[after]))
+    """Yield what changed from snapshot to snapshot and since the last one, the newest first.
+
+    Schemas that no snapshot has are steps of one change: a replaced column is renamed before it is dropped.
+    """
+    metadata = table.metadata
+    schemas = {schema.schema_id: schema for schema in metadata.schemas}
+    snapshots = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)
+    states: list[tuple[Schema | None, int | None, str]] = [
+        (schemas.get(snapshot.schema_id or 0), snapshot.timestamp_ms, summary_of(snapshot).get(SCHEMA_CHANGES_KEY, ""))
+        for snapshot in snapshots
+    ]
+    states.append((metadata.schema(), None, ""))
+    for (before, _, _), (after, at, published) in reversed(list(pairwise(states))):
+        said = tuple(_differences(before, after)) if before is not None and after is not None else ()
+        if NO_VALUE in (last := published.rpartition("; ")[2]):
+            said += (last,)
         if said:
             yield SchemaChange(None if at is None else _moment(at), said)
 
 
-def _schemas_in_order(table: Table) -> list[tuple[int, int | None]]:
-    """The ids of the schemas as they followed each other, with the time of the first snapshot that has it.
-
-    One may come again: dropping the column that was added last leads back to the schema before it. Those without a
-    snapshot are told by their numbers, which grow.
-    """
-    metadata = table.metadata
-    snapshots = sorted(metadata.snapshots, key=lambda each: each.timestamp_ms)
-    seen: list[tuple[int, int | None]] = [
-        (each.schema_id, each.timestamp_ms) for each in snapshots if each.schema_id is not None
-    ]
-    seen.append((metadata.current_schema_id, None))
-    without = sorted({each.schema_id for each in metadata.schemas} - {number for number, _ in seen})
-    found: list[tuple[int, int | None]] = []
-    for number, at in seen:
-        last = found[-1][0] if found else -1
-        if number != last:
-            found += [(each, None) for each in without if last < each < number]
-            found.append((number, at))
-    return found
-
-
 def _differences(before: Schema, after: Schema) -> Iterator[str]:
-    old, new = ({each.field_id: each for each in schema.fields} for schema in (before, after))
-    for number, column in new.items():
-        was, kind = old.get(number), type_text(column.field_type)
+    """Yield a sentence for each column that differs. Columns are compared by name: a replaced one has a new id."""
+    old, new = ({column.name: column for column in schema.fields} for schema in (before, after))
+    renamed = {column.field_id: column.name for column in after.fields if column.name not in old}
+    for column in after.fields:
+        was = old.get(column.name) or next((one for one in before.fields if one.field_id == column.field_id), None)
+        kind = type_text(column.field_type)
         if was is None:
             yield f"{column.name} was added ({kind})"
             continue
         if was.name != column.name:
             yield f"{was.name} was renamed to {column.name}"
-        if was.field_type != column.field_type:
-            yield f"{column.name} became {kind}, it was {type_text(was.field_type)}"
+        if (former := type_text(was.field_type)) != kind:
+            yield f"{column.name}: {former} -> {kind}"
         if was.required != column.required:
             yield f"{column.name} became {'required' if column.required else 'optional'}"
-    yield from (f"{old[number].name} was dropped" for number in old.keys() - new.keys())
+    yield from (
+        f"{column.name} was dropped"
+        for column in before.fields
+        if column.name not in new and column.field_id not in renamed
+    )
 
 
 def _moment(milliseconds: int) -> datetime:

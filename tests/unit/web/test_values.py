@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyiceberg.types import StringType
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.table_facts import table_facts
+from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import details
 from airflow_provider_rfr.refresh.details import read_details
 from airflow_provider_rfr.refresh.header import RefreshState
@@ -95,6 +97,24 @@ def test_a_column_that_came_and_went_is_two_changes(catalog: Catalog) -> None:
     assert facts is not None
     assert [each.said for each in facts.changes] == [("note was dropped",), ("note was added (string)",)]
     assert all(each.at is not None for each in facts.changes)
+
+
+def test_a_replaced_column_and_one_without_values_are_one_sentence_each(catalog: Catalog) -> None:
+    note = pa.array(["x"])
+    publish(catalog, pa.table({"amount": pa.array([1.5]), "note": note}), 1)
+    publish(catalog, pa.table({"amount": pa.array([Decimal("1.5")], pa.decimal128(10, 2))}), 2)
+    facts = table_facts(catalog, "raw.orders")
+    assert facts is not None
+    (change,) = facts.changes
+    assert change.said == ("amount: double -> decimal(10,2)", "1 column got no value: note")
+    assert change.at is not None
+
+
+def publish(catalog: Catalog, rows: pa.Table, generation: int) -> None:
+    target = TargetTable(catalog, "raw.orders")
+    planned = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=False)
+    files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
+    target.commit(files, ("ledger", generation), mode="replace", replace_where=None, summary={})
 
 
 def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog: Catalog) -> None:
