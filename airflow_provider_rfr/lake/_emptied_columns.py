@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from pyiceberg import types as iceberg
 
-from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, counted, listed
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
 NO_VALUE = "got no value"
-_SHOWN = 20
 
 
 def columns_with_values(files: Iterable[DataFile]) -> Mapping[int, bool]:
@@ -64,16 +63,6 @@ def emptied_columns(
 def described(names: Collection[str]) -> str:
     """Return a text such as ``2 columns got no value: open, tags``; empty for no names."""
     return f"{counted(names, 'column')} {NO_VALUE}: {listed(names)}" if names else ""
-
-
-def counted(names: Collection[str], noun: str) -> str:
-    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}"
-
-
-def listed(names: Collection[str]) -> str:
-    """Return the names in one line; of very many only the first."""
-    shown = ", ".join(list(names)[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _leaves(column: iceberg.NestedField) -> Iterator[int]:

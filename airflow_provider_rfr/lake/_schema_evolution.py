@@ -10,7 +10,7 @@ checks that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
@@ -93,7 +93,7 @@ class _Findings:
     :ivar stale: columns of the table that the rows lack, by path
     """
 
-    inferred: bool
+    inferred: Collection[str]
     pinned: Mapping[int, str] | None
     changes: list[_SchemaChange] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -119,12 +119,12 @@ def plan_evolution(
     wanted: pa.Schema,
     policy: Policy,
     *,
-    inferred: bool = False,
+    inferred: Collection[str] = (),
     pinned: Mapping[int, str] | None = None,
 ) -> EvolutionPlan:
     """Compare the table's schema with the wanted columns of rows (without system columns; those are added).
 
-    :param inferred: ``wanted`` was inferred from rows: a string column then takes everything as text, because no user
+    :param inferred: columns that were inferred from rows: as a string column they take everything as text, as no user
         asked for another type
     :param pinned: where the commit replaces every row: why a column can't be dropped, by field id
         (:func:`pinned_columns`). None where rows stay in the table, so that columns are only added and widened
@@ -220,7 +220,11 @@ def _columns(
             new = iceberg_type(column.type)
             findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, new, column_doc(column)))
             yield column
-        elif findings.inferred and present.doc == JSON_TEXT_DOC and isinstance(present.field_type, iceberg.StringType):
+        elif (
+            place[0] in findings.inferred
+            and present.doc == JSON_TEXT_DOC
+            and isinstance(present.field_type, iceberg.StringType)
+        ):
             yield json_text_field(column.name)
         elif (found := _typed(present.field_type, column, place, findings)) is not None:
             yield found
@@ -251,7 +255,7 @@ def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings
         return wanted.with_type(pa.int64())
     if isinstance(current, iceberg.DecimalType) and _widens(new, current):
         return wanted.with_type(pa.decimal128(current.precision, current.scale))
-    if isinstance(current, iceberg.StringType) and findings.inferred:
+    if isinstance(current, iceberg.StringType) and path[0] in findings.inferred:
         return json_text_field(wanted.name) if pa.types.is_nested(wanted.type) else wanted.with_type(pa.string())
     if not _widens(current, new):
         return None

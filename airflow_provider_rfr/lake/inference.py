@@ -2,7 +2,7 @@
 
 What was seen at each place is a set of kinds, and sets are merged, so the result depends neither on how records were
 split nor on their order. Types are chosen once, at the end. Text stays text. A field is a column once it held a value;
-null, ``[]`` and ``{}`` have no type. Columns are in alphabetical order.
+null, ``[]`` and ``{}`` have no type. Columns are in the order that the caller gives, else in alphabetical order.
 
 In a declared schema (draft 07) every column is optional. What has no fixed shape becomes a string column of JSON text;
 ``format: decimal(p,s)`` makes a decimal column.
@@ -30,8 +30,12 @@ from airflow_provider_rfr.lake.schemas import (
     with_distinct_names,
 )
 
-_MAX_DEPTH: Final = 16
+MAX_DEPTH: Final = 16
 """Objects and lists nested deeper are kept as JSON text."""
+
+Place = tuple[int, int, int]
+"""Where a field appears first: partition, page, and how many fields appeared before it in that page."""
+
 _MAX_FIELDS: Final = 1000
 """An inner object with more different fields is used as a map, and kept as JSON text."""
 _BLOCK_BYTES = 64 * 1024 * 1024
@@ -53,12 +57,17 @@ _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)", re.ASCII)
 _MAX_DIGITS: Final = 38
 
 
+_NO_PLACES: Final[Mapping[str, Place]] = {}
+_NO_TYPES: Final[Mapping[str, pa.Field]] = {}
+_LAST: Final[Place] = (2**63, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class InferredSchema:
     """What was seen at one place of the records; at the root, the records themselves.
 
     :ivar kinds: of ``boolean integer bigint number string array object deep``; never null; ``number`` includes
-        ``integer``. ``bigint`` is an integer beyond 64 bits, ``deep`` anything nested deeper than :data:`_MAX_DEPTH`
+        ``integer``. ``bigint`` is an integer beyond 64 bits, ``deep`` anything nested deeper than :data:`MAX_DEPTH`
     :ivar fields: of the objects among them
     :ivar items: of the lists among them
     """
@@ -67,17 +76,24 @@ class InferredSchema:
     fields: Mapping[str, InferredSchema] = field(default_factory=dict)
     items: InferredSchema | None = None
 
-    def to_arrow(self) -> pa.Schema:
-        """The columns; none where no record had a value.
+    def to_arrow(
+        self, places: Mapping[str, Place] = _NO_PLACES, types: Mapping[str, pa.Field] = _NO_TYPES
+    ) -> pa.Schema:
+        """Return the columns; none where no record had a value.
 
         Values that disagree become text: numbers and booleans among strings by a string column, which keeps strings
         as they are; objects or lists among others by a column of JSON texts. An integer beyond 64 bits makes its
         column a string, because a double would round ids. An object with the same name as the path of another field
         (``a.b`` with ``a: {b}``) is kept as JSON text.
 
+        :param places: of fields by path, which give the order; fields without one follow, in alphabetical order
+        :param types: columns that are to be as given, if the field was seen at all
         :raises ConfigurationError: names that differ by case only, or a system column's name
         """
-        return pa.schema(_columns(self.fields, "schema", top_level=True))
+        order = _Order(places)
+        found = (types.get(name) or order.column(name, self.fields[name]) for name in order.names(self.fields, ""))
+        columns = [column for column in found if column is not None]
+        return pa.schema(with_distinct_names(columns, "schema", top_level=True))
 
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield every field that was seen, null or not, by its path; not the keys of an object used as a map."""
@@ -138,7 +154,7 @@ def _of_array(array: pa.Array, depth: int) -> InferredSchema:
     kind = array.type
     if array.null_count == len(array):
         return InferredSchema()
-    if pa.types.is_nested(kind) and depth >= _MAX_DEPTH:
+    if pa.types.is_nested(kind) and depth >= MAX_DEPTH:
         return InferredSchema(frozenset({"deep"}))
     if pa.types.is_struct(kind):
         inner = {item.name: _of_array(array.field(number), depth + 1) for number, item in enumerate(kind)}
@@ -174,7 +190,7 @@ class _Seen:
         elif kind is not dict and kind is not list:
             if value is not None:
                 self.kinds.add(_KINDS[kind])
-        elif depth >= _MAX_DEPTH:
+        elif depth >= MAX_DEPTH:
             self.kinds.add("deep")
         elif kind is dict:
             self.kinds.add("object")
@@ -211,28 +227,36 @@ def _absorbed(kinds: frozenset[str]) -> frozenset[str]:
     return kinds - {"integer"} if "number" in kinds else kinds
 
 
-def _columns(fields: Mapping[str, InferredSchema], path: str, *, top_level: bool = False) -> list[pa.Field]:
-    """:raises ConfigurationError: no table can have columns of these names"""
-    found = (_column(name, fields[name]) for name in sorted(fields))
-    return with_distinct_names([column for column in found if column is not None], path, top_level=top_level)
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Makes columns of what was seen, in order.
 
+    :ivar places: of fields by path
+    """
 
-def _column(name: str, seen: InferredSchema) -> pa.Field | None:
-    """The column for what was seen; None if that was nothing."""
-    if not seen.kinds:
-        return None
-    if not seen.kinds & _NESTED:
-        return pa.field(name, _COLUMN_TYPES.get(seen.kinds, pa.string()))
-    if len(seen.kinds) > 1 or "deep" in seen.kinds or len(seen.fields) > _MAX_FIELDS:
-        return json_text_field(name)
-    if seen.items is not None:
-        element = _column("element", seen.items)
-        return None if element is None else pa.field(name, pa.list_(element))
-    try:
-        columns = _columns(seen.fields, name)
-    except ConfigurationError:
-        return json_text_field(name)
-    return pa.field(name, pa.struct(columns)) if columns else None
+    places: Mapping[str, Place]
+
+    def names(self, fields: Mapping[str, InferredSchema], prefix: str) -> list[str]:
+        return sorted(fields, key=lambda name: (self.places.get(prefix + name, _LAST), name))
+
+    def column(self, name: str, seen: InferredSchema, prefix: str = "") -> pa.Field | None:
+        """Return the column for what was seen; None if that was nothing."""
+        if not seen.kinds:
+            return None
+        if not seen.kinds & _NESTED:
+            return pa.field(name, _COLUMN_TYPES.get(seen.kinds, pa.string()))
+        if len(seen.kinds) > 1 or "deep" in seen.kinds or len(seen.fields) > _MAX_FIELDS:
+            return json_text_field(name)
+        inside = f"{prefix}{name}."
+        if seen.items is not None:
+            element = self.column("element", seen.items, inside)
+            return None if element is None else pa.field(name, pa.list_(element))
+        found = (self.column(inner, seen.fields[inner], inside) for inner in self.names(seen.fields, inside))
+        try:
+            columns = with_distinct_names([column for column in found if column is not None], name)
+        except ConfigurationError:
+            return json_text_field(name)
+        return pa.field(name, pa.struct(columns)) if columns else None
 
 
 def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:

@@ -5,7 +5,7 @@ Also the rules for every published schema: which names columns may have, and how
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ _JSON_TEXT_KEY: Final = b"rfr.json"
 
 JSON_TEXT_DOC: Final = "JSON text"
 """The comment, in the table, of a column of JSON texts."""
+
+_SHOWN_NAMES: Final = 20
 
 _FROM_SPARK: Final[dict[str, iceberg.IcebergType]] = {
     "boolean": iceberg.BooleanType(),
@@ -223,6 +225,17 @@ def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
     if pa.types.is_struct(kind):
         for each in kind:
             yield from full_names(f"{name}.{each.name}", each.type)
+
+
+def counted(names: Collection[str], noun: str) -> str:
+    """Return how many names there are, with the noun in its number."""
+    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}"
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the names in one line; of very many only the first."""
+    shown = ", ".join(list(names)[:_SHOWN_NAMES])
+    return shown if len(names) <= _SHOWN_NAMES else f"{shown} and {len(names) - _SHOWN_NAMES} more"
 
 
 def _check_names(names: Sequence[str], path: str, top_level: bool) -> None:

@@ -18,10 +18,8 @@ from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
 from airflow_provider_rfr.lake._emptied_columns import (
     columns_with_values,
-    counted,
     described,
     emptied_columns,
-    listed,
     without_values,
 )
 from airflow_provider_rfr.lake._schema_evolution import (
@@ -47,7 +45,7 @@ from airflow_provider_rfr.lake.commits import (
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.lake.schemas import target_schema
+from airflow_provider_rfr.lake.schemas import counted, listed, target_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -109,16 +107,25 @@ class TargetTable:
             return None
         return Publication(int(summary[GENERATION_KEY]), int(summary["snapshot-id"]), summary)
 
-    def prepare(self, wanted: pa.Schema, policy: Policy, *, inferred: bool, rows_stay: bool) -> FileTarget:
+    def prepare(
+        self,
+        wanted: pa.Schema,
+        policy: Policy,
+        *,
+        inferred: bool,
+        rows_stay: bool,
+        declared: Collection[str] = (),
+    ) -> FileTarget:
         """Plan the table's schema for these columns, so that files can be written for it.
 
         :param wanted: columns of the rows, without system columns
-        :param inferred: the columns were inferred from the rows, not declared
+        :param inferred: the columns were inferred from the rows, apart from those in ``declared``
         :param rows_stay: the commit keeps rows of the table, so their columns can't be replaced
         :raises SchemaEvolutionError: the table can't take the columns
         """
         # The commit needs them, too, to plan again on a table that was reloaded.
-        self._wanted, self._policy, self._inferred, self._rows_stay = wanted, policy, inferred, rows_stay
+        self._wanted, self._policy, self._rows_stay = wanted, policy, rows_stay
+        self._inferred = frozenset(wanted.names).difference(declared) if inferred else frozenset()
         transaction = self._transaction()
         rows = self._evolve(transaction).rows
         target = FileTarget.of(transaction.table_metadata, transaction._table.io, rows=rows)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,10 +30,10 @@ from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, collect
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
-from airflow_provider_rfr.lake.inference import InferredSchema, arrow_schema, merge
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.lake.schemas import full_names
+from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
+from airflow_provider_rfr.refresh._columns import ColumnRules, SeenColumns
 from airflow_provider_rfr.refresh._completeness import COMPLETENESS_COLUMNS, check_absent_fields, check_promises
 from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
@@ -44,9 +43,9 @@ from airflow_provider_rfr.refresh._publish_task import (
     WrittenFile,
     drop_rows,
     find_losers,
-    infer_columns,
     key_columns,
     run_publish_task,
+    see_share,
 )
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
@@ -62,7 +61,6 @@ _IMAGE = f"airflow-provider-rfr:{__version__}"
 _TRIES = 10
 _KEYS_A_BUCKET = 4_000_000
 _BYTES_A_TASK = 64 * 1024 * 1024
-_SHOWN_FIELDS = 20
 
 
 def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
@@ -198,6 +196,7 @@ class Publisher:
     cluster: Cluster
     target: TargetTable
     stream: Stream
+    rules: ColumnRules
     config: RefreshConfig
     skipped: int = 0
     missing: int = 0
@@ -285,14 +284,16 @@ class Publisher:
             self.ledger.store.delete_folder(self._scratch(header))
 
     def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
-        shares, options, schema = self._shares(), self.config.options, self.stream.json_schema
-        if schema is not None:
-            wanted = arrow_schema(schema, "json_schema")
-        else:
-            inferred = reduce(merge, self.cluster.run(infer_columns, shares), InferredSchema())
-            wanted, self.sent = inferred.to_arrow(), frozenset(inferred.paths())
-        rows_stay = options.mode == "append" or options.replace_where is not None
-        target = self.target.prepare(wanted, options.on_schema_change, inferred=schema is None, rows_stay=rows_stay)
+        shares, options = self._shares(), self.config.options
+        seen = sum(self.cluster.run(see_share, shares), SeenColumns()) if self.rules.infers else SeenColumns()
+        self.sent = frozenset(seen.schema.paths())
+        target = self.target.prepare(
+            self.rules.columns(seen),
+            options.on_schema_change,
+            inferred=self.rules.infers,
+            declared=self.rules.typed_names(),
+            rows_stay=options.mode == "append" or options.replace_where is not None,
+        )
         family = f"rfr-{self.ledger.id[:8]}-g{header.generation}-"
         target = replace(target, family=family, label=f"e{header.epoch}-")
         where = options.replace_where
@@ -307,7 +308,7 @@ class Publisher:
             key_columns=key_columns(self.stream.primary_key, target.rows) if rows else (),
             row_filter=RowFilter(where, target.layout.schema) if where else None,
             scratch=self._scratch(header),
-            note_fields=schema is not None,
+            note_fields=not self.rules.infers,
         )
         return [replace(task, source=share) for share in shares], target
 
@@ -354,18 +355,18 @@ class Publisher:
             )
 
     def _note_fields(self, results: Sequence[PublishResult], rows: pa.Schema) -> None:
-        """Keep which fields the records have, and warn of those that a declared schema drops."""
-        if self.stream.json_schema is None:
-            return
-        self.sent = frozenset().union(*(result.fields for result in results))
-        columns = {name for column in rows for name in full_names(column.name, column.type)}
-        dropped = sorted(self.sent - columns)
-        if dropped:
+        """Keep which fields the records have; warn of those that are dropped, and of types for fields that none has."""
+        if not self.rules.infers:
+            self.sent = frozenset().union(*(result.fields for result in results))
+            columns = {name for column in rows for name in full_names(column.name, column.type)}
+            if dropped := sorted(self.sent - columns):
+                _log.warning(
+                    "%s: json_schema drops %s of the records that it does not name: %s",
+                    *(self.target.name, counted(dropped, "field"), listed(dropped)),
+                )
+        if unseen := [name for name in self.rules.hints if name not in self.sent]:
             _log.warning(
-                "%s: %s dropped, because json_schema does not name them: %s",
-                self.target.name,
-                f"{len(dropped)} fields of the records are" if len(dropped) > 1 else "1 field of the records is",
-                ", ".join(dropped[:_SHOWN_FIELDS]) + (" ..." if len(dropped) > _SHOWN_FIELDS else ""),
+                "%s: no record has these fields, which columns gives a type: %s", self.target.name, listed(unseen)
             )
 
     def _without_duplicates(

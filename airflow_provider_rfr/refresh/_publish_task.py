@@ -1,4 +1,4 @@
-"""Tasks of the publish: infer columns, write data files of the target, find duplicate keys.
+"""Tasks of the publish: see which columns rows have, write data files of the target, find duplicate keys.
 
 Rows with the same primary key are found without moving rows: each data file gets a companion of sixteen bytes a row,
 and only files that hold a losing row are written again. The row that was fetched last wins.
@@ -19,8 +19,8 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import ConfigurationError, ReconciliationError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_file
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.inference import InferredSchema, infer_records, merge
 from airflow_provider_rfr.lake.row_filter import RowFilter
+from airflow_provider_rfr.refresh._columns import SeenColumns, see_columns
 from airflow_provider_rfr.refresh._field_names import FieldNames
 from airflow_provider_rfr.refresh._typed_rows import LedgerPage, TypedRows, type_pages
 
@@ -257,8 +257,6 @@ def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list
     return _write_files(task, table.filter(pa.array(keep)))
 
 
-def infer_columns(share: LedgerFiles) -> InferredSchema:
-    found = InferredSchema()
-    for pages, _ in share.batches():
-        found = merge(found, infer_records(b"\n".join(page.records for page in pages)))
-    return found
+def see_share(share: LedgerFiles) -> SeenColumns:
+    """Return what the records of a share show of their columns."""
+    return see_columns(share.batches())

@@ -226,6 +226,10 @@ def fingerprints_of(
     :param table: text of the target's columns and partitioning
     """
     published = {"json_schema": stream.json_schema, "primary_key": stream.primary_key}
+    if stream.columns:
+        published["columns"] = stream.columns
+    if stream.additional_fields != "drop":
+        published["additional_fields"] = stream.additional_fields
     read = stream.fingerprint()
     rules = {"published": published, "options": (options or RefreshOptions()).publish_rules(), "table": table}
     return Fingerprints(

@@ -18,10 +18,10 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
     SparkJobError,
 )
-from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.refresh._columns import ColumnRules
 from airflow_provider_rfr.refresh._messages import RefreshFigures, TaskFigures
 from airflow_provider_rfr.refresh._publish import Publisher, PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh._resume_policy import (
@@ -84,11 +84,10 @@ class Refresh:
         self._stopping = stopping
         source = config.source.as_source()
         self._stream: PagedStream = as_paged(load_stream(source, stream_name))
-        if (schema := self._stream.json_schema) is not None:
-            # Before a page is read: columns that no table can have, and a filter over columns that the rows lack.
-            columns = arrow_schema(schema, "json_schema")
-            if part is not None:
-                check_filter(str(self._options.replace_where), columns)
+        # Before a page is read: columns that no table can have, and a filter over columns that the rows lack.
+        self._rules = ColumnRules.of(self._stream)
+        if part is not None and not self._rules.infers:
+            check_filter(str(self._options.replace_where), self._rules.declared)
         # Executors on other machines have no such file.
         self._source = inline_source(source)
         name = config.target_of(stream_name)
@@ -123,7 +122,9 @@ class Refresh:
                     self._read(book)
                 with self._phase("spark_start"):
                     self._cluster.context  # noqa: B018 - waits, and raises what the start raised
-                publisher = Publisher(self._ledger, book, self._cluster, self._target, self._stream, self._config)
+                publisher = Publisher(
+                    self._ledger, book, self._cluster, self._target, self._stream, self._rules, self._config
+                )
                 with self._phase("publish"):
                     try:
                         outcome = publisher.publish()

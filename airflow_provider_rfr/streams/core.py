@@ -15,7 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
 
@@ -295,6 +295,9 @@ class Stream(ABC):
     :ivar namespace: distinguishes streams of the same name, e.g. a database schema
     :ivar primary_key: a field, several, or paths of fields; None if there is none
     :ivar json_schema: None lets the schema be inferred from the records
+    :ivar columns: types of single columns by name, e.g. ``{"created_at": "timestamp"}``, before what is inferred or
+        declared; see docs/sources.md
+    :ivar additional_fields: what becomes of fields that ``json_schema`` does not name: ``drop`` or ``keep``
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
     :ivar partition_fields: the fields of a slice that identify it; None for all of them.  A parent's
         ``updated_at`` must not be among them: a slice that changes between two attempts is a new one
@@ -307,6 +310,8 @@ class Stream(ABC):
     namespace: str | None = None
     primary_key: PrimaryKey = None
     json_schema: Mapping[str, Any] | None = None
+    columns: Mapping[str, str] | None = None
+    additional_fields: Literal["keep", "drop"] = "drop"
     cursor_field: str | Sequence[str] = ()
     partition_fields: Sequence[str] | None = None
     page_size: int | None = None

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from airflow_provider_rfr.streams.columns import column_schema
 from airflow_provider_rfr.streams.rest._definition_partitions import Router
 from airflow_provider_rfr.streams.rest._definition_parts import OF_CONFIG, Origin, Part, Place, Templated, TextMap
 from airflow_provider_rfr.streams.rest.expressions import (
@@ -451,12 +452,19 @@ class Defaults(Inheritable):
     request: RequestDefaults = Field(default_factory=RequestDefaults)
 
 
+def _checked_type(kind: str) -> str:
+    column_schema(kind)
+    return kind
+
+
 class StreamDefinition(Inheritable):
     """One stream."""
 
     primary_key: str | list[str] | list[list[str]] | None = None
     json_schema: dict[str, Any] | None = None
     json_schema_file: str | None = None
+    columns: dict[str, Annotated[str, AfterValidator(_checked_type)]] | None = Field(default=None, min_length=1)
+    additional_fields: Literal["keep", "drop"] = "drop"
     base_url: Annotated[str | None, OF_CONFIG] = None
     authenticator: Annotated[Authenticator | None, OF_CONFIG] = None
     request: Request = Field(default_factory=Request)
@@ -467,6 +475,8 @@ class StreamDefinition(Inheritable):
     def _one_schema(self) -> StreamDefinition:
         if self.json_schema is not None and self.json_schema_file is not None:
             raise ValueError("declare json_schema or json_schema_file, not both")
+        if self.additional_fields == "keep" and self.json_schema is None and self.json_schema_file is None:
+            raise ValueError("additional_fields: keep goes with json_schema; without one every field is kept")
         return self
 
 

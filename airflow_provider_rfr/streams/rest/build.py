@@ -29,10 +29,10 @@ from airflow_provider_rfr.streams.rest.stream import RestStream
 
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _FINGERPRINT_FORMAT: Final = 1
-# They may change while a refresh is under way: credentials, error handling, limits, JSON schema and primary key.
+# They may change while a refresh is under way: credentials, error handling, limits, types and primary key.
 # The base URL is part of the fingerprint, but not in the definition's place.
 _NOT_IN_FINGERPRINT: Final = {
-    *("primary_key", "json_schema", "json_schema_file", "base_url"),
+    *("primary_key", "json_schema", "json_schema_file", "columns", "additional_fields", "base_url"),
     *("authenticator", "error_handler", "timeouts", "max_response_bytes"),
 }
 
@@ -146,8 +146,7 @@ class _Source:
             variables={"config": self._public},
             fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
             rebuild=lambda: (build_stream, (self._document, name, dict(self._public), dict(self._secrets))),
-            primary_key=stream.primary_key,
-            json_schema=stream.json_schema,
+            **stream.model_dump(include={"primary_key", "json_schema", "columns", "additional_fields"}),
         )
 
     def _requester(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page, PrimaryKey, ReadContext, unique_slices
@@ -47,10 +47,14 @@ class RestStream(PagedStream):
         rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
         primary_key: PrimaryKey = None,
         json_schema: Mapping[str, Any] | None = None,
+        columns: Mapping[str, str] | None = None,
+        additional_fields: Literal["keep", "drop"] = "drop",
     ) -> None:
         self.name = name
         self.primary_key = primary_key
         self.json_schema = json_schema
+        self.columns = columns
+        self.additional_fields = additional_fields
         self.addressable = paginator.addressable
         self.page_size = paginator.page_size
         self.max_empty_pages = paginator.max_empty_pages

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import inference
-from airflow_provider_rfr.lake.inference import _MAX_DEPTH, _MAX_FIELDS, InferredSchema, infer_records, merge
+from airflow_provider_rfr.lake.inference import _MAX_FIELDS, MAX_DEPTH, InferredSchema, infer_records, merge
 from airflow_provider_rfr.lake.schemas import is_json_text, target_schema
 from tests.profile import examples
 
@@ -71,17 +71,21 @@ def test_a_field_that_never_held_something_is_no_column(values: list[Any]) -> No
     assert inferred(*values) is None
 
 
-def test_columns_are_in_alphabetical_order() -> None:
-    assert infer_records(lines({"b": 1, "a": 1}, {"c": 1})).to_arrow().names == ["a", "b", "c"]
+def test_columns_are_in_the_given_order_and_else_in_alphabetical_order() -> None:
+    found = infer_records(lines({"b": 1, "a": {"y": 1, "x": 2}}, {"c": 1}))
+    assert found.to_arrow().names == ["a", "b", "c"]
+    ordered = found.to_arrow({"c": (0, 1, 1), "b": (0, 1, 0), "a.y": (0, 2, 0), "a.x": (0, 2, 1)})
+    assert ordered.names == ["b", "c", "a"]
+    assert [column.name for column in ordered.field("a").type] == ["y", "x"]
 
 
 def test_what_is_nested_very_deep_is_json_text_below_a_limit() -> None:
     value: Any = 1
-    for _ in range(_MAX_DEPTH + 5):
+    for _ in range(MAX_DEPTH + 5):
         value = {"a": value}
     for record in (value, {**value, "mixed": [1, "x"]}):
         kind = infer_records(lines(record)).to_arrow().field("a")
-        for _ in range(_MAX_DEPTH - 1):
+        for _ in range(MAX_DEPTH - 1):
             kind = kind.type.field("a")
         assert is_json_text(kind)
 

@@ -185,20 +185,20 @@ def test_rows_are_read_in_the_tables_type_where_it_holds_more() -> None:
 
 @pytest.mark.parametrize("wanted", [pa.int64(), pa.bool_(), pa.float64()])
 def test_a_string_column_stays_text_for_inferred_scalars(wanted: pa.DataType) -> None:
-    plan = plan_evolution(table_with(("a", StringType())), pa.schema([("a", wanted)]), "fail", inferred=True)
+    plan = plan_evolution(table_with(("a", StringType())), pa.schema([("a", wanted)]), "fail", inferred={"a"})
     assert plan.rows.field("a").type == pa.string()
     assert not is_json_text(plan.rows.field("a"))
 
 
 @pytest.mark.parametrize("wanted", [struct(x=pa.int64()), pa.list_(pa.string())])
 def test_a_string_column_becomes_json_text_for_inferred_shapes(wanted: pa.DataType) -> None:
-    plan = plan_evolution(table_with(("a", StringType())), pa.schema([("a", wanted)]), "fail", inferred=True)
+    plan = plan_evolution(table_with(("a", StringType())), pa.schema([("a", wanted)]), "fail", inferred={"a"})
     assert is_json_text(plan.rows.field("a"))
 
 
 def test_a_column_of_json_texts_goes_on_holding_json_where_texts_are_inferred() -> None:
     old = target_schema(pa.schema([json_text_field("a")]))
-    assert is_json_text(plan_evolution(old, pa.schema([("a", pa.string())]), "fail", inferred=True).rows.field("a"))
+    assert is_json_text(plan_evolution(old, pa.schema([("a", pa.string())]), "fail", inferred={"a"}).rows.field("a"))
 
 
 def test_the_policy_fail_names_the_changes_it_refuses() -> None:

@@ -49,6 +49,24 @@ def test_a_bundle_of_certificates_that_is_none_is_refused_at_once(tmp_path):
             "streams.orders.paginator.type",
             "did you mean 'page_number'?",
         ),
+        (
+            document({"columns": {"created_at": "datetime"}}),
+            "streams.orders.columns.created_at",
+            "'datetime' is not a type; write one of string, boolean, int, long, bigint, float, double, date, time,"
+            " timestamp, timestamptz, timestamp_ntz, json, decimal(p, s)",
+        ),
+        (
+            document({"columns": {"amount": "decimal(10"}}),
+            "streams.orders.columns.amount",
+            'quote a type that holds a comma: "decimal(10, 2)"',
+        ),
+        (document({"columns": {"a": "decimal(40, 2)"}}), "streams.orders.columns.a", "a decimal has 1 to 38 digits"),
+        (document({"columns": {}}), "streams.orders.columns", "at least 1"),
+        (
+            document({"additional_fields": "keep"}),
+            "streams.orders",
+            "additional_fields: keep goes with json_schema; without one every field is kept",
+        ),
         (document({"paginator": {}}), "streams.orders.paginator.type", "allowed: none, page_number, offset, cursor"),
         (
             document({"request": {"method": "DELETE"}}),
@@ -360,3 +378,14 @@ class TestFingerprints:
         import json
 
         assert json.loads(json.dumps(self.of())) == self.of()
+
+
+def test_types_by_name_reach_the_stream_and_are_no_part_of_what_is_read():
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    types = {"columns": {"created_at": "timestamp"}, "additional_fields": "keep"}
+    plain, typed = (
+        load_streams({"definition": document({"json_schema": schema, **more})})["orders"] for more in ({}, types)
+    )
+    assert (typed.columns, typed.additional_fields) == ({"created_at": "timestamp"}, "keep")
+    assert (plain.columns, plain.additional_fields) == (None, "drop")
+    assert typed.fingerprint() == plain.fingerprint()

@@ -1,0 +1,121 @@
+"""Decides the columns that a stream's rows are read into: declared, given a type by name, or inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place, arrow_schema, infer_records, merge
+from airflow_provider_rfr.refresh._typed_rows import LedgerPage
+from airflow_provider_rfr.streams.columns import hinted_schema
+from airflow_provider_rfr.streams.core import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRules:
+    """What a stream says about its columns.
+
+    :ivar declared: columns of its ``json_schema`` and ``columns``; None without a ``json_schema``
+    :ivar hints: columns of its ``columns``
+    :ivar infers: whether fields beside the declared ones become columns
+    """
+
+    declared: pa.Schema | None
+    hints: Mapping[str, pa.Field]
+    infers: bool
+
+    @classmethod
+    def of(cls, stream: Stream) -> ColumnRules:
+        """Read what the stream declares.
+
+        :raises ConfigurationError: columns that no table can have, or an unknown type
+        """
+        hints = {}
+        if stream.columns:
+            hints = {column.name: column for column in arrow_schema(hinted_schema(stream.columns), "columns")}
+        if stream.json_schema is None:
+            return cls(None, hints, infers=True)
+        columns = {column.name: column for column in arrow_schema(stream.json_schema, "json_schema")}
+        declared = pa.schema(list({**columns, **hints}.values()))
+        return cls(declared, hints, infers=stream.additional_fields == "keep")
+
+    def columns(self, seen: SeenColumns) -> pa.Schema:
+        """Return the columns of the rows: the declared ones first, then the others as the source sends them."""
+        declared = self.declared if self.declared is not None else pa.schema([])
+        if not self.infers:
+            return declared
+        types = {**self.hints, **{column.name: column for column in declared}}
+        found = seen.schema.to_arrow(seen.places, types)
+        return pa.schema([*declared, *(column for column in found if column.name not in declared.names)])
+
+    def typed_names(self) -> frozenset[str]:
+        """Return the columns whose type the stream decides, so that the table has to take it."""
+        return frozenset(self.hints) | frozenset(self.declared.names if self.declared is not None else ())
+
+
+@dataclass(frozen=True, slots=True)
+class SeenColumns:
+    """What was seen in records.
+
+    :ivar places: by path, where a field appears first. So the order of columns follows the source, and does not depend
+        on which task read what
+    """
+
+    schema: InferredSchema = field(default_factory=InferredSchema)
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+    def __add__(self, other: SeenColumns) -> SeenColumns:
+        places = dict(self.places)
+        for path, place in other.places.items():
+            places[path] = min(place, places.get(path, place))
+        return SeenColumns(merge(self.schema, other.schema), places)
+
+
+def see_columns(batches: Iterable[tuple[Sequence[LedgerPage], Sequence[int]]]) -> SeenColumns:
+    """Look at the records of pages, which come with their partitions' ordinals."""
+    schema, places = InferredSchema(), dict[str, Place]()
+    for pages, ordinals in batches:
+        batch = infer_records(b"\n".join(page.records for page in pages))
+        numbered = sorted(
+            (((ordinal, page.page), page.records) for ordinal, page in zip(ordinals, pages, strict=True)),
+            key=lambda item: item[0],
+        )
+        _locate(frozenset(batch.paths()), numbered, places)
+        schema = merge(schema, batch)
+    return SeenColumns(schema, places)
+
+
+def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]], places: dict[str, Place]) -> None:
+    """Note the first place of each path in pages that are in order. Most fields are in the first record already."""
+    for number, records in pages:
+        wanted = {path for path in paths if path not in places or places[path][:2] > number}
+        if not wanted:
+            return
+        found = 0
+        for line in bytes(records).split(b"\n"):
+            with suppress(orjson.JSONDecodeError):
+                for path in _paths(orjson.loads(line), "", MAX_DEPTH):
+                    if path in wanted:
+                        wanted.remove(path)
+                        places[path] = (*number, found)
+                        found += 1
+            if not wanted:
+                break
+
+
+def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
+    """Yield the paths of the fields of a value in its order."""
+    if depth == 0:
+        return
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield prefix + name
+            yield from _paths(inner, f"{prefix}{name}.", depth - 1)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _paths(item, f"{prefix}element.", depth - 1)
