@@ -5,7 +5,8 @@ because Arrow's own parsing wants every value to carry a zone, or none. Columns 
 
 Value by value, what is kept without loss is taken: 1.0 in an integer column, an integer in a number column, a number or
 boolean as its JSON text in a string column, a number as text in a decimal column. A number that a double can't hold is
-rounded in a number column, and noted. Text that looks like a number does not fit an integer column.
+rounded in a number column, and noted. Text that looks like a number does not fit an integer column, unless values are
+cast: then text that holds a number or a boolean is one, and an object or a list in a string column is its JSON text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_provider_rfr.lake.schemas import is_json_text
-from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact, loads, loses_digits
+from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact, loads, loses_digits, read_number
 
 _MAX_BLOCK = 2**31 - 1
 _FIRST_DAY = -719162  # 0001-01-01: years before it, or of five digits, most engines can't show
@@ -32,6 +33,7 @@ _LAST_DAY = 2932896  # 9999-12-31
 _DAY = 86_400_000_000
 _EXACT_INTEGERS = 2.0**53  # up to here, integers that differ are doubles that differ
 _LONG_INTEGER = re.compile(rb"[0-9]{16}")
+_LONGEST_INTEGER = 20  # signs of an integer of 64 bits
 
 _PARTS = r"^(\d{4}-\d\d-\d\d)[Tt ](\d\d(?::\d\d){0,2})(?:(\.\d{1,6})\d*)?(?:([Zz])|([+-]\d\d:?\d\d|[+-]\d\d))?$"
 _DATE_ONLY = r"^(\d{4}-\d\d-\d\d)$"
@@ -237,12 +239,14 @@ _TIME = re.compile(rf"{_CLOCK}(?:[Zz]|[+-]00:?00)?", re.ASCII)
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ]00:00(?::00)?(?:\.0+)?(?:[Zz]|[+-]00:?00)?)?", re.ASCII)
 
 
-def record_coercer(schema: pa.Schema) -> _Coercer:
-    """A function that brings one parsed record into the schema's columns, and appends what is lost to a list.
+def record_coercer(schema: pa.Schema, *, casts: bool = False) -> _Coercer:
+    """Return a function that brings one parsed record into the schema's columns, and appends what is lost to a list.
 
     Undeclared fields are left out, and not counted as lost.
+
+    :param casts: whether a value of another type is cast, where nothing is lost by it
     """
-    columns = _struct(list(schema), "")
+    columns = _struct(list(schema), "", casts)
 
     def coerce(record: Any, losses: list[Loss]) -> Any:
         if isinstance(record, dict):
@@ -261,16 +265,20 @@ def json_text(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"))
 
 
-def _coercer(field: pa.Field, path: str) -> _Coercer:
+def _coercer(field: pa.Field, path: str, casts: bool) -> _Coercer:
     kind = field.type
     if is_json_text(field):
         return lambda value, losses: json_text(value)
     if pa.types.is_struct(kind):
-        return _struct(list(kind), path)
+        return _struct(list(kind), path, casts)
     if pa.types.is_list(kind):
-        return _list(_coercer(kind.value_field, f"{path}[]"), path)
-    if _is_double(kind):
-        return _number(path)
+        return _list(_coercer(kind.value_field, f"{path}[]", casts), path)
+    coerce = _number(path) if _is_double(kind) else _scalar(kind, path)
+    cast = _CASTS.get(kind) if casts else None
+    return coerce if cast is None else lambda value, losses: coerce(cast(value), losses)
+
+
+def _scalar(kind: pa.DataType, path: str) -> _Coercer:
     convert, expected = _decimal(kind) if pa.types.is_decimal(kind) else _SCALARS[kind]
 
     def coerce(value: Any, losses: list[Loss]) -> Any:
@@ -283,9 +291,9 @@ def _coercer(field: pa.Field, path: str) -> _Coercer:
     return coerce
 
 
-def _struct(fields: list[pa.Field], path: str) -> _Coercer:
+def _struct(fields: list[pa.Field], path: str, casts: bool) -> _Coercer:
     prefix = f"{path}." if path else ""
-    columns = [(field.name, _coercer(field, prefix + field.name)) for field in fields]
+    columns = [(field.name, _coercer(field, prefix + field.name, casts)) for field in fields]
 
     def coerce(value: Any, losses: list[Loss]) -> Any:
         if not isinstance(value, dict):
@@ -401,3 +409,29 @@ _SCALARS: dict[pa.DataType, tuple[Callable[[Any], Any], str]] = {
     pa.timestamp("us"): (_instant, "date-time as in RFC 3339"),
     pa.timestamp("us", tz="UTC"): (_instant, "date-time as in RFC 3339"),
 }
+
+
+def _cast_to_number(value: Any) -> Any:
+    """Return the number that a text holds; any other value as it is."""
+    if not isinstance(value, str) or not _DECIMAL.fullmatch(text := value.strip()):
+        return value
+    return int(text) if len(text) <= _LONGEST_INTEGER and text.lstrip("+-").isdigit() else read_number(text)
+
+
+def _cast_to_boolean(value: Any) -> Any:
+    """Return the boolean that a text holds; any other value as it is."""
+    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
+def _cast_to_string(value: Any) -> Any:
+    """Return the JSON text of an object or a list; any other value as it is."""
+    return json_text(value) if isinstance(value, dict | list) else value
+
+
+_CASTS: dict[pa.DataType, _Write] = {
+    pa.bool_(): _cast_to_boolean,
+    pa.int64(): _cast_to_number,
+    pa.float64(): _cast_to_number,
+    pa.string(): _cast_to_string,
+}
+"""What Airbyte's destinations cast, too."""

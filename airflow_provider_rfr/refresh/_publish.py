@@ -309,6 +309,7 @@ class Publisher:
             row_filter=RowFilter(where, target.layout.schema) if where else None,
             scratch=self._scratch(header),
             note_fields=not self.rules.infers,
+            casts=self.stream.casts,
         )
         return [replace(task, source=share) for share in shares], target
 

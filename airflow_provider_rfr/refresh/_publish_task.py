@@ -154,6 +154,7 @@ class PublishTask:
     :ivar key_columns: paths of the primary key's columns; empty for none
     :ivar scratch: folder for the companions of the written files
     :ivar note_fields: whether the result names the fields of the records
+    :ivar casts: as of :class:`~airflow_provider_rfr.streams.core.Stream`
     """
 
     source: LedgerFiles
@@ -166,6 +167,7 @@ class PublishTask:
     row_filter: RowFilter | None
     scratch: str
     note_fields: bool = False
+    casts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,7 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
         generation=task.generation,
         on_type_error=task.on_type_error,
         max_offenders=max_offenders,
+        casts=task.casts,
     )
     expected = sum(page.record_count for page in pages)
     if typed.table.num_rows != expected:

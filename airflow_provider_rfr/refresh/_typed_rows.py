@@ -98,6 +98,7 @@ def type_pages(
     generation: int,
     on_type_error: Literal["fail", "null"] = "fail",
     max_offenders: int = 10,
+    casts: bool = False,
 ) -> TypedRows:
     """Read pages into the schema's columns; fields that the schema lacks are dropped (the ledger keeps them).
 
@@ -107,9 +108,10 @@ def type_pages(
     :param pages: with less than two GiB of records, which is what a column of strings can hold
     :param schema: without system columns; fields marked by :func:`~airflow_provider_rfr.lake.schemas.json_text_field`
         take any value as JSON text
+    :param casts: whether a value of another type than its column's is cast, where nothing is lost by it
     :raises LedgerError: a page does not hold as many lines as it says
     """
-    reader = _PageReader(schema, max_offenders, note_changes=on_type_error == "null")
+    reader = _PageReader(schema, max_offenders, note_changes=on_type_error == "null", casts=casts)
     pieces = list(reader.read([page for page in pages if page.record_count or len(page.records)]))
     # Not empty_table(), which imports pandas.
     empty = pa.Table.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
@@ -138,10 +140,10 @@ class _PageReader:
     :ivar changes: by row, the JSON of what was rounded there and, where ``note_changes`` says so, of what became null
     """
 
-    def __init__(self, schema: pa.Schema, max_offenders: int, *, note_changes: bool) -> None:
+    def __init__(self, schema: pa.Schema, max_offenders: int, *, note_changes: bool, casts: bool = False) -> None:
         self._schema = schema
         self._blocks = BlockReader(schema)
-        self._coerce = record_coercer(schema)
+        self._coerce = record_coercer(schema, casts=casts)
         self._max_offenders = max_offenders
         self._note_changes = note_changes
         self.rows = 0

@@ -298,6 +298,8 @@ class Stream(ABC):
     :ivar columns: types of single columns by name, e.g. ``{"created_at": "timestamp"}``, before what is inferred or
         declared; see docs/sources.md
     :ivar additional_fields: what becomes of fields that ``json_schema`` does not name: ``drop`` or ``keep``
+    :ivar casts: text that holds a number or a boolean fits a column of such, and an object fits a string column as its
+        JSON text; without it such values do not fit
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
     :ivar partition_fields: the fields of a slice that identify it; None for all of them.  A parent's
         ``updated_at`` must not be among them: a slice that changes between two attempts is a new one
@@ -312,6 +314,7 @@ class Stream(ABC):
     json_schema: Mapping[str, Any] | None = None
     columns: Mapping[str, str] | None = None
     additional_fields: Literal["keep", "drop"] = "drop"
+    casts: bool = False
     cursor_field: str | Sequence[str] = ()
     partition_fields: Sequence[str] | None = None
     page_size: int | None = None

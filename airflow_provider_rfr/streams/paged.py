@@ -228,7 +228,7 @@ def iter_pages(
 
 
 _COPIED = (
-    *("name", "namespace", "primary_key", "json_schema", "columns", "additional_fields"),
+    *("name", "namespace", "primary_key", "json_schema", "columns", "additional_fields", "casts"),
     *("cursor_field", "partition_fields"),
     *("page_size", "public_config", "paces_itself"),
 )

@@ -47,6 +47,7 @@ class ManifestStream(PagedStream):
     """
 
     paces_itself = True
+    casts = True  # as Airbyte's destinations do: schemas of manifests are guessed from a few records
 
     def __init__(
         self,

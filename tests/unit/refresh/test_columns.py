@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, TypeMismatchError
 from airflow_provider_rfr.refresh import _columns
 from airflow_provider_rfr.refresh._columns import SeenColumns, see_columns
 from airflow_provider_rfr.refresh._typed_rows import LedgerPage
@@ -152,3 +152,12 @@ def test_pages_behind_the_one_that_has_all_fields_are_not_looked_at_for_the_orde
     seen = see_columns([tuple(zip(*pages, strict=True))])
     assert seen.schema.to_arrow(seen.places) == pa.schema({"b": pa.int64(), "a": pa.int64()})
     assert len(lines) == 1
+
+
+def test_a_stream_that_casts_publishes_text_in_a_number_and_others_refuse_it(declare: Any, shop: Shop) -> None:
+    source_gives(id="12", created_at={"at": 1})
+    with pytest.raises(TypeMismatchError):
+        shop.run(MONDAY, SCHEMA)
+    declare(casts=True)
+    assert shop.run(MONDAY, SCHEMA).resumed
+    assert shop.rows.select(["id", "created_at"]).to_pylist() == [{"id": 12, "created_at": '{"at":1}'}]

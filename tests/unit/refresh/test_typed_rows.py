@@ -468,3 +468,32 @@ assert "pandas" not in sys.modules
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "expected"),
+    [
+        (pa.float64(), ["12", " 1.5 ", "-3e2", "abc", ""], [12.0, 1.5, -300.0, None, None]),
+        (pa.int64(), ["12", "+7", "12.0", "1.5", "99999999999999999999"], [12, 7, 12, None, None]),
+        (pa.bool_(), ["true", "False", "yes", 1], [True, False, None, None]),
+        (pa.string(), [{"a": [1]}, ["x"], 5, True], ['{"a":[1]}', '["x"]', "5", "true"]),
+        (pa.decimal128(5, 2), ["12.5", True], [Decimal("12.50"), None]),
+        (pa.list_(pa.int64()), [["1", 2], "x"], [[1, 2], None]),
+        (pa.struct([("b", pa.bool_())]), [{"b": "true"}, "x"], [{"b": True}, None]),
+    ],
+)
+def test_where_values_are_cast_text_and_objects_fit_if_nothing_is_lost(
+    kind: pa.DataType, sent: list[Any], expected: list[Any]
+) -> None:
+    schema, pages = pa.schema([("a", kind)]), page(*({"a": value} for value in sent))
+    rows = typed(schema, pages, casts=True)
+    assert values(rows) == expected
+    assert rows.offender_count == sum(value is None for value in expected)
+    assert typed(schema, pages).offender_count > rows.offender_count or kind == pa.decimal128(5, 2)
+
+
+def test_a_cast_number_that_a_double_can_not_hold_is_noted() -> None:
+    rows = typed(pa.schema([("a", pa.float64())]), page({"a": "9007199254740993"}), on_type_error="fail", casts=True)
+    assert (values(rows), rows.offender_count) == ([9007199254740992.0], 0)
+    (note,) = json.loads(values(rows, "_rfr_meta")[0])["changes"]
+    assert note == {"field": "a", "change": "ROUNDED", "reason": "a double can't hold 9007199254740993"}

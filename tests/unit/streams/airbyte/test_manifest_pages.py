@@ -194,6 +194,7 @@ def test_the_schema_and_the_key_are_the_manifests(api: Api) -> None:
     assert streams["customers"].primary_key == ["id"]
     assert streams["links"].primary_key is None
     assert streams["customers"].json_schema["properties"].keys() == {"id", "name"}
+    assert streams["customers"].casts
     assert not api.asked
 
 
