@@ -6,7 +6,9 @@ has loaded the table again and decided that the commit is still wanted.
 
 from __future__ import annotations
 
+import copy
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +20,14 @@ from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError,
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import ValidatableTableRequirement
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    stop_any,
+    wait_random_exponential,
+)
 
 from airflow_provider_rfr.exceptions import ConfigurationError, LedgerError
 from airflow_provider_rfr.lake.catalog import load_table
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table.update.snapshot import _FastAppendFiles
 
 log = logging.getLogger(__name__)
 _TRIES = 12
@@ -67,14 +77,14 @@ def conflicts_raised() -> Iterator[None]:
         raise CommitConflictError(str(error)) from error
 
 
-def retry_conflicts(tries: int) -> Retrying:
-    """Calls a function again after a :class:`CommitConflictError`, which it raises after the last try.
+def retry_conflicts(tries: float = math.inf, *, seconds: float = math.inf) -> Retrying:
+    """Return what calls a function again after a :class:`CommitConflictError`, and raises it after the last try.
 
     The function has to load the table itself. Waits are random, so that competing writers do not stay in step.
     """
     return Retrying(
         retry=retry_if_exception_type(CommitConflictError),
-        stop=stop_after_attempt(tries),
+        stop=stop_any(stop_after_attempt(tries), stop_after_delay(seconds)),  # type: ignore[arg-type]  # infinity is one
         wait=wait_random_exponential(multiplier=0.05, max=1.0),
         reraise=True,
     )
@@ -99,11 +109,47 @@ def without_retries(table: Table) -> Table:
     return table
 
 
-def stage_append(transaction: Transaction, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
-    """Add files in one snapshot of the transaction; returns its id."""
+class AddedManifest:
+    """The manifest of files that are appended, which is written at the first try of a commit and named by each."""
+
+    def __init__(self) -> None:
+        self._manifest: ManifestFile | None = None
+        self._table: object = None
+
+    def share(self, append: _FastAppendFiles) -> None:
+        """Have the snapshot name the manifest that an earlier try wrote; the snapshot keeps that one's id."""
+        write, table = append._manifests, append._transaction.table_metadata.table_uuid
+        if self._manifest is not None and self._table == table:
+            append._snapshot_id = self._manifest.added_snapshot_id
+
+        def manifests() -> list[ManifestFile]:
+            if self._manifest is None or self._table != table:
+                found = write()
+                # A deep copy each time: the writer of the list sets the sequence number even in a shallow one.
+                self._manifest = copy.deepcopy(next(m for m in found if m.added_snapshot_id == append.snapshot_id))
+                self._table = table
+                append._written_manifests.clear()  # which PyIceberg deletes when the commit is refused
+                return found
+            return [copy.deepcopy(self._manifest), *append._existing_manifests()]
+
+        append._manifests = manifests  # type: ignore[method-assign]
+
+
+def stage_append(
+    transaction: Transaction,
+    files: Iterable[DataFile],
+    summary: Mapping[str, str],
+    added: AddedManifest | None = None,
+) -> int:
+    """Add files in one snapshot of the transaction; returns its id.
+
+    :param added: kept by the caller over all tries to commit the same files
+    """
     with transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append:
         for file in files:
             append.append_data_file(file)
+        if added is not None and append._added_data_files:
+            added.share(append)
     return append.snapshot_id
 
 

@@ -32,6 +32,7 @@ from airflow_provider_rfr.lake._schema_evolution import (
 from airflow_provider_rfr.lake.catalog import ensure_namespace, load_table
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
+    AddedManifest,
     CommitConflictError,
     TargetChangedError,
     conflicts_raised,
@@ -80,6 +81,8 @@ class TargetTable:
         self.name = name
         self._table: Table | None = None
         self._layout: FileLayout | None = None
+        self._added = AddedManifest()
+        self._no_values: list[str] | None = None
         self.reload()
 
     def reload(self) -> None:
@@ -126,6 +129,7 @@ class TargetTable:
         # The commit needs them, too, to plan again on a table that was reloaded.
         self._wanted, self._policy, self._rows_stay = wanted, policy, rows_stay
         self._inferred = frozenset(wanted.names).difference(declared) if inferred else frozenset()
+        self._added, self._no_values = AddedManifest(), None
         transaction = self._transaction()
         rows = self._evolve(transaction).rows
         target = FileTarget.of(transaction.table_metadata, transaction._table.io, rows=rows)
@@ -153,7 +157,10 @@ class TargetTable:
         transaction = self._transaction()
         evolution = self._evolve(transaction)
         self._check_layout(transaction.table_metadata)
-        emptied = self._emptied(transaction.table_metadata.schema(), files, replace_where, sent)
+        if mode != "append" or self._no_values is None:
+            # An append asks once: reading all manifests at each try would lose against a writer that commits often.
+            self._no_values = self._emptied(transaction.table_metadata.schema(), files, replace_where, sent)
+        emptied = self._no_values
         if changes := "; ".join(filter(None, (str(evolution), described(emptied)))):
             summary = {**summary, SCHEMA_CHANGES_KEY: changes}
         try:
@@ -194,7 +201,7 @@ class TargetTable:
     ) -> int:
         """Add the snapshot to the transaction; returns its id."""
         if mode == "append":
-            return stage_append(transaction, files, summary)
+            return stage_append(transaction, files, summary, self._added)
         if replace_where is None:
             old = self._table.scan().plan_files() if self._table is not None else ()
             return stage_overwrite(transaction, (task.file for task in old), files, summary)

@@ -7,7 +7,6 @@ beyond what is allowed. Publishing a generation twice is a no-op that returns th
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from airflow_provider_rfr.exceptions import (
     TypeMismatchError,
 )
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, collections_of, published_span
-from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
+from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError, retry_conflicts
 from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
@@ -59,6 +58,7 @@ _log = logging.getLogger(__name__)
 
 _IMAGE = f"airflow-provider-rfr:{__version__}"
 _TRIES = 10
+_COMMIT_SECONDS = 600.0
 _KEYS_A_BUCKET = 4_000_000
 _BYTES_A_TASK = 64 * 1024 * 1024
 
@@ -180,6 +180,14 @@ def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -
             newer_epoch=max(epoch, header.epoch + 1),
         )
     return outcome_of(found, header)
+
+
+def _collect(target: FileTarget, written: Sequence[WrittenFile]) -> None:
+    """Delete the files of killed attempts, now that the written ones are committed."""
+    try:
+        target.collect(file.file for file in written)
+    except OSError as error:
+        _log.warning("published; files of earlier attempts could not be collected: %s", error)
 
 
 @dataclass(slots=True)
@@ -402,32 +410,33 @@ class Publisher:
             skipped=self.skipped,
             missing=self.missing,
         )
-        for attempt in range(_TRIES):
+
+        def commit() -> PublishOutcome:
             # An attempt that took over meanwhile may not have published yet, so the target alone can't show it.
             self.ledger.check_epoch()
             # The snapshot that was loaded before the files were written may have expired.
             self.target.reload()
             if (found := _published_already(self.target, self.ledger.id, header)) is not None:
                 return found
-            try:
-                with naming(target.folder):
-                    publication = self.target.commit(
-                        files,
-                        (self.ledger.id, header.generation),
-                        mode=self.config.options.mode,
-                        replace_where=self.config.options.replace_where,
-                        summary=summary,
-                        sent=self.sent,
-                    )
-            except CommitConflictError:
-                time.sleep(0.05 * 2**attempt)
-                continue
-            try:
-                target.collect(file.file for file in written)
-            except OSError as error:
-                _log.warning("published; files of earlier attempts could not be collected: %s", error)
+            with naming(target.folder):
+                publication = self.target.commit(
+                    files,
+                    (self.ledger.id, header.generation),
+                    mode=self.config.options.mode,
+                    replace_where=self.config.options.replace_where,
+                    summary=summary,
+                    sent=self.sent,
+                )
+            _collect(target, written)
             return outcome_of(publication, header)
-        raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
+
+        try:
+            return retry_conflicts(seconds=_COMMIT_SECONDS)(commit)
+        except CommitConflictError as error:
+            raise LedgerError(
+                f"other writers changed the target at each try to publish for {_COMMIT_SECONDS / 60:.0f} minutes;"
+                " the retry publishes what was read"
+            ) from error
 
     def _scratch(self, header: LedgerHeader) -> str:
         return f"{self.ledger.folder}/publish-{header.epoch}"
