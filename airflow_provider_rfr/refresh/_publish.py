@@ -34,6 +34,7 @@ from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
 from airflow_provider_rfr.refresh._columns import ColumnRules, SeenColumns
 from airflow_provider_rfr.refresh._completeness import COMPLETENESS_COLUMNS, check_absent_fields, check_promises
+from airflow_provider_rfr.refresh._primary_key import key_columns
 from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
     LedgerFiles,
@@ -42,7 +43,6 @@ from airflow_provider_rfr.refresh._publish_task import (
     WrittenFile,
     drop_rows,
     find_losers,
-    key_columns,
     run_publish_task,
     see_share,
 )

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from airflow_provider_rfr.exceptions import ConfigurationError, ReconciliationError
+from airflow_provider_rfr.exceptions import ReconciliationError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
@@ -39,25 +39,6 @@ class KeySearch:
     companions: tuple[str, ...]
     bucket: int
     buckets: int
-
-
-def key_columns(
-    primary_key: str | Sequence[str] | Sequence[Sequence[str]] | None, rows: pa.Schema
-) -> tuple[tuple[str, ...], ...]:
-    """Paths of the key's columns; raises :class:`ConfigurationError` for a column that the rows lack."""
-    if primary_key is None:
-        return ()
-    parts = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-    paths = tuple((part,) if isinstance(part, str) else tuple(part) for part in parts)
-    for path in paths:
-        kind: pa.DataType = pa.struct(list(rows))
-        for name in path:
-            if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-                raise ConfigurationError(
-                    "primary_key", f"the rows have no column {'.'.join(path)}", f"columns are {', '.join(rows.names)}"
-                )
-            kind = kind.field(name).type
-    return paths
 
 
 def _write_keys(store: FileStore, location: str, table: pa.Table, key_columns: Sequence[Sequence[str]]) -> None:

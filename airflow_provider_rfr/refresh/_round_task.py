@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import orjson
 
@@ -18,12 +19,13 @@ from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
 from airflow_provider_rfr.refresh._budget import BEAT_SECONDS, Beat, Budget, BudgetAddress, BudgetLimiter
 from airflow_provider_rfr.refresh._chains import Chain, FetchedPage, Scheduler
 from airflow_provider_rfr.refresh._messages import RoundTask, TaskResult
+from airflow_provider_rfr.refresh._primary_key import check_key_of_page
 from airflow_provider_rfr.refresh.adoption import adopt_predecessor
 from airflow_provider_rfr.refresh.cluster import task_attempt
 from airflow_provider_rfr.refresh.errors import secret_values
 from airflow_provider_rfr.refresh.flush import Flusher, FlushWriter
-from airflow_provider_rfr.refresh.pages import page_row
-from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.refresh.pages import PageRow, page_row
+from airflow_provider_rfr.streams.core import Page, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 
@@ -133,16 +135,7 @@ class _Reading:
                 if request.number == 0:
                     self._scheduler.overlap(request, page)
                     continue
-                row = page_row(
-                    page,
-                    generation=self._task.label.generation,
-                    epoch=self._task.label.epoch,
-                    ordinal=last.work.ordinal,
-                    key=last.work.key,
-                    chain=request.chain_number,
-                    number=request.number,
-                    token=request.token,
-                )
+                row = self._row(last, request.chain_number, request.number, request.token, page)
                 self._scheduler.deliver(request, FetchedPage(row, page))
                 self._flusher.flush_if_due()
             except BackoffInterrupted:
@@ -153,6 +146,22 @@ class _Reading:
                     self._scheduler.close()
             except Exception as error:  # noqa: BLE001 - the attempt reports it with its partition at its end
                 self._scheduler.fail(request, error)
+
+    def _row(self, chain: Chain, chain_number: int, number: int, token: Any, page: Page) -> PageRow:
+        """Return the ledger's row of a page; the first page of a partition has to have the primary key."""
+        if number == 1:
+            check_key_of_page(self._stream.primary_key, page.records)
+        work, label = chain.work, self._task.label
+        return page_row(
+            page,
+            generation=label.generation,
+            epoch=label.epoch,
+            ordinal=work.ordinal,
+            key=work.key,
+            chain=chain_number,
+            number=number,
+            token=token,
+        )
 
     def _is_over(self, beat: Beat) -> bool:
         """Whether the driver, this process, or a sleep in which the refresh was lost ends the reading."""

@@ -23,6 +23,7 @@ from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh._columns import ColumnRules
 from airflow_provider_rfr.refresh._messages import RefreshFigures, TaskFigures
+from airflow_provider_rfr.refresh._primary_key import key_columns
 from airflow_provider_rfr.refresh._publish import Publisher, PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh._resume_policy import (
     Fingerprints,
@@ -84,10 +85,12 @@ class Refresh:
         self._stopping = stopping
         source = config.source.as_source()
         self._stream: PagedStream = as_paged(load_stream(source, stream_name))
-        # Before a page is read: columns that no table can have, and a filter over columns that the rows lack.
+        # Before a page is read: columns that no table can have, a key and a filter over columns that the rows lack.
         self._rules = ColumnRules.of(self._stream)
-        if part is not None and not self._rules.infers:
-            check_filter(str(self._options.replace_where), self._rules.declared)
+        if self._rules.declared is not None and not self._rules.infers:
+            key_columns(self._stream.primary_key, self._rules.declared)
+            if part is not None:
+                check_filter(str(self._options.replace_where), self._rules.declared)
         # Executors on other machines have no such file.
         self._source = inline_source(source)
         name = config.target_of(stream_name)

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh._publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers, key_columns
+from airflow_provider_rfr.refresh._primary_key import key_columns
+from airflow_provider_rfr.refresh._publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers
 
 STORE = FileStore({})
 TIME = pa.timestamp("us", tz="UTC")

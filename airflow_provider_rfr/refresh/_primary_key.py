@@ -1,0 +1,70 @@
+"""Checks a stream's primary key: against declared columns before anything is read, against the first page of records,
+and against the columns that are published."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.streams.core import PrimaryKey
+
+_SHOWN = 20
+
+
+def key_paths(primary_key: PrimaryKey) -> tuple[tuple[str, ...], ...]:
+    """Return the path of each field of the key."""
+    if primary_key is None:
+        return ()
+    parts = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+    return tuple((part,) if isinstance(part, str) else tuple(part) for part in parts)
+
+
+def key_columns(primary_key: PrimaryKey, rows: pa.Schema) -> tuple[tuple[str, ...], ...]:
+    """Return the paths of the key's columns.
+
+    :raises ConfigurationError: the rows lack one
+    """
+    paths = key_paths(primary_key)
+    for path in paths:
+        kind: pa.DataType = pa.struct(list(rows))
+        for name in path:
+            if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+                raise _missing(path, "the rows have no column", "columns", rows.names)
+            kind = kind.field(name).type
+    return paths
+
+
+def check_key_of_page(primary_key: PrimaryKey, records: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a first page whose records all lack a field of the key, so that not all pages are read for nothing.
+
+    One record with the field is enough, and null is a value here: such rows are published, too.
+
+    :raises ConfigurationError: with the fields that the records have
+    """
+    if not records:
+        return
+    for path in key_paths(primary_key):
+        if not any(_has(record, path) for record in records):
+            fields = dict.fromkeys(name for record in records for name in record)
+            raise _missing(path, "no record of the first page has the field", "fields", fields)
+
+
+def _has(record: Any, path: Sequence[str]) -> bool:
+    for name in path:
+        if not isinstance(record, Mapping) or name not in record:
+            return False
+        record = record[name]
+    return True
+
+
+def _missing(path: Sequence[str], problem: str, noun: str, names: Iterable[str]) -> ConfigurationError:
+    known = list(names)
+    near = difflib.get_close_matches(path[0], known, 1)
+    guess = f"did you mean {near[0]}? " if near and near[0] != path[0] else ""
+    more = "" if len(known) <= _SHOWN else f" and {len(known) - _SHOWN} more"
+    remedy = f"{guess}{noun} are {', '.join(known[:_SHOWN])}{more}"
+    return ConfigurationError("primary_key", f"{problem} {'.'.join(path)}", remedy)

@@ -1,0 +1,69 @@
+"""A wrong primary key is found before all pages are read for nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.refresh._primary_key import check_key_of_page
+from airflow_provider_rfr.streams import NextPage, Page
+from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, NUMBER, RECORDS, Orders, Shop, shop, source_gives
+
+__all__ = ["shop"]
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten pages of the source's records."""
+
+    def read_page(self: Orders, stream_slice: Any, token: Any) -> Page:
+        ASKED.append(self.name)
+        number = (token or 1) + 1
+        return Page([{**record, "page": number} for record in RECORDS], NextPage(number) if number <= 10 else None)
+
+    monkeypatch.setattr(Orders, "read_page", read_page)
+
+
+@pytest.mark.usefixtures("endless")
+def test_a_key_that_no_record_of_the_first_page_has_ends_the_refresh_there(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Orders, "primary_key", "order_id", raising=False)
+    source_gives(orderid=1, amount=5)
+    with pytest.raises(
+        ConfigurationError,
+        match="primary_key: no record of the first page has the field order_id; did you mean orderid\\?"
+        " fields are orderid, amount, page",
+    ):
+        shop.run(MONDAY)
+    assert len(ASKED) == 1
+
+
+def test_a_key_that_the_declared_schema_lacks_is_refused_before_a_request(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Orders, "primary_key", ["ID"], raising=False)
+    with pytest.raises(ConfigurationError, match="primary_key: the rows have no column ID; .*columns are id, amount"):
+        shop.run(MONDAY, NUMBER)
+    assert ASKED == []
+
+
+@pytest.mark.parametrize(
+    ("key", "records"),
+    [
+        (None, [{"a": 1}]),
+        ("id", []),
+        ("id", [{"a": 1}, {"id": None}]),
+        (["id", ["user", "no"]], [{"id": 1}, {"user": {"no": 1}}]),
+    ],
+)
+def test_a_key_that_some_record_has_is_accepted(key: Any, records: list[dict[str, Any]]) -> None:
+    check_key_of_page(key, records)
+
+
+@pytest.mark.parametrize(("key", "name"), [("id", "id"), ([["user", "no"]], "user.no"), (["a", ["a", "b"]], "a.b")])
+def test_a_key_that_no_record_has_is_named_by_its_path(key: Any, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"has the field {name}; fields are a, user"):
+        check_key_of_page(key, [{"a": 1, "user": {"id": 1}}, {"user": None}])
