@@ -114,20 +114,21 @@ class AddedManifest:
 
     def __init__(self) -> None:
         self._manifest: ManifestFile | None = None
+        self._snapshot_id = 0
         self._table: object = None
 
     def share(self, append: _FastAppendFiles) -> None:
         """Have the snapshot name the manifest that an earlier try wrote; the snapshot keeps that one's id."""
         write, table = append._manifests, append._transaction.table_metadata.table_uuid
         if self._manifest is not None and self._table == table:
-            append._snapshot_id = self._manifest.added_snapshot_id
+            append._snapshot_id = self._snapshot_id
 
         def manifests() -> list[ManifestFile]:
             if self._manifest is None or self._table != table:
                 found = write()
                 # A deep copy each time: the writer of the list sets the sequence number even in a shallow one.
                 self._manifest = copy.deepcopy(next(m for m in found if m.added_snapshot_id == append.snapshot_id))
-                self._table = table
+                self._snapshot_id, self._table = append.snapshot_id, table
                 append._written_manifests.clear()  # which PyIceberg deletes when the commit is refused
                 return found
             return [copy.deepcopy(self._manifest), *append._existing_manifests()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -126,14 +127,18 @@ PAGES = [
 ]
 
 
+def batch_of(pages: Sequence[tuple[LedgerPage, int]]) -> tuple[list[LedgerPage], list[int]]:
+    return [each for each, _ in pages], [ordinal for _, ordinal in pages]
+
+
 def test_the_order_of_columns_is_that_of_their_first_page_however_tasks_share_the_pages() -> None:
     shuffle = random.Random(4711)
     expected = ["z", "user", "y", "x", "w", "tags", "a", "A1", "late"]
     for _ in range(50):
         pages = shuffle.sample(PAGES, len(PAGES))
-        cut, batch = shuffle.randint(0, len(pages)), shuffle.randint(1, 3)
+        cut, size = shuffle.randint(0, len(pages)), shuffle.randint(1, 3)
         shares = [
-            see_columns(tuple(zip(*share[start : start + batch], strict=True)) for start in range(0, len(share), batch))
+            see_columns(batch_of(share[start : start + size]) for start in range(0, len(share), size))
             for share in (pages[:cut], pages[cut:])
         ]
         rows = sum(shares, SeenColumns())
@@ -146,12 +151,17 @@ def test_the_order_of_columns_is_that_of_their_first_page_however_tasks_share_th
 def test_pages_behind_the_one_that_has_all_fields_are_not_looked_at_for_the_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = []
-    monkeypatch.setattr(_columns, "_paths", lambda value, *more: lines.append(value) or iter(value))
+    looked_at = []
+
+    def paths(value: Any, *_: Any) -> Iterator[str]:
+        looked_at.append(value)
+        return iter(value)
+
+    monkeypatch.setattr(_columns, "_paths", paths)
     pages = [page(0, number, *({"b": 1, "a": 2} for _ in range(10))) for number in range(1, 20)]
-    seen = see_columns([tuple(zip(*pages, strict=True))])
+    seen = see_columns([batch_of(pages)])
     assert seen.schema.to_arrow(seen.places) == pa.schema({"b": pa.int64(), "a": pa.int64()})
-    assert len(lines) == 1
+    assert len(looked_at) == 1
 
 
 def test_a_stream_that_casts_publishes_text_in_a_number_and_others_refuse_it(declare: Any, shop: Shop) -> None:

@@ -14,7 +14,10 @@ __all__ = ["shop"]
 
 MONDAY, WEDNESDAY = "shop/monday/refresh/-1/0", "shop/wednesday/refresh/-1/0"
 TICKET = {"id": 1, "subject": "late", "open": True, "tags": ["a"], "user": {"id": 7, "name": "Ann"}, "amount": 5}
-TWO_COLUMNS = {"type": "object", "properties": {"id": {"type": "integer"}, "subject": {"type": "string"}}}
+TWO_COLUMNS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "subject": {"type": "string"}},
+}
 ALL_BUT_ID = "5 columns got no value: subject, open, tags, user, amount"
 
 
