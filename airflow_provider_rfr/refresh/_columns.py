@@ -96,8 +96,10 @@ def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]],
         wanted = {path for path in paths if path not in places or places[path][:2] > number}
         if not wanted:
             return
-        found = 0
-        for line in bytes(records).split(b"\n"):
+        found, text = 0, bytes(records)
+        if not any(_end_of_name(path) in text for path in wanted):
+            continue  # a field that comes late must not have all pages parsed
+        for line in text.split(b"\n"):
             with suppress(orjson.JSONDecodeError):
                 for path in _paths(orjson.loads(line), "", MAX_DEPTH):
                     if path in wanted:
@@ -106,6 +108,11 @@ def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]],
                         found += 1
             if not wanted:
                 break
+
+
+def _end_of_name(path: str) -> bytes:
+    """Return how the name of a field ends in the ledger's JSON; the name itself may have dots."""
+    return orjson.dumps(path.rpartition(".")[2])[1:]
 
 
 def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
