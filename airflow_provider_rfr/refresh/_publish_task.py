@@ -205,7 +205,8 @@ def run_publish_task(task: PublishTask) -> PublishResult:
 def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNames, max_offenders: int) -> TypedRows:
     """Return the typed rows of some pages, as many as they have records; notes their fields where that is asked for."""
     if task.note_fields:
-        fields.note(b"\n".join(page.records for page in pages))
+        for page in pages:
+            fields.note(bytes(page.records))
     typed = type_pages(
         pages,
         task.schema,
