@@ -99,8 +99,15 @@ class LedgerReader:
         return self._seen[table][1] if table in self._seen else None
 
     def published(self, table: str, run_key: str) -> dict[str, Any] | None:
-        """Figures of the commit that this run made on the table; None where it made none."""
+        """Return the figures of the commit that this run made on the table; None where it made none."""
+        from airflow_provider_rfr.lake.catalog import load_table, open_catalog
+        from airflow_provider_rfr.lake.commits import newest_summary_with
+        from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
+
         status = self.status(table)
+        target = load_table(open_catalog(self._lake.settings()), table)
+        summary = (None if target is None else newest_summary_with(target, _RUN_KEY, run_key)) or {}
+        more = {"schema_changes": summary.get(SCHEMA_CHANGES_KEY)}
         if status is not None and status.snapshot_id is not None and status.run_key == run_key:
             return {
                 "target": table,
@@ -111,18 +118,14 @@ class LedgerReader:
                 "pages_refetched": status.pages_refetched,
                 "attempts": status.attempts,
                 "partitions": status.partitions,
+                **more,
             }
         # A waiting run may have opened the next generation already. The target's commit says what was published, but
         # not which pages were read twice.
-        from airflow_provider_rfr.lake.catalog import load_table, open_catalog
-        from airflow_provider_rfr.lake.commits import newest_summary_with
-
-        target = load_table(open_catalog(self._lake.settings()), table)
-        summary = None if target is None else newest_summary_with(target, _RUN_KEY, run_key)
-        if summary is None:
+        if not summary:
             return None
         counts = {name: int(summary[PREFIX + name]) for name in _FIGURES_OF_COMMIT if PREFIX + name in summary}
-        return {"target": table, "snapshot_id": summary["snapshot-id"], **counts}
+        return {"target": table, "snapshot_id": summary["snapshot-id"], **counts, **more}
 
     def details(self, table: str) -> dict[str, Any]:
         """What a checkpoint has of a table besides the counts, as of the last :meth:`status`."""

@@ -61,7 +61,17 @@ def test_several_streams_are_totalled_and_kept_apart() -> None:
     assert set(figures_by_table(result)) == {"raw.orders", "raw.items"}
 
 
-def test_where_the_driver_ran_elsewhere_the_ledger_gives_the_result() -> None:
+def commits_are(monkeypatch: pytest.MonkeyPatch, **by_run_key: dict[str, str]) -> None:
+    """Give the target commits of runs."""
+    monkeypatch.setattr("airflow_provider_rfr.lake.catalog.open_catalog", lambda settings: settings)
+    monkeypatch.setattr("airflow_provider_rfr.lake.catalog.load_table", lambda catalog, table: table)
+    monkeypatch.setattr(
+        "airflow_provider_rfr.lake.commits.newest_summary_with", lambda table, key, value: by_run_key.get(value)
+    )
+
+
+def test_where_the_driver_ran_elsewhere_the_ledger_gives_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    commits_are(monkeypatch, **{"d/r/t/-1/0": {"snapshot-id": "99", "rfr.schema-changes": "add note string"}})
     reader = Reader(snapshot_id=99, pages=10, published_rows=1000, pages_refetched=1, attempts=2, run_key="d/r/t/-1/0")
     found = reader.published("raw.orders", "d/r/t/-1/0")
     assert found is not None
@@ -73,6 +83,7 @@ def test_where_the_driver_ran_elsewhere_the_ledger_gives_the_result() -> None:
         "rows": 1000,
         "attempts": 2,
     }
+    assert result["schema_changes"] == "add note string"
 
 
 def test_where_the_ledger_has_a_newer_generation_the_targets_commit_gives_the_result(
@@ -85,10 +96,7 @@ def test_where_the_ledger_has_a_newer_generation_the_targets_commit_gives_the_re
         "rfr.rows": "90",
         "rfr.run-key": "d/r/t/-1/0",
     }
-    commits = {("rfr.run-key", "d/r/t/-1/0"): summary}
-    monkeypatch.setattr("airflow_provider_rfr.lake.catalog.open_catalog", lambda settings: settings)
-    monkeypatch.setattr("airflow_provider_rfr.lake.catalog.load_table", lambda catalog, table: table)
-    monkeypatch.setattr("airflow_provider_rfr.lake.commits.newest_summary_with", lambda table, *key: commits.get(key))
+    commits_are(monkeypatch, **{"d/r/t/-1/0": summary})
     reader = Reader(run_key="d/r2/t/-1/0")
     assert reader.published("raw.orders", "d/r3/t/-1/0") is None
     found = {"raw.orders": reader.published("raw.orders", "d/r/t/-1/0"), "raw.items": {"rows": 1, "pages": 2}}
@@ -101,6 +109,7 @@ def test_where_the_ledger_has_a_newer_generation_the_targets_commit_gives_the_re
         "generation": 3,
         "pages": 10,
         "rows": 90,
+        "schema_changes": None,
     }
     assert result["streams"]["orders"] == expected
 
