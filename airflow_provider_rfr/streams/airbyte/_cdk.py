@@ -99,6 +99,7 @@ def _guard_sessions() -> None:
 
     HttpClient.__init__ = guarded
     HttpClient._send_with_retry = _repeating_only_failures(HttpClient._send_with_retry)
+    HttpClient._handle_error_resolution = _noting_what_is_ignored(HttpClient._handle_error_resolution)
     token.requests = abstract_oauth.requests = _Requests()
 
 
@@ -127,6 +128,20 @@ def _repeating_only_failures(original: Callable[..., requests.Response]) -> Call
         return original(repeating, *arguments, **options)
 
     return send
+
+
+def _noting_what_is_ignored(original: Callable[..., None]) -> Callable[..., None]:
+    """Note each answer that an error handler ignores. Its status does not tell: a filter may look at the body alone."""
+    from airbyte_cdk.sources.streams.http.error_handlers import ResponseAction
+
+    @wraps(original)
+    def handle(self: Any, response: Any, exc: Any, request: Any, error_resolution: Any, **options: Any) -> None:
+        work = current_work()
+        if work is not None and error_resolution.response_action is ResponseAction.IGNORE:
+            work.ignored = "no answer" if response is None else f"HTTP {response.status_code}"
+        original(self, response, exc, request, error_resolution, **options)
+
+    return handle
 
 
 def _guard_paging() -> None:
@@ -358,14 +373,12 @@ class OnePage:
     passes each record through seven generators, so it is given the last one alone.
 
     :param token: of the page; None for the first
-    :ivar is_answered: whether the CDK asked for the token after it
     """
 
     def __init__(self, token: Any) -> None:
         self.manifests: Any = None
         self.selector: Any = None
         self.records: list[Any] = []
-        self.is_answered = False
         self.following: Any = None
         self._token = token
         self._begun = 0
@@ -386,7 +399,6 @@ class OnePage:
         return [Record(self.records[-1], self.selector.name, stream_slice)] if self.records else []
 
     def next_page_token(self, **options: Any) -> None:
-        self.is_answered = True
         if self.selector is not None:
             options["last_page_size"] = len(self.records)
         found = self.manifests.next_page_token(**options)

@@ -95,6 +95,7 @@ class Work:
     :ivar hosts: None while the stream is being built: nothing is sent before it is known where to
     :ivar request: method and address without credentials
     :ivar retry_after: seconds, of a last answer 429
+    :ivar ignored: the last answer that the manifest's error handler ignored, e.g. ``HTTP 404``
     """
 
     redactor: Redactor
@@ -103,6 +104,7 @@ class Work:
     request: str | None = None
     status: int | None = None
     retry_after: float = 0.0
+    ignored: str | None = None
 
 
 @contextmanager

@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _REFUSED: Final = frozenset({401, 403})
 _TOO_MANY: Final = 429
-_FIRST_ERROR: Final = 400
 _OF_CODE: Final = (AttributeError, ImportError, NameError, TypeError)
 
 
@@ -84,8 +83,8 @@ class ManifestStream(PagedStream):
 
         def following(work: Work) -> Any:
             found = next(slices, None)
-            if _is_ignored(work):
-                _log.warning("%s: partitions may be missing: the manifest ignores HTTP %s", self.name, work.status)
+            if work.ignored is not None:
+                _log.warning("%s: partitions may be missing: the manifest ignores %s", self.name, work.ignored)
             return found
 
         listed = map(slice_to_json, iter(lambda: self._working(following), None))
@@ -104,13 +103,12 @@ class ManifestStream(PagedStream):
     def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: Work) -> Page:
         page = OnePage(from_json(token)) if self.paging.by_page else None
         records = self._interpreted.read(slice_parts(stream_slice), page)
-        # Only for an answer that the manifest ignores does the CDK not ask which page follows.
-        if _is_ignored(work) if page is None else not page.is_answered:
-            answer = "no answer" if work.status is None else f"HTTP {work.status}"
-            reason = f"the manifest ignores {answer}, and reads no further"
-            return Page(records, None, None, work.request, work.status, skipped=reason)
         following = None if page is None else without_secret_arguments(page.following, self._redactor)
-        return Page(records, to_json(following, "page token"), None, work.request, work.status)
+        skipped = None
+        if work.ignored is not None:
+            is_last = page is not None and following is None
+            skipped = f"the manifest ignores {work.ignored}" + (", and reads no further" if is_last else "")
+        return Page(records, to_json(following, "page token"), None, work.request, work.status, skipped=skipped)
 
     def token_at(self, position: int) -> Any | None:
         if self.paging.step is None:
@@ -145,11 +143,6 @@ def with_own_errors(
             own = _own_error(error, work, hint)
     # Out here: the first error, whose text holds addresses and bodies, must not become the context.
     raise own
-
-
-def _is_ignored(work: Work) -> bool:
-    """Whether the last answer was an error after which the CDK went on without one of its own."""
-    return work.status is not None and work.status >= _FIRST_ERROR
 
 
 def _own_error(error: Exception, work: Work, hint: str) -> Exception:

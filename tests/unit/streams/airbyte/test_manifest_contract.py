@@ -52,6 +52,10 @@ PRIVATE: dict[str, tuple[Callable[[Parts], Any], Callable[[Any], bool]]] = {
         lambda parts: parts.client,
         lambda value: "self._send" in inspect.getsource(inspect.unwrap(value)),
     ),
+    "_handle_error_resolution": (
+        lambda parts: parts.client,
+        lambda value: {"response", "error_resolution"} < set(inspect.signature(inspect.unwrap(value)).parameters),
+    ),
     "_send": (lambda parts: parts.client, lambda value: next(iter(inspect.signature(value).parameters)) == "request"),
     "_message_repository": (lambda parts: parts.source, lambda value: isinstance(value, _cdk._LoggedMessages)),
     "_constructor": (lambda parts: parts.source, lambda value: callable(value.create_component)),

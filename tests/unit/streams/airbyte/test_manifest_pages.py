@@ -176,6 +176,58 @@ def test_an_ignored_error_is_a_skipped_page(api: Api) -> None:
     assert page.request == "GET /v1/links"
 
 
+def quota_at(parameter: str, value: str, **body: Any) -> Callable[..., tuple[int, Any]]:
+    """The shop's answers, but one page is an error with status 200."""
+
+    def answer(path: str, query: Mapping[str, str], url: str) -> tuple[int, Any]:
+        return (200, {"error": "quota", **body}) if query.get(parameter) == value else shop(path, query, url)[:2]
+
+    return answer
+
+
+def ignoring_quota(name: str) -> dict[str, Any]:
+    """One stream of the shop, whose manifest ignores that error by the answer's text."""
+    manifest = shop_with(name)
+    ignored = {"type": "HttpResponseFilter", "predicate": "{{ 'error' in response }}", "action": "IGNORE"}
+    handler = {"type": "DefaultErrorHandler", "response_filters": [ignored]}
+    manifest["streams"][0]["retriever"]["requester"]["error_handler"] = handler
+    manifest["definitions"]["requester"]["error_handler"] = handler
+    return manifest
+
+
+def test_an_answer_200_that_is_ignored_is_a_skipped_page(api: Api) -> None:
+    api.answer = quota_at("page", "2")
+    first, second = iter_pages(load_stream(api.source(ignoring_quota("customers")), "customers"), {})
+    assert (len(first.records), first.skipped) == (3, None)
+    assert (second.records, second.next, second.status) == ([], Complete(), 200)
+    assert second.skipped == "the manifest ignores HTTP 200, and reads no further"
+
+
+def test_the_page_after_an_ignored_answer_is_read_where_the_manifest_names_it(api: Api) -> None:
+    api.answer = quota_at("p", "2", data=[], next=f"{api.url}/v1/links?p=3")
+    pages = list(iter_pages(load_stream(api.source(ignoring_quota("links")), "links"), {}))
+    assert [len(page.records) for page in pages] == [2, 0, 2, 2]
+    assert [page.skipped for page in pages] == [None, "the manifest ignores HTTP 200", None, None]
+
+
+def test_an_ignored_answer_in_the_middle_of_a_slice_that_is_read_whole_is_told(api: Api) -> None:
+    manifest = ignoring_quota("links")
+    reset = manifest["streams"][0]["retriever"]["pagination_reset"]
+    reset["limits"] = {"type": "PaginationResetLimits", "number_of_records": 100}
+    api.answer = quota_at("p", "2", data=[], next=f"{api.url}/v1/links?p=3")
+    stream = load_stream(api.source(manifest), "links")
+    assert not stream.paging.by_page
+    page = stream.read_page({}, None)
+    assert (len(page.records), page.status, page.skipped) == (6, 200, "the manifest ignores HTTP 200")
+
+
+def test_an_ignored_answer_200_of_a_parent_is_told(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    api.answer = quota_at("page", "2")
+    stream = load_stream(api.source(ignoring_quota("orders")), "orders")
+    assert [item["partition"]["customer"] for item in stream.stream_slices()] == [1, 2, 3]
+    assert "orders: partitions may be missing: the manifest ignores HTTP 200" in caplog.text
+
+
 def test_an_empty_page_is_not_a_skipped_one(api: Api) -> None:
     api.answer = lambda path, query, url: (200, {"data": []})
     page = load_stream(api.source(), "customers").read_page({}, None)
