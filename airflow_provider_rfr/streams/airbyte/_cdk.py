@@ -1,6 +1,6 @@
 """Everything of ``airbyte-cdk`` that is used, its private names above all: an upgrade of it touches this module alone.
 
-Written for 7.20 to 7.x. Its classes are imported in functions: the extra may be missing, and the import takes a second.
+Written for 7.34 to 7.x. Its classes are imported in functions: the extra may be missing, and the import takes a second.
 """
 
 from __future__ import annotations
@@ -145,16 +145,24 @@ def _noting_what_is_ignored(original: Callable[..., None]) -> Callable[..., None
 
 
 def _guard_paging() -> None:
-    """The same token for ever ends also where the CDK reads on by itself: in a parent, and in a whole slice."""
+    """Mend two faults of the paging that show also where the CDK reads on by itself, in a parent or a whole slice.
+
+    The same token for ever is an error. ``last_page_size`` counts the records before a filter: a manifest that compares
+    it with the size that it asked for would end at the first page of which the filter drops a record.
+    """
+    from airbyte_cdk.sources.declarative.extractors.record_selector import extracted_record_count
     from airbyte_cdk.sources.declarative.requesters.paginators import DefaultPaginator
 
     original = DefaultPaginator.next_page_token
 
     @wraps(original)
-    def guarded(self: Any, *arguments: Any, **options: Any) -> Any:
-        following = original(self, *arguments, **options)
-        last = options.get("last_page_token_value", arguments[3] if len(arguments) > 3 else None)
-        if following and following["next_page_token"] == last and current_work() is not None:
+    def guarded(
+        self: Any, response: Any, last_page_size: int, last_record: Any, last_page_token_value: Any = None, **more: Any
+    ) -> Any:
+        is_ours = current_work() is not None
+        size = extracted_record_count(response, default=last_page_size) if is_ours else last_page_size
+        following = original(self, response, size, last_record, last_page_token_value, **more)
+        if is_ours and following and following["next_page_token"] == last_page_token_value:
             raise RepeatedPageError("a page token came twice; the stream would never end")
         return following
 

@@ -1,6 +1,6 @@
 """What ``_cdk`` uses of airbyte-cdk that is not public: this fails first where a new version of it has changed.
 
-To be run with the oldest and the newest version that pyproject.toml allows.
+`scripts/lowest_cdk.sh` runs it with the lowest version that pyproject.toml allows, `make check` with the newest.
 """
 
 from __future__ import annotations

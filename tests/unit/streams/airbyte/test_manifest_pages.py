@@ -176,6 +176,41 @@ def test_an_ignored_error_is_a_skipped_page(api: Api) -> None:
     assert page.request == "GET /v1/links"
 
 
+EVEN = {"type": "RecordFilter", "condition": "{{ record['id'] % 2 == 0 }}"}
+
+
+def test_numbered_pages_go_on_after_one_of_which_a_filter_drops_records(api: Api) -> None:
+    manifest = shop_with("customers")
+    manifest["definitions"]["selector"]["record_filter"] = EVEN
+    pages = list(iter_pages(load_stream(api.source(manifest), "customers"), {}))
+    assert [[record["id"] for record in page.records] for page in pages] == [[2], [4, 6], [8]]
+
+
+@pytest.mark.parametrize("is_parent", [False, True])
+def test_the_size_of_a_page_that_a_stop_condition_reads_is_the_one_before_the_filter(api: Api, is_parent: bool) -> None:
+    manifest = shop_with("orders" if is_parent else "customers")
+    customers = manifest["definitions"]["customers"] if is_parent else manifest["streams"][0]
+    customers["retriever"]["record_selector"] = {**manifest["definitions"]["selector"], "record_filter": EVEN}
+    customers["retriever"]["paginator"]["pagination_strategy"] = {
+        "type": "CursorPagination",
+        "page_size": 3,
+        "cursor_value": "{{ response['next'] }}",
+        "stop_condition": "{{ last_page_size < 3 }}",
+    }
+
+    def numbered(path: str, query: Mapping[str, str], url: str) -> tuple[int, Any]:
+        status, body = shop(path, query, url)[:2]
+        return status, {**body, "next": int(query.get("page", 1)) + 1}
+
+    api.answer = numbered
+    stream = load_stream(api.source(manifest), "orders" if is_parent else "customers")
+    if is_parent:
+        assert [item["partition"]["customer"] for item in stream.stream_slices()] == [2, 4, 6, 8]
+    else:
+        assert [record["id"] for page in iter_pages(stream, {}) for record in page.records] == [2, 4, 6, 8]
+    assert len(api.asked) == 3
+
+
 def quota_at(parameter: str, value: str, **body: Any) -> Callable[..., tuple[int, Any]]:
     """The shop's answers, but one page is an error with status 200."""
 
