@@ -36,6 +36,8 @@ def check(args: Namespace) -> int:
             print(f"  primary key: {', '.join(each.primary_key) or 'none'}")
             columns = "" if each.columns is None else f", columns: {each.columns}"
             print(f"  schema: {each.schema}{columns}")
+            for note in each.notes:
+                print(f"  note: {note}")
         counts = Counter(each.resumable or "not known" for each in reports)
         how = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
         print(f"{args.file}: streams: {len(reports)}, resumable {how}", file=sys.stderr)

@@ -125,6 +125,7 @@ class _SourceDocument(_Document):
     definition: dict[str, Any] | None = None
     manifest: str | dict[str, Any] | None = None
     components: str | None = None
+    components_keep_state: bool | None = None
     allowed_hosts: list[str] | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     secrets: dict[str, Any] = Field(default_factory=dict, repr=False)

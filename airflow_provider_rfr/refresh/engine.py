@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
     FencedError,
+    ReadInterrupted,
     RefreshFailedError,
     RefreshStoppedError,
     RfrError,
@@ -21,6 +22,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.refresh._budget import BudgetLimiter, DriverBudget
 from airflow_provider_rfr.refresh._columns import ColumnRules
 from airflow_provider_rfr.refresh._messages import RefreshFigures, TaskFigures
 from airflow_provider_rfr.refresh._primary_key import key_columns
@@ -38,13 +40,13 @@ from airflow_provider_rfr.refresh._resume_policy import (
 from airflow_provider_rfr.refresh._rounds import RoundReport, Rounds
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.config import RefreshConfig
+from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.maintenance import maintain
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.streams.core import unique_slices
+from airflow_provider_rfr.streams.core import ReadContext, unique_slices
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 
@@ -78,13 +80,16 @@ class Refresh:
     ) -> None:
         part = part_of(config.options.replace_where)
         self._config = config
-        self._options = config.options
         self._relocations = Relocations.of(config.run.moved)
         self._cluster = cluster
         self._report = report
         self._stopping = stopping
         source = config.source.as_source()
         self._stream: PagedStream = as_paged(load_stream(source, stream_name))
+        self._options = _within_limits(config.options, self._stream)
+        # The driver, too, sends requests: for the schema of some streams, and for partitions that are parents' records.
+        budget = DriverBudget(self._options.requests_per_second)
+        self._stream.bind(ReadContext(BudgetLimiter(budget, stopping), stopping))
         # Before a page is read: columns that no table can have, a key and a filter over columns that the rows lack.
         self._rules = ColumnRules.of(self._stream)
         if self._rules.declared is not None and not self._rules.infers:
@@ -175,7 +180,7 @@ class Refresh:
 
     def _as_stopped(self, error: Exception) -> Exception:
         """The error, or what it amounts to where the driver was asked to stop."""
-        if not (isinstance(error, SparkJobError) and self._stopping.is_set()):
+        if not (isinstance(error, (SparkJobError, ReadInterrupted)) and self._stopping.is_set()):
             return error
         # The signal that stops the driver stops its Spark, too, and the job fails for a reason of its own.
         return RefreshStoppedError(f"{self.figures.stream}: stopped; what was read is kept, the next attempt continues")
@@ -292,6 +297,18 @@ class Refresh:
         self.figures.pages_skipped = outcome.pages_skipped
         self.figures.records_missing = outcome.records_missing
         self.figures.schema_changes = outcome.schema_changes
+
+
+def _within_limits(options: RefreshOptions, stream: PagedStream) -> RefreshOptions:
+    """Return the options as the stream's own limits allow: its rate is a default, its concurrency a bound."""
+    limits: dict[str, Any] = {}
+    if options.requests_per_second is None and stream.requests_per_second is not None:
+        limits["requests_per_second"] = stream.requests_per_second
+        _log.info("%s: at most %.4g requests per second, as the source says", stream.name, stream.requests_per_second)
+    if stream.max_concurrency is not None and stream.max_concurrency < options.concurrency:
+        limits["concurrency"] = stream.max_concurrency
+        _log.info("%s: concurrency is %s, the most that the source allows", stream.name, stream.max_concurrency)
+    return options.model_copy(update=limits)
 
 
 def _failure(stream: str, book: PartitionBook) -> BaseException:

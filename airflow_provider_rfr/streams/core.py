@@ -306,6 +306,8 @@ class Stream(ABC):
     :ivar page_size: part of the fingerprint: pages of another size don't join the old ones
     :ivar public_config: the source's configuration without secrets, part of the fingerprint too
     :ivar paces_itself: the stream asks ``context.limiter`` itself, before each of its requests
+    :ivar requests_per_second: what the API allows; a refresh keeps it if its option of this name is not set
+    :ivar max_concurrency: most requests in flight that the API allows; bounds the option ``concurrency``
     """
 
     name: str
@@ -320,6 +322,8 @@ class Stream(ABC):
     page_size: int | None = None
     public_config: Mapping[str, Any] | None = None
     paces_itself: bool = False
+    requests_per_second: float | None = None
+    max_concurrency: int | None = None
     _context: ReadContext | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:

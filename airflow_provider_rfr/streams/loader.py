@@ -1,8 +1,8 @@
 """Finds the streams that a source names: by a class, a YAML file, a definition, or an Airbyte manifest.
 
 A source is a mapping with exactly one of ``class``, ``file``, ``definition`` and ``manifest``, and with ``config`` and
-``secrets``; beside a manifest there may be ``components`` and ``allowed_hosts``.  Streams see config and secrets
-merged; secrets never enter a fingerprint, a message or a repr.
+``secrets``; beside a manifest there may be ``components``, ``components_keep_state`` and ``allowed_hosts``.  Streams
+see config and secrets merged; secrets never enter a fingerprint, a message or a repr.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_provider_rfr.streams.rest.document import read_document, whole_defi
 from airflow_provider_rfr.streams.rest.expressions import nearest
 
 _ORIGINS: Final = ("class", "file", "definition", "manifest")
-_OF_MANIFESTS: Final = ("components", "allowed_hosts")
+_OF_MANIFESTS: Final = ("components", "components_keep_state", "allowed_hosts")
 _KEYS: Final = (*_ORIGINS, *_OF_MANIFESTS, "config", "secrets")
 _IMPORT_PATH: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _CLASS_REMEDY: Final = "write package.module:Name, importable where the refresh runs"

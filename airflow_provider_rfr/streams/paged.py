@@ -229,8 +229,8 @@ def iter_pages(
 
 _COPIED = (
     *("name", "namespace", "primary_key", "json_schema", "columns", "additional_fields", "casts"),
-    *("cursor_field", "partition_fields"),
-    *("page_size", "public_config", "paces_itself"),
+    *("cursor_field", "partition_fields", "page_size", "public_config", "paces_itself"),
+    *("requests_per_second", "max_concurrency"),
 )
 
 

@@ -288,6 +288,17 @@ class Interpreter:
         static = self._source._stream_configs(self._source._source_config)
         return any(each.get("name") == name for each in static)
 
+    @cached_property
+    def concurrency(self) -> int | None:
+        """How many partitions the manifest has read at the same time; None where it does not say."""
+        from airbyte_cdk.sources.declarative.models import ConcurrencyLevel
+
+        definition = self.definition.get("concurrency_level")
+        if not definition:
+            return None
+        level = self._source._constructor.create_component(ConcurrencyLevel, definition, self.config)
+        return max(1, level.get_concurrency_level())
+
     def streams(self, name: str | None = None, *, asking: bool = True) -> list[Interpreted]:
         """All streams, or the one of this name that the manifest declares.
 
@@ -300,8 +311,15 @@ class Interpreter:
         static = source._stream_configs(source._source_config)
         named = [each for each in static if each.get("name") == name]
         definitions = named or [*static, *source.dynamic_streams]
-        # Listed once: the CDK would ask the API a second time.
-        source._source_config = {**source._source_config, "streams": definitions, "dynamic_streams": []}
+        # Listed once: the CDK would ask the API a second time. Its budget is one for each process: see _limits.
+        source._source_config = {
+            **source._source_config,
+            "streams": definitions,
+            "dynamic_streams": [],
+            "api_budget": None,
+        }
+        # Rows only: a file would be fetched by each attempt anew, and stay on its executor.
+        source._source_config["streams"] = _without_files(definitions)
         built = source.streams(source._config)
         return [Interpreted(definition, stream) for definition, stream in zip(definitions, built, strict=True)]
 
@@ -313,6 +331,13 @@ class Interpreter:
             return str(InterpolatedString.create(template, parameters=parameters).eval(self.config))
         except Exception:  # noqa: BLE001 - a template may fail in any way
             return ""
+
+
+def _without_files(value: Any) -> Any:
+    """Return the definitions without the uploaders of files, those of parents included."""
+    if isinstance(value, Mapping):
+        return {name: _without_files(item) for name, item in value.items() if name != "file_uploader"}
+    return [_without_files(item) for item in value] if isinstance(value, list) else value
 
 
 @cache
@@ -365,6 +390,7 @@ class Paging:
     :ivar why: in words, for people
     :ivar first: token of the first page, if tokens are numbers known beforehand
     :ivar step: from one such token to the next
+    :ivar keeps_state: whether each slice needs objects that have read nothing before
     """
 
     by_page: bool
@@ -372,6 +398,7 @@ class Paging:
     page_size: int | None = None
     first: int = 0
     step: int | None = None
+    keeps_state: bool = False
 
 
 class OnePage:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_rfr.streams.airbyte._cdk import Interpreted
+from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, Paging
+from airflow_provider_rfr.streams.airbyte._limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class StreamReport:
     :ivar partitions: kinds of what divides it, with their parents or steps; it has their product
     :ivar columns: of the schema that the manifest declares; None where the API is asked for it, or code makes it
     :ivar is_readable: whether it can be read at all
+    :ivar notes: its limits, and what of the manifest has no effect
     """
 
     name: str
@@ -28,11 +30,12 @@ class StreamReport:
     schema: str = "declared"
     columns: int | None = None
     is_readable: bool = True
+    notes: tuple[str, ...] = ()
 
 
-def report_of(stream: Interpreted) -> StreamReport:
-    partitions = tuple(_partitions(stream.definition))
-    paging, schema = stream.paging, _schema(stream.definition)
+def report_of(stream: Interpreted, paging: Paging, limits: Limits) -> StreamReport:
+    """Return what can be told of a stream that the manifest declares."""
+    partitions, schema = tuple(_partitions(stream.definition)), _schema(stream.definition)
     resumable: Literal["by page", "by slice", "no"] = "by page" if paging.by_page else "by slice"
     why = paging.why
     if not paging.by_page and not partitions:
@@ -40,7 +43,34 @@ def report_of(stream: Interpreted) -> StreamReport:
     columns = len(stream.schema.get("properties") or ()) if schema == "declared" else None
     if columns == 0:
         schema, columns = "none", None
-    return StreamReport(stream.name, resumable, why, partitions, tuple(stream.primary_key or ()), schema, columns)
+    key, notes = tuple(stream.primary_key or ()), (*limits.words(), *warnings_of(stream.definition, limits))
+    return StreamReport(stream.name, resumable, why, partitions, key, schema, columns, notes=notes)
+
+
+def warnings_of(definition: Mapping[str, Any], limits: Limits) -> Iterator[str]:
+    """Yield what the manifest asks for and a refresh does not do."""
+    if definition.get("file_uploader"):
+        yield "no file is fetched, rows only (file_uploader)"
+    yield from (f"api_budget.{field} has no effect; answers 429 do" for field in limits.not_kept)
+
+
+def custom_classes(definition: Mapping[str, Any]) -> list[str]:
+    """Return the names of the connector's own classes that take part in the read of a slice."""
+    retriever = definition.get("retriever") or {}
+    parts = [{**retriever, "partition_router": None}, definition.get("transformations")]
+    return list(dict.fromkeys(_custom_classes(parts)))
+
+
+def _custom_classes(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        name = str(value.get("class_name") or "")
+        # An authenticator keeps a token, which is the same for each page.
+        if name and not name.startswith("airbyte_cdk.") and value.get("type") != "CustomAuthenticator":
+            yield name.rpartition(".")[2]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _custom_classes(item)
 
 
 def report_of_listing(definition: Mapping[str, Any]) -> StreamReport:

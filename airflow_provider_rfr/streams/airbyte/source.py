@@ -16,7 +16,8 @@ from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte import spec as specs
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work
-from airflow_provider_rfr.streams.airbyte.report import StreamReport, report_of, report_of_listing
+from airflow_provider_rfr.streams.airbyte._limits import Limits, limits_of
+from airflow_provider_rfr.streams.airbyte.report import StreamReport, custom_classes, report_of, report_of_listing
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
 
@@ -75,6 +76,9 @@ def whole_manifest(source: Mapping[str, Any]) -> dict[str, Any]:
         whole["components"] = _text_of(Path(components), "source.components") + _CODE_IN_TEXT
     elif not isinstance(components, str):
         raise ConfigurationError("source.components", f"must be a path, is {type(components).__name__}")
+    if source.get("components_keep_state") not in (None, True, False):
+        problem = f"must be true or false, is {source['components_keep_state']!r}"
+        raise ConfigurationError("source.components_keep_state", problem)
     return whole
 
 
@@ -135,7 +139,7 @@ class _ManifestSource:
                 for each in interpreter.listings:
                     _refuse_single_use_tokens("dynamic_streams", each, self._config)
             found = self._working(lambda work: interpreter.streams(name), hosts)
-        return {each.name: self._stream(each, hosts) for each in found}
+            return {stream.name: self._stream(interpreter, stream, hosts) for stream in found}
 
     def reports(self) -> list[StreamReport]:
         """What is known of each stream without a request; streams that the API lists are named by their definition."""
@@ -143,10 +147,13 @@ class _ManifestSource:
             interpreter = self._working(self._interpreter, None)
             listed = [report_of_listing(each) for each in interpreter.listings]
             found = self._working(lambda work: interpreter.streams(asking=False), None)
-            return [*(self._working(lambda work, each=each: self._report(each), None) for each in found), *listed]
+            return [
+                *(self._working(lambda work, each=each: self._report(interpreter, each), None) for each in found),
+                *listed,
+            ]
 
-    def _report(self, interpreted: _cdk.Interpreted) -> StreamReport:
-        report = report_of(interpreted)
+    def _report(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted) -> StreamReport:
+        report = report_of(interpreted, self._paging(interpreted), _limits(interpreter, interpreted))
         try:
             _refuse_single_use_tokens("", interpreted.definition, self._config)
         except ConfigurationError as error:
@@ -175,13 +182,26 @@ class _ManifestSource:
                 raise
         raise SourceDefinitionError("source.manifest", problem, self._hint)
 
-    def _stream(self, interpreted: _cdk.Interpreted, hosts: Hosts) -> ManifestStream:
+    def _paging(self, interpreted: _cdk.Interpreted) -> _cdk.Paging:
+        """Return how the stream's pages follow, as far as code of the connector lets that be known."""
+        paging, custom = interpreted.paging, ", ".join(custom_classes(interpreted.definition))
+        if not custom:
+            return paging
+        if self._source.get("components_keep_state"):
+            why = f"a slice is read whole, by new objects of {custom}: components_keep_state is set"
+            return _cdk.Paging(False, why, keeps_state=True)
+        condition = f", if {custom} keeps nothing between pages" if paging.by_page else ""
+        return replace(paging, why=f"{paging.why}{condition}")
+
+    def _stream(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted, hosts: Hosts) -> ManifestStream:
         name = interpreted.name
         _refuse_single_use_tokens(f"streams.{name}", interpreted.definition, self._config)
         return ManifestStream(
             interpreted,
+            paging=self._paging(interpreted),
             redactor=self._redactor,
             hosts=hosts,
+            limits=_limits(interpreter, interpreted),
             fingerprint=self._fingerprint(interpreted),
             rebuild=lambda: (build_manifest_stream, (self._source, name)),
             hint=self._hint,
@@ -199,6 +219,8 @@ class _ManifestSource:
             "components": hashlib.sha256(components.encode()).hexdigest() if components else None,
             "config": self._public,
             "cdk": self._major,
+            # Other pages, which don't join those that were read without it.
+            **({"components_keep_state": True} if self._source.get("components_keep_state") else {}),
         }
 
     def _older_components(self, declared: str) -> str:
@@ -220,6 +242,11 @@ def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, list):
         for each in value:
             yield from _nodes(each)
+
+
+def _limits(interpreter: _cdk.Interpreter, stream: _cdk.Interpreted) -> Limits:
+    budget = interpreter.definition.get("api_budget")
+    return limits_of(budget, _nodes(stream.definition), interpreter.concurrency, interpreter.rendered)
 
 
 def _refuse_code(manifest: Mapping[str, Any], components: str | None) -> None:

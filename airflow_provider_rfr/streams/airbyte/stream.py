@@ -20,7 +20,9 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, OnePage, Paging
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work, shown, without_secret_arguments, working_for
+from airflow_provider_rfr.streams.airbyte._limits import Limits
 from airflow_provider_rfr.streams.airbyte._values import from_json, slice_parts, slice_to_json, to_json
+from airflow_provider_rfr.streams.airbyte.report import custom_classes, warnings_of
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -39,7 +41,9 @@ class ManifestStream(PagedStream):
     ``extra_fields``. The first two are its key: what a parent's record adds besides may change between two attempts.
 
     :ivar paging: whether it is read by page or by slice, and why
+    :param paging: as far as code of the connector lets it be known
     :param hosts: where requests may go
+    :param limits: what the manifest says of how fast the API may be asked
     :param rebuild: gives a function and its arguments that make the stream again in another process; they hold
         secrets, which therefore are no attribute
     :param hint: what to say where components fail that were written for an older CDK
@@ -52,17 +56,22 @@ class ManifestStream(PagedStream):
         self,
         interpreted: Interpreted,
         *,
+        paging: Paging,
         redactor: Redactor,
         hosts: Hosts,
+        limits: Limits,
         fingerprint: Mapping[str, Any],
         rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
         hint: str = "",
     ) -> None:
         self.name = interpreted.name
         self.primary_key = interpreted.primary_key
-        self.paging: Paging = interpreted.paging
+        self.paging = paging
         self.page_size = self.paging.page_size
         self.addressable = self.paging.step is not None
+        self.requests_per_second = limits.requests_per_second
+        self.max_concurrency = limits.concurrency
+        self._limits = limits
         self._interpreted = interpreted
         self._redactor = redactor
         self._hosts = hosts
@@ -79,6 +88,10 @@ class ManifestStream(PagedStream):
         """The partitions; a parent stream is read for it. Slices are made once, when the refresh opens."""
         if not self.paging.by_page:
             _log.warning("%s: can't be resumed within a slice: %s", self.name, self.paging.why)
+        elif custom_classes(self._interpreted.definition):
+            _log.warning("%s: resumed by page: %s; else set components_keep_state", self.name, self.paging.why)
+        for warning in warnings_of(self._interpreted.definition, self._limits):
+            _log.warning("%s: %s", self.name, warning)
         slices = self._interpreted.slices()
 
         def following(work: Work) -> Any:
@@ -102,13 +115,24 @@ class ManifestStream(PagedStream):
 
     def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: Work) -> Page:
         page = OnePage(from_json(token)) if self.paging.by_page else None
-        records = self._interpreted.read(slice_parts(stream_slice), page)
+        records = self._own_interpreted().read(slice_parts(stream_slice), page)
         following = None if page is None else without_secret_arguments(page.following, self._redactor)
         skipped = None
         if work.ignored is not None:
             is_last = page is not None and following is None
             skipped = f"the manifest ignores {work.ignored}" + (", and reads no further" if is_last else "")
         return Page(records, to_json(following, "page token"), None, work.request, work.status, skipped=skipped)
+
+    def _own_interpreted(self) -> Interpreted:
+        """Return the objects that read a slice: new ones, where they keep something of what they have read.
+
+        A slice whose read was interrupted is read again, by this process or by another one.
+        """
+        if not self.paging.keeps_state:
+            return self._interpreted
+        build, arguments = self._rebuild()
+        again: ManifestStream = build(*arguments)
+        return again._interpreted
 
     def token_at(self, position: int) -> Any | None:
         if self.paging.step is None:

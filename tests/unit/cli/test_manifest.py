@@ -70,6 +70,7 @@ def test_check_says_how_each_stream_would_be_read(config: Path, capsys: pytest.C
         "schema": "declared",
         "columns": 2,
         "is_readable": True,
+        "notes": [],
     }
     assert (found["windows"]["partitions"], found["links"]["primary_key"]) == (["DatetimeBasedCursor by P4D"], [])
 
@@ -82,6 +83,19 @@ def test_check_prints_the_same_for_people(config: Path, capsys: pytest.CaptureFi
     assert "  partitions: none\n  primary key: id\n  schema: declared, columns: 2\n" in captured.out
     assert captured.err.endswith("shop.yaml: streams: 5, resumable by page: 5\n")
     assert "canary" not in captured.out + captured.err
+
+
+@needs_cdk
+def test_check_says_how_fast_a_stream_is_read_at_most(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rate = {"type": "Rate", "limit": 100, "interval": "PT1M"}
+    budget = {"type": "MovingWindowCallRatePolicy", "rates": [rate], "matchers": []}
+    level = {"type": "ConcurrencyLevel", "default_concurrency": 4}
+    limits = {"api_budget": {"type": "HTTPAPIBudget", "policies": [budget]}, "concurrency_level": level}
+    assert manifest("check", written(tmp_path, **limits), "--config", config) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  note: ")]
+    assert notes == 5 * ["  note: at most 1.667 requests per second", "  note: at most 4 requests at the same time"]
 
 
 @needs_cdk

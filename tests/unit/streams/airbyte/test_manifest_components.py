@@ -1,0 +1,152 @@
+"""Code of the connector that may keep something between pages, and files that it would fetch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from manifest_api import Api, needs_cdk, rows, shop_with
+
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
+from airflow_provider_rfr.streams import Complete
+from airflow_provider_rfr.streams.airbyte.report import custom_classes
+from airflow_provider_rfr.streams.airbyte.source import check_manifest
+from airflow_provider_rfr.streams.loader import load_stream, load_streams
+from airflow_provider_rfr.streams.paged import iter_pages
+
+pytestmark = needs_cdk
+
+SEEN = """
+from dataclasses import dataclass
+from airbyte_cdk.sources.declarative.extractors import DpathExtractor
+
+@dataclass
+class SeenExtractor(DpathExtractor):
+    def __post_init__(self, parameters):
+        super().__post_init__(parameters)
+        self.seen = set()
+
+    def extract_records(self, response):
+        for record in super().extract_records(response):
+            if record["id"] not in self.seen:
+                self.seen.add(record["id"])
+                yield record
+"""
+
+
+def custom(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "class_name": f"source_declarative_manifest.components.{name}", **fields}
+
+
+def overlapping(path: str, query: Mapping[str, str], url: str) -> tuple[int, Any]:
+    """Seven records in pages of three, each of which begins with the last record of the page before."""
+    page = int(query.get("p", 1))
+    link = f"{url}/v1/links?p={page + 1}" if page < 3 else None
+    return 200, {"data": rows(3, 2 * page - 1), "next": link}
+
+
+def remembering(api: Api, **more: Any) -> dict[str, Any]:
+    api.answer = overlapping
+    manifest = shop_with("links")
+    extractor = custom("CustomRecordExtractor", "SeenExtractor", field_path=["data"])
+    manifest["streams"][0]["retriever"]["record_selector"]["extractor"] = extractor
+    return api.source(manifest, components=SEEN, **more)
+
+
+def ids(records: Any) -> list[int]:
+    return [record["id"] for record in records]
+
+
+def test_code_of_the_connector_is_named_where_a_stream_is_resumed_by_page(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "airflow_provider_rfr")
+    source = remembering(api)
+    [report] = check_manifest(source)
+    words = "page by page, by CursorPaginationStrategy, if SeenExtractor keeps nothing between pages"
+    assert (report.resumable, report.why) == ("by page", words)
+    list(load_stream(source, "links").stream_slices())
+    message = f"links: resumed by page: {words}; else set components_keep_state"
+    assert [record.getMessage() for record in caplog.records] == [message]
+
+
+@pytest.mark.parametrize("place", ["filter", "transformation", "error handler", "requester"])
+def test_code_of_the_connector_is_found_wherever_it_may_keep_something(place: str) -> None:
+    requester: dict[str, Any] = {"authenticator": custom("CustomAuthenticator", "Login")}
+    retriever: dict[str, Any] = {
+        "record_selector": {},
+        "requester": requester,
+        "partition_router": {"stream": {"retriever": {"requester": custom("CustomRequester", "OfTheParent")}}},
+    }
+    definition: dict[str, Any] = {"retriever": retriever}
+    assert custom_classes(definition) == []
+    put: dict[str, Callable[[Any], None]] = {
+        "filter": lambda part: retriever["record_selector"].update(record_filter=part),
+        "transformation": lambda part: definition.update(transformations=[part]),
+        "error handler": lambda part: requester.update(error_handler={"error_handlers": [part]}),
+        "requester": lambda part: requester.update(part),
+    }
+    put[place](custom("Custom", "Mine"))
+    assert custom_classes(definition) == ["Mine"]
+
+
+def test_a_slice_is_read_whole_by_new_objects_where_components_keep_state(api: Api) -> None:
+    one, other = (load_stream(remembering(api), "links") for _ in range(2))
+    pages = list(iter_pages(one, {}))
+    assert ids(record for page in pages for record in page.records) == [1, 2, 3, 4, 5, 6, 7]
+    # Another object would double the record at which two pages meet.
+    assert ids(other.read_page({}, pages[0].next.token).records) == [3, 4, 5]
+    source = remembering(api, components_keep_state=True)
+    stream = load_stream(source, "links")
+    for _ in range(2):
+        page = stream.read_page({}, None)
+        assert (ids(page.records), page.next) == ([1, 2, 3, 4, 5, 6, 7], Complete())
+    assert check_manifest(source)[0].resumable == "no"
+
+
+def test_a_slice_that_failed_half_way_is_read_again_from_nothing(api: Api) -> None:
+    stream = load_stream(remembering(api, components_keep_state=True), "links")
+    api.answer = lambda path, query, url: (400, {}) if query.get("p") == "2" else overlapping(path, query, url)
+    with pytest.raises(SourceError):
+        stream.read_page({}, None)
+    api.answer = overlapping
+    assert ids(stream.read_page({}, None).records) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_streams_without_code_of_the_connector_are_read_by_page_all_the_same(api: Api) -> None:
+    source = api.source(components=SEEN, components_keep_state=True)
+    assert all(stream.paging.by_page for stream in load_streams(source).values())
+
+
+def test_components_keep_state_is_in_the_fingerprint_where_it_is_set(api: Api) -> None:
+    usual = load_stream(remembering(api), "links").fingerprint()
+    assert load_stream(remembering(api, components_keep_state=False), "links").fingerprint() == usual
+    keeping = load_stream(remembering(api, components_keep_state=True), "links").fingerprint()
+    assert keeping == {**usual, "components_keep_state": True}
+    with pytest.raises(ConfigurationError, match="components_keep_state: must be true or false, is 'no'"):
+        load_stream(remembering(api, components_keep_state="no"), "links")
+
+
+def test_files_are_not_fetched_and_that_is_told(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "airflow_provider_rfr")
+    manifest = shop_with("links", "orders")
+    uploader = {
+        "type": "FileUploader",
+        "requester": {"type": "HttpRequester", "url_base": "{{ download_target }}", "path": ""},
+        "download_target_extractor": {"type": "DpathExtractor", "field_path": ["file"]},
+    }
+    manifest["streams"][0]["file_uploader"] = uploader
+    # Of a parent, whose files would be fetched when the partitions are listed.
+    manifest["definitions"]["customers"]["file_uploader"] = uploader
+    api.answer = lambda path, query, url: (200, {"data": [{"id": 1, "file": f"{url}/files/1"}], "next": None})
+    source = api.source(manifest)
+    links, orders = (load_stream(source, name) for name in ("links", "orders"))
+    [stream_slice] = links.stream_slices()
+    assert ids(links.read_page(stream_slice, None).records) == [1]
+    assert len(list(orders.stream_slices())) == 1
+    assert api.taken() == ["/v1/links", "/v1/customers?per_page=3"]
+    words = "no file is fetched, rows only (file_uploader)"
+    assert [record.getMessage() for record in caplog.records] == [f"links: {words}"]
+    assert [report.notes for report in check_manifest(source)] == [(words,), ()]
