@@ -97,7 +97,7 @@ class Refresh:
             if part is not None:
                 check_filter(str(self._options.replace_where), self._rules.declared)
         # Executors on other machines have no such file.
-        self._source = inline_source(source)
+        self._source = inline_source(self._stream.source_for_executors(source))
         name = config.target_of(stream_name)
         self._catalog = catalog
         self._target = TargetTable(catalog, name)

@@ -374,6 +374,13 @@ class Stream(ABC):
             "config": dict(self.public_config or {}),
         }
 
+    def source_for_executors(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the source from which executors build this stream.
+
+        Another one than the stream's own, where building it from that sends requests.
+        """
+        return source
+
     @property
     def context(self) -> ReadContext:
         """What ``bind`` gave; before that, one that neither limits nor stops."""

@@ -96,6 +96,7 @@ def _guard_sessions() -> None:
         original(self, *arguments, **options)
         if current_work() is not None:
             guard(self._session)
+            self._logger = _RequestLog(self._logger, None)
 
     HttpClient.__init__ = guarded
     HttpClient._send_with_retry = _repeating_only_failures(HttpClient._send_with_retry)
@@ -167,6 +168,18 @@ def _guard_paging() -> None:
         return following
 
     DefaultPaginator.next_page_token = guarded
+
+
+class _RequestLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic only for type checkers
+    """Leaves an error to the exception that follows, which names request and status.
+
+    The CDK's own line repeats the answer. And a page that was read ahead, past the last one, is no error.
+    """
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        if level >= logging.ERROR:
+            level, msg, args, kwargs = logging.DEBUG, "a request failed", (), {}
+        super().log(level, msg, *args, **kwargs)
 
 
 class _Requests:
@@ -285,7 +298,7 @@ class Interpreter:
 
     def declares(self, name: str | None) -> bool:
         """Whether the manifest itself has a stream of this name."""
-        static = self._source._stream_configs(self._source._source_config)
+        static = self._source._stream_configs(self.definition)
         return any(each.get("name") == name for each in static)
 
     @cached_property
@@ -447,6 +460,7 @@ class Interpreted:
     """One stream as the CDK reads it; any thread may read any slice."""
 
     def __init__(self, definition: Mapping[str, Any], stream: Any) -> None:
+        self.declared = definition
         # Of two ways to read a stream, the CDK takes this one where there is no state.
         self.definition: Mapping[str, Any] = definition.get("full_refresh_stream") or definition
         self.name: str = stream.name
@@ -500,11 +514,12 @@ class Interpreted:
         from airbyte_cdk.sources.declarative.extractors.record_selector import RecordSelector
         from airbyte_cdk.sources.utils.transform import TransformConfig, TypeTransformer
 
-        selector, schema = getattr(self._retriever, "record_selector", None), self.schema
+        selector = getattr(self._retriever, "record_selector", None)
         changes: Any = getattr(selector, "schema_normalization", None)
         if type(selector) is not RecordSelector or type(changes) is not TypeTransformer:
-            return schema
-        return {} if TransformConfig.NoTransform in changes._config else schema
+            return self.schema
+        # Asked for last: of some streams the API has it.
+        return {} if TransformConfig.NoTransform in changes._config else self.schema
 
     @cached_property
     def _only_extracts(self) -> bool:

@@ -33,6 +33,8 @@ _MOST_REDIRECTS: Final = 5
 _PENALTY: Final = 1.0
 _PORTS: Final = {"http": 80, "https": 443}
 _HARMLESS_HEADERS: Final = frozenset({"accept", "accept-encoding", "user-agent"})
+#: What the CDK writes before the content of an answer.
+_BODY: Final = ", Response Content: "
 _LOGGERS: Final = ("airbyte", "airbyte_cdk", "backoff", "MessageRepository")
 _FIELDS: Final = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 _thread = threading.local()
@@ -242,7 +244,7 @@ class _RedactingHandler(logging.Handler):
         if work is None:
             return
         try:
-            text = record.getMessage()
+            text = record.getMessage().partition(_BODY)[0]
         except (TypeError, ValueError):
             text = "a line that can't be written"
         record.msg, record.args = shown(text, work.redactor), None

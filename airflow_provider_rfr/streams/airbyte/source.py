@@ -193,8 +193,20 @@ class _ManifestSource:
         condition = f", if {custom} keeps nothing between pages" if paging.by_page else ""
         return replace(paging, why=f"{paging.why}{condition}")
 
+    def _alone(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted, hosts: Hosts) -> Mapping[str, Any]:
+        """Return the source from which the stream is built again: of one that is listed, without asking for the list.
+
+        The list is then that of the driver, also if the API has another one meanwhile.
+        """
+        if interpreter.declares(interpreted.name):
+            return self._source
+        streams = {"streams": [interpreted.declared], "dynamic_streams": []}
+        # Of the parts that are left out, the hosts are still among those that may be asked.
+        named = {"definitions": {"hosts": [{"url_base": origin} for origin in sorted(hosts.origins)]}}
+        return {**self._source, "manifest": {**interpreter.definition, **streams, **named}}
+
     def _stream(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted, hosts: Hosts) -> ManifestStream:
-        name = interpreted.name
+        name, own_source = interpreted.name, self._alone(interpreter, interpreted, hosts)
         _refuse_single_use_tokens(f"streams.{name}", interpreted.definition, self._config)
         return ManifestStream(
             interpreted,
@@ -203,7 +215,7 @@ class _ManifestSource:
             hosts=hosts,
             limits=_limits(interpreter, interpreted),
             fingerprint=self._fingerprint(interpreted),
-            rebuild=lambda: (build_manifest_stream, (self._source, name)),
+            rebuild=lambda: (build_manifest_stream, (own_source, name)),
             hint=self._hint,
         )
 

@@ -134,6 +134,10 @@ class ManifestStream(PagedStream):
         again: ManifestStream = build(*arguments)
         return again._interpreted
 
+    def source_for_executors(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
+        _, (own_source, _) = self._rebuild()
+        return own_source  # type: ignore[no-any-return]  # of a tuple of any arguments
+
     def token_at(self, position: int) -> Any | None:
         if self.paging.step is None:
             return super().token_at(position)

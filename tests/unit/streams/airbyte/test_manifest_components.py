@@ -1,8 +1,10 @@
-"""Code of the connector that may keep something between pages, and files that it would fetch."""
+"""What a stream asks for besides its pages: lists of streams, schemas, files; and code that keeps something."""
 
 from __future__ import annotations
 
+import json
 import logging
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +15,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.streams import Complete
 from airflow_provider_rfr.streams.airbyte.report import custom_classes
 from airflow_provider_rfr.streams.airbyte.source import check_manifest
-from airflow_provider_rfr.streams.loader import load_stream, load_streams
+from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import iter_pages
 
 pytestmark = needs_cdk
@@ -53,6 +55,10 @@ def remembering(api: Api, **more: Any) -> dict[str, Any]:
     extractor = custom("CustomRecordExtractor", "SeenExtractor", field_path=["data"])
     manifest["streams"][0]["retriever"]["record_selector"]["extractor"] = extractor
     return api.source(manifest, components=SEEN, **more)
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def ids(records: Any) -> list[int]:
@@ -150,3 +156,59 @@ def test_files_are_not_fetched_and_that_is_told(api: Api, caplog: pytest.LogCapt
     words = "no file is fetched, rows only (file_uploader)"
     assert [record.getMessage() for record in caplog.records] == [f"links: {words}"]
     assert [report.notes for report in check_manifest(source)] == [(words,), ()]
+
+
+def listing(api: Api) -> dict[str, Any]:
+    """The customers are tables, of which each is a stream with the links' records."""
+    manifest = shop_with("links")
+    template, manifest["streams"] = manifest["streams"][0], []
+    mapping = {
+        "type": "ComponentMappingDefinition",
+        "field_path": ["name"],
+        "value": "{{ components_values['name'] }}",
+    }
+    resolver = {
+        "type": "HttpComponentsResolver",
+        "retriever": manifest["definitions"]["customers"]["retriever"],
+        "components_mapping": [mapping],
+    }
+    tables = {"type": "DynamicDeclarativeStream", "stream_template": template, "components_resolver": resolver}
+    return api.source({**manifest, "dynamic_streams": [tables]})
+
+
+def test_a_list_of_streams_is_asked_for_once_a_stream_and_not_by_executors(api: Api) -> None:
+    source = listing(api)
+    stream = load_stream(source, "name 3")
+    assert len(api.taken()) == 3
+    shipped = through_json(inline_source(stream.source_for_executors(source)))
+    # The API has another list by now.
+    usual = api.answer
+    api.answer = lambda path, query, url: (404, {}) if path == "/v1/customers" else usual(path, query, url)
+    copies = [load_stream(shipped, "name 3"), pickle.loads(pickle.dumps(stream))]
+    assert not api.taken()
+    for copy in copies:
+        assert copy.fingerprint() == stream.fingerprint()
+        assert copy._hosts == stream._hosts
+        assert copy.read_page({}, None).records == stream.read_page({}, None).records == rows(2, 10)
+
+
+def test_a_stream_of_the_manifest_itself_is_shipped_as_it_is(api: Api) -> None:
+    source = api.source()
+    shipped = load_stream(source, "links").source_for_executors(source)
+    assert inline_source(shipped) == inline_source(source)
+
+
+def test_a_schema_that_the_api_has_is_asked_for_by_the_driver_alone(api: Api) -> None:
+    manifest = shop_with("links")
+    whole = {"type": "RecordSelector", "extractor": {"type": "DpathExtractor", "field_path": []}}
+    manifest["streams"][0]["schema_loader"] = {
+        "type": "DynamicSchemaLoader",
+        "retriever": {**manifest["definitions"]["customers"]["retriever"], "record_selector": whole},
+        "schema_type_identifier": {"schema_pointer": ["data"], "key_pointer": ["name"]},
+    }
+    driver, executor = (load_stream(api.source(manifest), "links") for _ in range(2))
+    assert driver.json_schema is not None
+    assert set(driver.json_schema["properties"]) == {"name 1", "name 2", "name 3"}
+    assert api.taken() == ["/v1/customers?per_page=3"]
+    executor.read_page({}, None)
+    assert api.taken() == ["/v1/links"]

@@ -498,6 +498,19 @@ def test_an_error_shows_no_secret_whatever_the_api_answers(api: Api, caplog: pyt
     assert KEY not in repr(stream) + str(vars(stream))
 
 
+def test_the_cdk_logs_no_error_and_no_answer_of_its_own(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    """Pages are read ahead: where the API answers 404 past the last one, the refresh succeeds."""
+    caplog.set_level(logging.DEBUG)
+    api.answer = lambda path, query, url: (403, {"person": "somebody-0815"}, {"X-Trace": "somebody-0815"})
+    with pytest.raises(AuthenticationError) as caught:
+        load_stream(api.source(), "customers").read_page({}, None)
+    assert (caught.value.status, caught.value.request) == (403, "GET /v1/customers?per_page=3")
+    assert len(api.asked) == 1
+    lines = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert not [record.getMessage() for record in lines]
+    assert "somebody-0815" not in caplog.text
+
+
 def test_a_key_that_the_api_repeats_in_the_next_pages_address_is_not_stored(api: Api) -> None:
     manifest = shop_with("links")
     manifest["definitions"]["requester"]["authenticator"] = {
