@@ -162,7 +162,9 @@ class Ours:
 
 
 def compared(oracle: Oracle, ours: Ours, api: MadeUpApi, name: str, most_slices: int) -> dict[str, Any]:
-    """What is known of one stream: ``equal``, ``resumed``, and a reason if it is not."""
+    """Return what is known of one stream: ``equal``, ``resumed``, and a reason if it is not."""
+    # What a read that failed has sent is not of this stream.
+    api.taken()
     try:
         wanted_slices, wanted = oracle.read(name, most_slices)
     except Exception as error:  # noqa: BLE001 - of the CDK, and of any component
