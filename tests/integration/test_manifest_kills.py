@@ -1,4 +1,7 @@
-"""A manifest's streams in the real engine, killed by SIGKILL again and again: nothing lost, doubled or read twice."""
+"""A manifest's streams in the real engine, killed by SIGKILL again and again: nothing lost, doubled or read twice.
+
+Then what a manifest says of all processes together: its rate, and the answers that it ignores.
+"""
 
 from __future__ import annotations
 
@@ -167,3 +170,37 @@ def test_kills_at_random_pages_lose_and_double_nothing(name: str, lake: Lake, ru
 def allowed(case: Case, pages: int) -> float:
     """Pages that may be asked for twice: 5 %, and for each kill those that were on their way."""
     return 0.05 * pages + KILLS * case.at_once
+
+
+def test_the_rate_of_a_manifest_is_kept_by_all_workers_together_and_ignored_answers_are_counted(
+    lake: Lake, runner: Runner, api: SampleApi
+) -> None:
+    items = _stream(
+        "items",
+        "partitions/{{ stream_partition['number'] }}/items",
+        ["data"],
+        "page_size",
+        paginator={
+            "type": "DefaultPaginator",
+            "page_token_option": {**_TOKEN, "field_name": "page"},
+            "pagination_strategy": {"type": "PageIncrement", "page_size": 25, "start_from_page": 1},
+        },
+        partition_router={"type": "ListPartitionRouter", "values": ["0", "1", "2", "3"], "cursor_field": "number"},
+    )
+    ignored = {"type": "HttpResponseFilter", "predicate": "{{ 'error' in response }}", "action": "IGNORE"}
+    handler = {"type": "DefaultErrorHandler", "response_filters": [ignored]}
+    items["retriever"]["requester"]["error_handler"] = handler
+    source = source_of(api, items)
+    rate = {"type": "Rate", "limit": 10, "interval": "PT2S"}
+    policy = {"type": "MovingWindowCallRatePolicy", "rates": [rate], "matchers": []}
+    source["manifest"]["api_budget"] = {"type": "HTTPAPIBudget", "policies": [policy]}
+    api.set_faults({"kind": "error", "status": 200, "path": "/partitions/3/items", "query": {"page": "2"}})
+    # No head start: it would read with one process.
+    config = runner.config(source=source, streams=["items"], options={"concurrency": 4, "head_start": False})
+    done = runner.run(config)
+    assert "items: at most 5 requests per second, as the source says" in done.output
+    times = sorted(entry["at"] for entry in api.log(path="/partitions/*"))
+    assert len(times) >= 62
+    # Two workers of which each keeps the rate by itself take half of it. A slow machine only adds to it.
+    assert times[-1] - times[0] >= 0.75 * (len(times) - 1) / 5
+    assert (done.figures["pages_skipped"], done.figures["rows"]) == (1, 3 * 20 * 25 + 25)
