@@ -3,39 +3,18 @@ specification, and in each request the name of the stream that sends it."""
 
 from __future__ import annotations
 
-import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import yaml
 
+from airflow_provider_rfr.streams.airbyte.stand_ins import stand_ins
 from benchmarks.made_up_api import TAG, Endpoint, MadeUpApi
 from benchmarks.made_up_paging import place, rendered
 
 _ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
-_START: Final = "2025-12-01T00:00:00Z"
-_TIMES: Final = (
-    _START,
-    "2025-12-01T00:00:00.000Z",
-    "2025-12-01",
-    "2025-12-01 00:00:00",
-    "2025-12-01T00:00:00",
-    "12/01/2025",
-    "01/12/2025 00:00",
-)
-_TEXTS: Final = (
-    "made-up",
-    "madeup",
-    "MADEUP",
-    "1",
-    "12345678",
-    "made.up.example",
-    "https://made-up.example",
-    "2025",
-    "P1D",
-)
 
 
 class Loader(yaml.CSafeLoader):
@@ -111,7 +90,7 @@ def guessed(manifest: Mapping[str, Any], url: str, *, all_fields: bool) -> dict[
     :param all_fields: also those that are neither required, nor have a default, nor begin the time to read
     """
     spec = manifest.get("spec") or {}
-    found = _guess_object(spec.get("connection_specification") or {}, all_fields)
+    found = stand_ins(spec.get("connection_specification") or {}, all_fields=all_fields)
     addresses = [str(node[name]) for node in nodes_of(dict(manifest)) for name in _ADDRESSES & node.keys()]
     begins = re.compile(r"\s*\{\{\s*config(?:\.|\[['\"]|\.get\(['\"])(\w+)")
     for name in {match[1] for match in map(begins.match, addresses) if match}:
@@ -127,49 +106,3 @@ def _local_value(value: Any, url: str) -> Any:
     if isinstance(value, dict):
         return {name: _local_value(item, url) for name, item in value.items()}
     return [_local_value(item, url) for item in value] if isinstance(value, list) else value
-
-
-def _guess_object(schema: Mapping[str, Any], all_fields: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for part in [schema, *(schema.get("oneOf") or schema.get("anyOf") or [])[:1]]:
-        required = set(part.get("required") or ())
-        for name, each in (part.get("properties") or {}).items():
-            is_given = name in required or {"const", "default"} & each.keys() or "start" in name
-            if all_fields or is_given or each.get("type") == "object":
-                found[name] = _guess(each, name, all_fields)
-    return found
-
-
-def _guess(schema: Mapping[str, Any], name: str, all_fields: bool) -> Any:
-    for key in ("const", "default"):
-        if schema.get(key) not in (None, ""):
-            return copy.deepcopy(schema[key])
-    if schema.get("enum"):
-        return schema["enum"][0]
-    kinds = schema.get("type") or ("object" if "oneOf" in schema or "properties" in schema else "string")
-    kind = kinds if isinstance(kinds, str) else next(each for each in kinds if each != "null")
-    if kind == "object":
-        return _guess_object(schema, all_fields)
-    if kind == "array":
-        return [_guess(schema.get("items") or {}, name, all_fields)]
-    if kind in ("integer", "number"):
-        return schema.get("minimum", 1)
-    return False if kind == "boolean" else _guess_text(schema, name)
-
-
-def _guess_text(schema: Mapping[str, Any], name: str) -> str:
-    pattern, examples = schema.get("pattern") or "", [str(each) for each in _examples(schema)]
-    is_time = "date" in str(schema.get("format")) or re.search(r"date|start|since", name) is not None
-    if schema.get("format") == "date":
-        times: Sequence[str] = ("2025-12-01",)
-    else:
-        times = _TIMES
-    candidates = [*(times if is_time else ()), *examples, *_TEXTS, *times]
-    if is_time and not pattern and examples and re.fullmatch(r"\d{4}-\d\d-\d\d", examples[0]):
-        return "2025-12-01"
-    return next((each for each in candidates if re.search(pattern, each)), candidates[0])
-
-
-def _examples(schema: Mapping[str, Any]) -> list[Any]:
-    examples = schema.get("examples") or []
-    return examples if isinstance(examples, list) else [examples]

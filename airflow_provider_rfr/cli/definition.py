@@ -284,7 +284,7 @@ _REFRESH = (
 
 
 _ARG_MANIFEST = Arg(("file",), type=Path, metavar="FILE", help="A manifest of Airbyte, YAML or JSON")
-_ARG_CONFIG = Arg(("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON, secrets too")
+_ARG_CONFIG = Arg(("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON; made up without it")
 _ARG_COMPONENTS = Arg(("--components",), type=Path, metavar="FILE", help="Its components.py: Python code, which is run")
 _MANIFEST = (
     _command(
@@ -292,7 +292,7 @@ _MANIFEST = (
         "Say how each stream would be read, without a request",
         *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT),
         of="manifest",
-        example="manifest.yaml --config config.yaml",
+        example="manifest.yaml",
     ),
     _command(
         "connection",

@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 @command
 def check(args: Namespace) -> int:
     """Build every stream, and say how it would be read. Exit code 1 if one can't be."""
-    from airflow_provider_rfr.streams.airbyte.source import check_manifest
+    from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
+    from airflow_provider_rfr.streams.airbyte.spec import specification
+    from airflow_provider_rfr.streams.airbyte.stand_ins import stand_ins
 
-    source = {"manifest": args.file, "components": args.components, "config": _config(args.config)}
-    reports = check_manifest(source)
+    source = whole_manifest({"manifest": args.file, "components": args.components})
+    if args.config is not None:
+        config = _config(args.config)
+    else:
+        config = stand_ins(specification(source["manifest"]))
+        if config:
+            print(f"made-up values of {', '.join(config)}; --config FILE gives others", file=sys.stderr)
+    reports = check_manifest({**source, "config": config})
     if not print_data([{"table": _table(each), **asdict(each)} for each in reports], args):
         for each in reports:
             table = _table(each)
@@ -58,9 +66,7 @@ def connection(args: Namespace) -> None:
         print("  nothing: the manifest specifies no configuration")
 
 
-def _config(path: Path | None) -> Mapping[str, Any]:
-    if path is None:
-        return {}
+def _config(path: Path) -> Mapping[str, Any]:
     problem = "must hold a mapping"
     try:
         text = path.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import logging.config
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, wraps
@@ -262,7 +262,7 @@ class _LoggedMessages:
 
 
 class Interpreter:
-    """A manifest with its configuration, as the CDK understands it; nothing is requested before ``streams``.
+    """A manifest with its configuration, as the CDK understands it; nothing is requested before ``definitions``.
 
     To be made and used within ``registering``.
 
@@ -312,8 +312,8 @@ class Interpreter:
         level = self._source._constructor.create_component(ConcurrencyLevel, definition, self.config)
         return max(1, level.get_concurrency_level())
 
-    def streams(self, name: str | None = None, *, asking: bool = True) -> list[Interpreted]:
-        """All streams, or the one of this name that the manifest declares.
+    def definitions(self, name: str | None = None, *, asking: bool = True) -> list[Mapping[str, Any]]:
+        """Return those of all streams, or of the one of this name that the manifest declares.
 
         :param asking: whether to ask the API for the streams that it lists; without them nothing is requested
         """
@@ -323,18 +323,16 @@ class Interpreter:
             source._source_config = {**source._source_config, "dynamic_streams": dynamic}
         static = source._stream_configs(source._source_config)
         named = [each for each in static if each.get("name") == name]
-        definitions = named or [*static, *source.dynamic_streams]
-        # Listed once: the CDK would ask the API a second time. Its budget is one for each process: see _limits.
-        source._source_config = {
-            **source._source_config,
-            "streams": definitions,
-            "dynamic_streams": [],
-            "api_budget": None,
-        }
-        # Rows only: a file would be fetched by each attempt anew, and stay on its executor.
-        source._source_config["streams"] = _without_files(definitions)
-        built = source.streams(source._config)
-        return [Interpreted(definition, stream) for definition, stream in zip(definitions, built, strict=True)]
+        return named or [*static, *source.dynamic_streams]
+
+    def built(self, definitions: Sequence[Mapping[str, Any]]) -> list[Interpreted]:
+        """Return the streams of these definitions."""
+        # Without the list: the CDK would ask the API for it a second time. Without files: one would be fetched by each
+        # attempt anew, and stay on its executor. Without the budget, of which each process has one: see _limits.
+        changes = {"streams": _without_files(definitions), "dynamic_streams": [], "api_budget": None}
+        self._source._source_config = {**self._source._source_config, **changes}
+        streams = self._source.streams(self._source._config)
+        return [Interpreted(definition, stream) for definition, stream in zip(definitions, streams, strict=True)]
 
     def rendered(self, template: str, parameters: Mapping[str, Any]) -> str:
         """A template with nothing but the configuration; empty if that is not enough."""
@@ -403,6 +401,7 @@ class Paging:
     :ivar why: in words, for people
     :ivar first: token of the first page, if tokens are numbers known beforehand
     :ivar step: from one such token to the next
+    :ivar is_one_page: whether a slice has one page, read by one request
     :ivar keeps_state: whether each slice needs objects that have read nothing before
     """
 
@@ -411,6 +410,7 @@ class Paging:
     page_size: int | None = None
     first: int = 0
     step: int | None = None
+    is_one_page: bool = False
     keeps_state: bool = False
 
 
@@ -566,7 +566,7 @@ class Interpreted:
             return Paging(False, "a slice is read whole: its paging starts again within it")
         paginator = self._retriever._paginator
         if type(paginator) is NoPagination:
-            return Paging(True, "one page a slice")
+            return Paging(True, "one page a slice", is_one_page=True)
         if type(paginator) is not DefaultPaginator:
             return Paging(False, f"a slice is read whole: {type(paginator).__name__} may keep state")
         is_fixed = not (reset or getattr(self._retriever, "page_size_reduction", None))

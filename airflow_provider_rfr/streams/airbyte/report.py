@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, Paging
 from airflow_provider_rfr.streams.airbyte._limits import Limits
+
+Resumable: TypeAlias = Literal["by page", "by slice", "one request", "no"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class StreamReport:
     """
 
     name: str
-    resumable: Literal["by page", "by slice", "no"] | None
+    resumable: Resumable | None
     why: str
     partitions: tuple[str, ...] = ()
     primary_key: tuple[str, ...] = ()
@@ -36,9 +38,11 @@ class StreamReport:
 def report_of(stream: Interpreted, paging: Paging, limits: Limits) -> StreamReport:
     """Return what can be told of a stream that the manifest declares."""
     partitions, schema = tuple(_partitions(stream.definition)), _schema(stream.definition)
-    resumable: Literal["by page", "by slice", "no"] = "by page" if paging.by_page else "by slice"
+    resumable: Resumable = "by page" if paging.by_page else "by slice"
     why = paging.why
-    if not paging.by_page and not partitions:
+    if not partitions and paging.is_one_page:
+        resumable, why = "one request", "no paging, no partitions"
+    elif not partitions and not paging.by_page:
         resumable, why = "no", f"{why}, and there is one slice"
     columns = len(stream.schema.get("properties") or ()) if schema == "declared" else None
     if columns == 0:
@@ -74,7 +78,7 @@ def _custom_classes(value: Any) -> Iterator[str]:
 
 
 def report_of_listing(definition: Mapping[str, Any]) -> StreamReport:
-    """Of streams that the API lists when they are read."""
+    """Return what can be told of streams that the API lists when they are read."""
     template = definition.get("stream_template")
     template = template if isinstance(template, Mapping) else {}
     name = str(definition.get("name") or template.get("name") or "dynamic_streams")

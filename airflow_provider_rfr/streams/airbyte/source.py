@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import yaml
 
@@ -21,7 +21,7 @@ from airflow_provider_rfr.streams.airbyte.report import StreamReport, custom_cla
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
 
-_FIELDS: Final = "airflow rfr manifest connection lists the fields; to check, stand-ins will do"
+_FIELDS: Final = "airflow rfr manifest connection lists the fields"
 _FINGERPRINT_FORMAT: Final = 1
 # They may change while a refresh is under way, as in our own format.
 _NOT_IN_FINGERPRINT: Final = frozenset({"primary_key", "schema_loader", "error_handler", "authenticator"})
@@ -138,27 +138,37 @@ class _ManifestSource:
             if not interpreter.declares(name):
                 for each in interpreter.listings:
                     _refuse_single_use_tokens("dynamic_streams", each, self._config)
-            found = self._working(lambda work: interpreter.streams(name), hosts)
+            found = self._working(lambda work: interpreter.built(interpreter.definitions(name)), hosts)
             return {stream.name: self._stream(interpreter, stream, hosts) for stream in found}
 
     def reports(self) -> list[StreamReport]:
         """What is known of each stream without a request; streams that the API lists are named by their definition."""
         with _cdk.registering():
             interpreter = self._working(self._interpreter, None)
-            listed = [report_of_listing(each) for each in interpreter.listings]
-            found = self._working(lambda work: interpreter.streams(asking=False), None)
-            return [
-                *(self._working(lambda work, each=each: self._report(interpreter, each), None) for each in found),
-                *listed,
-            ]
+            listed = [report_of_listing(definition) for definition in interpreter.listings]
+            definitions = self._working(lambda work: interpreter.definitions(asking=False), None)
+            return [*(self._report(interpreter, definition) for definition in definitions), *listed]
 
-    def _report(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted) -> StreamReport:
-        report = report_of(interpreted, self._paging(interpreted), _limits(interpreter, interpreted))
+    def _report(self, interpreter: _cdk.Interpreter, definition: Mapping[str, Any]) -> StreamReport:
+        """Return what is known of a stream, or why it can't be read: one does not end the check of the others."""
+
+        def report(work: Work) -> StreamReport:
+            [stream] = interpreter.built([definition])
+            return report_of(stream, self._paging(stream), _limits(interpreter, stream))
+
+        found = StreamReport(str(definition.get("name")), "no", "", is_readable=False)
         try:
-            _refuse_single_use_tokens("", interpreted.definition, self._config)
+            found = self._working(report, None)
+            _refuse_single_use_tokens("", definition, self._config)
         except ConfigurationError as error:
-            return replace(report, resumable="no", why=str(error), is_readable=False)
-        return report
+            why = str(error).removeprefix("source.manifest: ")
+            return replace(found, resumable="no", why=why + self._fields_in(why), is_readable=False)
+        return found
+
+    def _fields_in(self, problem: str) -> str:
+        """Return which fields of the configuration have a value that the problem names."""
+        fields = [f"config.{name}" for name, value in self._public.items() if _is_text(value) and value in problem]
+        return f"; see {', '.join(fields)}" if fields else ""
 
     def _interpreter(self, work: Work) -> _cdk.Interpreter:
         try:
@@ -189,7 +199,7 @@ class _ManifestSource:
             return paging
         if self._source.get("components_keep_state"):
             why = f"a slice is read whole, by new objects of {custom}: components_keep_state is set"
-            return _cdk.Paging(False, why, keeps_state=True)
+            return _cdk.Paging(False, why, is_one_page=paging.is_one_page, keeps_state=True)
         condition = f", if {custom} keeps nothing between pages" if paging.by_page else ""
         return replace(paging, why=f"{paging.why}{condition}")
 
@@ -244,6 +254,11 @@ class _ManifestSource:
             f"the connector was written for airbyte-cdk {declared}, installed is {_cdk.cdk_version()}: "
             "take a newer copy of its manifest and components"
         )
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Return whether the value is a text that is long enough to be recognised in another one."""
+    return isinstance(value, str) and len(value) > 3
 
 
 def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -183,6 +183,7 @@ def _own_error(error: Exception, work: Work, hint: str) -> Exception:
     # Of the CDK's own errors the message is for people; the internal one repeats bodies and headers.
     words = getattr(error, "message", None)
     words = words if isinstance(words, str) and words else f"{type(error).__name__}: {error}"
+    words = words.removesuffix(" Please contact Airbyte Support.")
     # Where a component failed; of the CDK's own errors that says nothing.
     frames = () if hasattr(error, "internal_message") else traceback.extract_tb(error.__traceback__)
     place = f" (in {PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -99,6 +99,62 @@ def test_check_says_how_fast_a_stream_is_read_at_most(
 
 
 @needs_cdk
+def test_check_makes_up_a_configuration_that_it_is_not_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert manifest("check", SHOP) == 0
+    assert capsys.readouterr().err.splitlines()[0] == "made-up values of url, api_key; --config FILE gives others"
+
+
+@needs_cdk
+def test_a_stream_of_one_request_is_counted_apart(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    links, orders = definitions()["links"], definitions()["orders"]
+    for stream in links, orders:
+        del stream["retriever"]["paginator"]
+    file = written(tmp_path, streams=[links, orders])
+    assert manifest("check", file, "--config", config) == 0
+    captured = capsys.readouterr()
+    assert "links\n  resumable: one request (no paging, no partitions)\n" in captured.out
+    assert "orders\n  resumable: by page (one page a slice)\n" in captured.out
+    assert captured.err.endswith("streams: 2, resumable by page: 1, one request: 1\n")
+
+
+@needs_cdk
+def test_a_stream_that_can_not_be_built_is_named_and_the_others_are_checked(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    windows = definitions()["windows"]
+    windows["incremental_sync"]["start_datetime"] = "{{ config['start'] }}"
+    file = written(tmp_path, streams=[windows, definitions()["links"]])
+    config.write_text(config.read_text() + "start: '12/24/2025'\n")
+    assert manifest("check", file, "--config", config) == 1
+    captured = capsys.readouterr()
+    assert "windows\n  resumable: no (ValueError: " in captured.out
+    assert "'12/24/2025'" in captured.out
+    assert "; see config.start)\n" in captured.out
+    assert "links\n  resumable: by page (" in captured.out
+
+
+@needs_cdk
+def test_two_dynamic_streams_of_one_name_are_told_with_it(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping = {"type": "ComponentMappingDefinition", "field_path": ["name"], "value": "{{ components_values['name'] }}"}
+    parameters = [{"name": "twice"}, {"name": "twice"}]
+    listed = {"type": "StreamParametersDefinition", "list_of_parameters_for_stream": parameters}
+    resolver = {
+        "type": "ParametrizedComponentsResolver",
+        "stream_parameters": listed,
+        "components_mapping": [mapping],
+    }
+    template = definitions()["links"]
+    dynamic = {"type": "DynamicDeclarativeStream", "stream_template": template, "components_resolver": resolver}
+    assert manifest("check", written(tmp_path, streams=[], dynamic_streams=[dynamic]), "--config", config) == 1
+    error = capsys.readouterr().err
+    assert error == "source.manifest: Dynamic streams list contains a duplicate name: twice.\n"
+
+
+@needs_cdk
 def test_check_says_what_is_read_by_slice_or_at_once_and_why(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,12 +242,10 @@ def test_what_keeps_a_manifest_from_building_is_one_sentence_each(
         assert not captured.out
         return captured.err
 
-    assert said(SHOP) == (
-        "".join(
-            f"config.{name}: is missing; "
-            "airflow rfr manifest connection lists the fields; to check, stand-ins will do\n"
-            for name in ("url", "api_key")
-        )
+    nothing = tmp_path / "nothing.yaml"
+    nothing.write_text("{}")
+    assert said(SHOP, "--config", nothing) == "".join(
+        f"config.{name}: is missing; airflow rfr manifest connection lists the fields\n" for name in ("url", "api_key")
     )
     components = tmp_path / "components.py"
     components.write_text("from airbyte_cdk import NoSuchClassAnyMore\n")

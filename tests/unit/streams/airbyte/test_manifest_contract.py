@@ -35,7 +35,7 @@ class Parts:
         with _cdk.registering():
             interpreter = _cdk.Interpreter(manifest, {"url": api.url, "api_key": KEY}, None)
             self.source = interpreter._source
-            self.streams = interpreter.streams()
+            self.streams = interpreter.built(interpreter.definitions())
         self.stream = self.streams[0]._stream
         self.generator = self.stream._stream_partition_generator
         self.factory = self.generator._partition_factory

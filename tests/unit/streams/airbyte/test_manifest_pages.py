@@ -21,7 +21,7 @@ from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 
 pytestmark = needs_cdk
 
-FIELDS = "airflow rfr manifest connection lists the fields; to check, stand-ins will do"
+FIELDS = "airflow rfr manifest connection lists the fields"
 
 INFINITY = float("inf")
 NAMES = ["customers", "orders", "Offset Events", "links", "windows"]
