@@ -23,13 +23,15 @@ from typing import Any, Final
 import requests
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
-from airflow_provider_rfr.streams.airbyte._guard import current_work, guard, redact_logs
+from airflow_provider_rfr.streams.airbyte._guard import LoggedMessages, RequestLog, current_work, guard, redact_logs
 
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
 # As the CDK: the first page is asked for once more.
 _MOST_BEGINNINGS: Final = 2
 _building: Final = threading.RLock()
 _MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the executors too"
+#: The version in constraints.txt, which all tests run on.
+TESTED: Final = "7.39.1"
 
 
 @cache
@@ -46,6 +48,20 @@ def cdk_version() -> str:
             problem = f"needs airbyte-cdk, which can't be imported ({error})"
     if problem:
         raise ConfigurationError("source.manifest", problem, _MISSING)
+    try:
+        _put_ours_under_it()
+    except (AttributeError, ImportError) as error:
+        problem = f"is not as expected ({error})"
+    if problem:
+        raise _unlike_tested(problem)
+    return version("airbyte-cdk")
+
+
+def _put_ours_under_it() -> None:
+    """Replace names of the CDK.
+
+    :raises Exception: one of them is not there: under another name, what it stood for would go on unguarded
+    """
     from airbyte_cdk.sources.declarative.extractors import dpath_extractor
     from airbyte_cdk.sources.declarative.requesters import http_requester
     from airbyte_cdk.sources.declarative.retrievers import simple_retriever
@@ -58,13 +74,39 @@ def cdk_version() -> str:
         # What the CDK waits for between two requests ends where the reader is stopped.
         if getattr(module, "time", None) is time:
             module.time = _Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
-    dpath_extractor.dpath = _PlainPaths(dpath_extractor.dpath)
+    _replace(dpath_extractor, "dpath", _PlainPaths(dpath_extractor.dpath))
+
+    def combined(found: Any, *more: Any, **named: Any) -> Any:
+        return combine_mappings(found, *more, **named) if any(found) else {}
+
     for module in (http_requester, simple_retriever):
         # Eight times for each request, mostly of nothing.
-        module.combine_mappings = lambda found, *more, **named: (
-            combine_mappings(found, *more, **named) if any(found) else {}
-        )
-    return version("airbyte-cdk")
+        _replace(module, "combine_mappings", combined)
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    """Set a name that is there already.
+
+    :raises AttributeError: it is not
+    """
+    getattr(owner, name)
+    setattr(owner, name, value)
+
+
+def _unlike_tested(what: str) -> ConfigurationError:
+    problem = f"airbyte-cdk {version('airbyte-cdk')} {what}; this package is tested with {TESTED}"
+    return ConfigurationError("source.manifest", problem, f"install airbyte-cdk=={TESTED}, on the executors too")
+
+
+def _refuse_unknown(kind: type, *known: type) -> None:
+    """Refuse a class of the CDK that is none of the known ones: its pages may be read another way.
+
+    The connector's own classes are left to the caller.
+
+    :raises ConfigurationError: it is not known
+    """
+    if kind.__module__.startswith("airbyte_cdk.") and kind not in known:
+        raise _unlike_tested(f"reads by {kind.__name__}, which is not known")
 
 
 @contextmanager
@@ -96,12 +138,13 @@ def _guard_sessions() -> None:
         original(self, *arguments, **options)
         if current_work() is not None:
             guard(self._session)
-            self._logger = _RequestLog(self._logger, None)
+            _replace(self, "_logger", RequestLog(self._logger, None))
 
     HttpClient.__init__ = guarded
     HttpClient._send_with_retry = _repeating_only_failures(HttpClient._send_with_retry)
     HttpClient._handle_error_resolution = _noting_what_is_ignored(HttpClient._handle_error_resolution)
-    token.requests = abstract_oauth.requests = _Requests()
+    for module in (token, abstract_oauth):
+        _replace(module, "requests", _Requests())
 
 
 def _repeating_only_failures(original: Callable[..., requests.Response]) -> Callable[..., requests.Response]:
@@ -170,18 +213,6 @@ def _guard_paging() -> None:
     DefaultPaginator.next_page_token = guarded
 
 
-class _RequestLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic only for type checkers
-    """Leaves an error to the exception that follows, which names request and status.
-
-    The CDK's own line repeats the answer. And a page that was read ahead, past the last one, is no error.
-    """
-
-    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        if level >= logging.ERROR:
-            level, msg, args, kwargs = logging.DEBUG, "a request failed", (), {}
-        super().log(level, msg, *args, **kwargs)
-
-
 class _Requests:
     """The module ``requests`` for authenticators, whose functions use our adapter in a thread that works for us."""
 
@@ -242,25 +273,6 @@ def _is_plain(name: Any) -> bool:
     return isinstance(name, str) and not set(name) & set("*?[") and not any(map(str.isdigit, name))
 
 
-class _LoggedMessages:
-    """A message repository that keeps nothing: the CDK's own fills a queue that only its own read empties.
-
-    Messages with the configuration, which hold secrets, and those with requests and responses are dropped.
-    """
-
-    def emit_message(self, message: Any) -> None:
-        log = getattr(message, "log", None)
-        if log is not None and log.level.name not in ("DEBUG", "TRACE"):
-            level = {"WARN": logging.WARNING, "ERROR": logging.ERROR, "FATAL": logging.ERROR}
-            logging.getLogger("airbyte").log(level.get(log.level.name, logging.INFO), "%s", log.message)
-
-    def log_message(self, level: Any, message_provider: Callable[[], Any]) -> None:
-        """Of requests and responses."""
-
-    def consume_queue(self) -> Iterable[Any]:
-        return ()
-
-
 class Interpreter:
     """A manifest with its configuration, as the CDK understands it; nothing is requested before ``definitions``.
 
@@ -273,15 +285,16 @@ class Interpreter:
     def __init__(self, manifest: Mapping[str, Any], config: Mapping[str, Any], components: str | None) -> None:
         if components:
             _register(components)
-        messages = _LoggedMessages()
+        messages = LoggedMessages()
         self._source = _silent_source()(
             config=dict(config),
             source_config=copy.deepcopy(dict(manifest)),
             custom_components_trusted=components is not None,
         )
-        self._source._message_repository = self._source._constructor._message_repository = messages
+        for owner in (self._source, self._source._constructor):
+            _replace(owner, "_message_repository", messages)
         # A parent's pages, whole and in memory, for children that read it once more: our engine reads it once.
-        self._source._constructor._disable_cache = True
+        _replace(self._source._constructor, "_disable_cache", True)
         self.definition: Mapping[str, Any] = self._source._source_config
 
     @property
@@ -551,13 +564,14 @@ class Interpreted:
     @cached_property
     def paging(self) -> Paging:
         from airbyte_cdk.sources.declarative.requesters.paginators import DefaultPaginator, NoPagination
-        from airbyte_cdk.sources.declarative.retrievers import SimpleRetriever
+        from airbyte_cdk.sources.declarative.retrievers import AsyncRetriever, SimpleRetriever
         from airbyte_cdk.sources.declarative.retrievers.simple_retriever import LazySimpleRetriever
 
         kind = type(self._retriever)
         if kind is LazySimpleRetriever:
             return Paging(False, "a slice is read whole: its first page came with the parent's record")
         if kind is not SimpleRetriever:
+            _refuse_unknown(kind, AsyncRetriever)
             return Paging(False, f"a slice is read whole: {kind.__name__} keeps state while it reads")
         if getattr(self._retriever, "request_window_splitting", None):
             return Paging(False, "a slice is read whole: its window may be split while it is read")
@@ -568,6 +582,7 @@ class Interpreted:
         if type(paginator) is NoPagination:
             return Paging(True, "one page a slice", is_one_page=True)
         if type(paginator) is not DefaultPaginator:
+            _refuse_unknown(type(paginator))
             return Paging(False, f"a slice is read whole: {type(paginator).__name__} may keep state")
         is_fixed = not (reset or getattr(self._retriever, "page_size_reduction", None))
         return _strategy_paging(paginator.pagination_strategy, is_fixed)
@@ -594,6 +609,7 @@ def _strategy_paging(strategy: Any, is_fixed: bool) -> Paging:
         strategy, is_fixed = strategy._delegate, False
     kind = type(strategy)
     if kind not in (built_in.CursorPaginationStrategy, built_in.PageIncrement, built_in.OffsetIncrement):
+        _refuse_unknown(kind)
         return Paging(False, f"a slice is read whole: {kind.__name__} may keep state")
     size = strategy.get_page_size()
     words = f"page by page, by {kind.__name__}"
@@ -603,45 +619,3 @@ def _strategy_paging(strategy: Any, is_fixed: bool) -> Paging:
     if kind is built_in.OffsetIncrement and is_fixed and isinstance(strategy.page_size, int):
         return Paging(True, words, size, 0, strategy.page_size)
     return Paging(True, words, size)
-
-
-def config_problems(specification: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Field and problem of what does not fit the manifest's specification; no value is named."""
-    from jsonschema import Draft7Validator
-
-    for error in Draft7Validator(specification).iter_errors(config):
-        place = ".".join(["config", *map(str, error.absolute_path)])
-        if error.validator == "required":
-            missing = [name for name in error.validator_value if name not in error.instance]
-            yield from ((f"{place}.{name}", "is missing") for name in missing)
-        else:
-            yield place, f"does not fit the manifest's specification, {_said(error)}"
-
-
-def manifest_problem(error: Any) -> str | None:
-    """Place and problem, if an error says that a manifest does not fit the CDK's schema; no value is named."""
-    from jsonschema import ValidationError
-
-    while error is not None and not (isinstance(error, ValidationError) and error.absolute_path):
-        error = error.__cause__ or error.__context__
-    if error is None:
-        return None
-    while error.context:
-        # Of several components that it may be, the one of its type; else it is of none of them.
-        others = {each.schema_path[0] for each in error.context if "type" in each.relative_path}
-        fitting = [each for each in error.context if each.schema_path[0] not in others]
-        if not fitting:
-            types = {kind for each in error.context if each.validator == "enum" for kind in each.validator_value}
-            return f"{_place(error)}.type: must be one of {', '.join(sorted(types))}"
-        error = max(fitting, key=lambda each: len(each.absolute_path))
-    return f"{_place(error)}: does not fit the CDK's schema, {_said(error)}"
-
-
-def _place(error: Any) -> str:
-    return ".".join(map(str, error.absolute_path))
-
-
-def _said(error: Any) -> str:
-    """What a schema says, e.g. ``type: integer``."""
-    wanted = error.validator_value
-    return f"{error.validator}: {', '.join(map(str, wanted)) if isinstance(wanted, list) else wanted}"[:300]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -263,3 +263,34 @@ def redact_logs() -> None:
     handler = _RedactingHandler()
     for name in _LOGGERS:
         logging.getLogger(name).addHandler(handler)
+
+
+class RequestLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic only for type checkers
+    """Leaves an error to the exception that follows, which names request and status.
+
+    The CDK's own line repeats the answer. And a page that was read ahead, past the last one, is no error.
+    """
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        if level >= logging.ERROR:
+            level, msg, args, kwargs = logging.DEBUG, "a request failed", (), {}
+        super().log(level, msg, *args, **kwargs)
+
+
+class LoggedMessages:
+    """A message repository that keeps nothing: the CDK's own fills a queue that only its own read empties.
+
+    Messages with the configuration, which hold secrets, and those with requests and responses are dropped.
+    """
+
+    def emit_message(self, message: Any) -> None:
+        log = getattr(message, "log", None)
+        if log is not None and log.level.name not in ("DEBUG", "TRACE"):
+            level = {"WARN": logging.WARNING, "ERROR": logging.ERROR, "FATAL": logging.ERROR}
+            logging.getLogger("airbyte").log(level.get(log.level.name, logging.INFO), "%s", log.message)
+
+    def log_message(self, level: Any, message_provider: Callable[[], Any]) -> None:
+        """Of requests and responses."""
+
+    def consume_queue(self) -> Iterable[Any]:
+        return ()

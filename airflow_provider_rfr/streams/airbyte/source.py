@@ -17,6 +17,7 @@ from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte import spec as specs
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work
 from airflow_provider_rfr.streams.airbyte._limits import Limits, limits_of
+from airflow_provider_rfr.streams.airbyte._schema_problems import config_problems, manifest_problem
 from airflow_provider_rfr.streams.airbyte.report import StreamReport, custom_classes, report_of, report_of_listing
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
@@ -126,7 +127,7 @@ class _ManifestSource:
         self._major = int(_cdk.cdk_version().partition(".")[0])
         self._hint = self._older_components(str(manifest.get("version", "")))
         _refuse_code(manifest, self._components)
-        problems = dict.fromkeys(_cdk.config_problems(spec, self._config)) if spec else ()
+        problems = dict.fromkeys(config_problems(spec, self._config)) if spec else ()
         if problems:
             raise ConfigurationError.of(Problem(*each, _FIELDS) for each in problems)
 
@@ -174,7 +175,7 @@ class _ManifestSource:
         try:
             return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
         except Exception as error:
-            problem = _cdk.manifest_problem(error)
+            problem = manifest_problem(error)
             if problem is None:
                 raise
         # Out here: the first error quotes the manifest at length.

@@ -18,6 +18,7 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
 )
 from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, OnePage, Paging
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work, shown, without_secret_arguments, working_for
 from airflow_provider_rfr.streams.airbyte._limits import Limits
@@ -187,6 +188,8 @@ def _own_error(error: Exception, work: Work, hint: str) -> Exception:
     # Where a component failed; of the CDK's own errors that says nothing.
     frames = () if hasattr(error, "internal_message") else traceback.extract_tb(error.__traceback__)
     place = f" (in {PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    if isinstance(error, AttributeError) and frames and frames[-1].filename == _cdk.__file__:
+        place = f"{place}; this package is tested with airbyte-cdk {_cdk.TESTED}"
     message = shown(f"{words}{place}", work.redactor)
     where: dict[str, Any] = {"status": work.status, "request": work.request}
     if work.status == _TOO_MANY:

@@ -9,6 +9,10 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import logging
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,9 @@ import pytest
 import requests
 from manifest_api import KEY, Api, needs_cdk, shop_with
 
-from airflow_provider_rfr.streams.airbyte import _cdk
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
+from airflow_provider_rfr.streams.airbyte import _cdk, _guard
+from airflow_provider_rfr.streams.loader import load_stream
 
 pytestmark = needs_cdk
 
@@ -48,6 +54,7 @@ class Parts:
 #: Who has the name, and what it is: a type, or a condition.
 PRIVATE: dict[str, tuple[Callable[[Parts], Any], Callable[[Any], bool]]] = {
     "_session": (lambda parts: parts.client, lambda value: isinstance(value, requests.Session)),
+    "_logger": (lambda parts: parts.client, lambda value: isinstance(value, logging.Logger)),
     "_send_with_retry": (
         lambda parts: parts.client,
         lambda value: "self._send" in inspect.getsource(inspect.unwrap(value)),
@@ -57,7 +64,7 @@ PRIVATE: dict[str, tuple[Callable[[Parts], Any], Callable[[Any], bool]]] = {
         lambda value: {"response", "error_resolution"} < set(inspect.signature(inspect.unwrap(value)).parameters),
     ),
     "_send": (lambda parts: parts.client, lambda value: next(iter(inspect.signature(value).parameters)) == "request"),
-    "_message_repository": (lambda parts: parts.source, lambda value: isinstance(value, _cdk._LoggedMessages)),
+    "_message_repository": (lambda parts: parts.source, lambda value: isinstance(value, _guard.LoggedMessages)),
     "_constructor": (lambda parts: parts.source, lambda value: callable(value.create_component)),
     "_disable_cache": (lambda parts: parts.source._constructor, lambda value: value is True),
     "_source_config": (lambda parts: parts.source, lambda value: len(value["streams"]) == 3),
@@ -100,6 +107,12 @@ def private_names() -> Iterator[str]:
     for node in attributes:
         if not node.attr.startswith("__") and not (_is_of_self(node) and node.attr in own):
             yield node.attr
+    for call in ast.walk(TREE):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "_replace":
+            [name] = [
+                part.value for part in call.args if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            ]
+            yield from [name] if name.startswith("_") else []
     for made in ast.walk(TREE):
         # A class that is derived from one of the CDK's replaces its methods.
         if isinstance(made, ast.ClassDef) and made.bases:
@@ -191,3 +204,96 @@ def test_a_selector_has_no_further_part_that_could_change_records() -> None:
         request_window_splitter
     """
     assert not {each.name for each in dataclasses.fields(SimpleRetriever)} - set(known.split())
+
+
+def test_the_tested_version_is_the_locked_one() -> None:
+    lock = Path(__file__).parents[4] / "constraints.txt"
+    assert f"airbyte-cdk=={_cdk.TESTED}" in lock.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("missing", "problem"),
+    [
+        (
+            "airbyte_cdk.sources.streams.http.http_client.HttpClient._handle_error_resolution",
+            "type object 'HttpClient' has no attribute '_handle_error_resolution'",
+        ),
+        (
+            "airbyte_cdk.sources.declarative.auth.token.requests",
+            "module 'airbyte_cdk.sources.declarative.auth.token' has no attribute 'requests'",
+        ),
+    ],
+)
+def test_a_name_that_is_missing_is_told_with_the_tested_version(missing: str, problem: str) -> None:
+    owner, _, name = missing.rpartition(".")
+    program = f"""
+import pkgutil, sys
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
+from airflow_provider_rfr.streams.airbyte import _cdk, _guard
+from airflow_provider_rfr.streams.loader import load_stream
+with _cdk._logging_as_it_is():
+    import airbyte_cdk.sources.declarative.concurrent_declarative_source
+delattr(pkgutil.resolve_name({owner!r}), {name!r})
+try:
+    _cdk.cdk_version()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ConfigurationError source.manifest: airbyte-cdk ")
+    assert f"is not as expected ({problem}); this package is tested with {_cdk.TESTED}" in done.stdout
+    assert f"; install airbyte-cdk=={_cdk.TESTED}, on the executors too" in done.stdout
+
+
+def test_a_name_that_is_missing_later_is_told_with_the_tested_version_too(api: Api) -> None:
+    stream = load_stream(api.source(), "links")
+    del stream._interpreted._retriever
+    with pytest.raises(SourceError, match=rf"no attribute '_retriever'.*; this package is tested with.* {_cdk.TESTED}"):
+        stream.read_page({}, None)
+
+
+@pytest.mark.parametrize("part", ["retriever", "paginator", "strategy"])
+def test_a_class_of_the_cdk_that_is_not_known_is_refused_and_not_read_by_slice(api: Api, part: str) -> None:
+    with _cdk.registering():
+        interpreter = _cdk.Interpreter(shop_with("links"), {"url": api.url, "api_key": KEY}, None)
+        [stream] = interpreter.built(interpreter.definitions())
+
+    def renewed(value: Any, module: str) -> Any:
+        value.__class__ = type("Renewed", (type(value),), {"__module__": module})
+        return value
+
+    found = {
+        "retriever": lambda: stream._retriever,
+        "paginator": lambda: stream._retriever._paginator,
+        "strategy": lambda: stream._retriever._paginator.pagination_strategy,
+    }[part]()
+    renewed(found, "airbyte_cdk.sources.anything")
+    with pytest.raises(ConfigurationError, match=r"reads by Renewed, which is not known; this package is tested with"):
+        stream.paging  # noqa: B018
+    # One of the connector's own is read by slice.
+    renewed(found, "components")
+    assert not stream.paging.by_page
+
+
+def test_whatever_sends_or_waits_in_the_cdk_is_known() -> None:
+    import airbyte_cdk
+    import backoff
+
+    root = Path(str(airbyte_cdk.__file__)).parent / "sources"
+    texts = {str(file.relative_to(root)): file.read_text() for file in root.rglob("*.py")}
+    verbs = r"(get|post|put|patch|delete|head|request|Session)\b"
+    sends = rf"\brequests\.{verbs}\(|from requests import .*\b{verbs}|urllib\.request|import (httpx|aiohttp)"
+    senders = {name for name, text in texts.items() if re.search(sends, text)}
+    assert senders == {
+        "declarative/auth/token.py",
+        "streams/http/requests_native_auth/abstract_oauth.py",
+        # Files are not read here.
+        "file_based/file_types/unstructured_parser.py",
+    }
+    texts |= {file.name: file.read_text() for file in Path(str(backoff.__file__)).parent.glob("_sync.py")}
+    waiting = {name: text for name, text in texts.items() if re.search(r"\bsleep\(|from time import", text)}
+    assert len(waiting) > 4
+    for name, text in waiting.items():
+        assert set(re.findall(r"(\S*)\bsleep\(", text)) == {"time."}, name
+        assert "from time import" not in text, name
