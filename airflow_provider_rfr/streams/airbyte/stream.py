@@ -74,6 +74,7 @@ class ManifestStream(PagedStream):
         self.max_concurrency = limits.concurrency
         self._limits = limits
         self._interpreted = interpreted
+        self._is_left_half_way = False
         self._redactor = redactor
         self._hosts = hosts
         self._fingerprint = fingerprint
@@ -116,7 +117,10 @@ class ManifestStream(PagedStream):
 
     def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: Work) -> Page:
         page = OnePage(from_json(token)) if self.paging.by_page else None
-        records = self._own_interpreted().read(slice_parts(stream_slice), page)
+        if page is not None:
+            records = self._interpreted.read(slice_parts(stream_slice), page)
+        else:
+            records = self._whole_slice(stream_slice)
         following = None if page is None else without_secret_arguments(page.following, self._redactor)
         skipped = None
         if work.ignored is not None:
@@ -124,16 +128,24 @@ class ManifestStream(PagedStream):
             skipped = f"the manifest ignores {work.ignored}" + (", and reads no further" if is_last else "")
         return Page(records, to_json(following, "page token"), None, work.request, work.status, skipped=skipped)
 
-    def _own_interpreted(self) -> Interpreted:
-        """Return the objects that read a slice: new ones, where they keep something of what they have read.
+    def _whole_slice(self, stream_slice: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Read a slice whole, by objects that keep nothing of a slice that was left half way.
 
-        A slice whose read was interrupted is read again, by this process or by another one.
+        A slice whose read was interrupted is read again, often by this process.
         """
-        if not self.paging.keeps_state:
-            return self._interpreted
-        build, arguments = self._rebuild()
-        again: ManifestStream = build(*arguments)
-        return again._interpreted
+        if self.paging.keeps_state or self._is_left_half_way:
+            build, arguments = self._rebuild()
+            again: ManifestStream = build(*arguments)
+            self._interpreted, self._is_left_half_way = again._interpreted, False
+            # Not the attribute: another thread may have set it meanwhile, to what it reads with.
+            interpreted = again._interpreted
+        else:
+            interpreted = self._interpreted
+        try:
+            return interpreted.read(slice_parts(stream_slice))
+        except BaseException:
+            self._is_left_half_way = bool(custom_classes(interpreted.definition))
+            raise
 
     def source_for_executors(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
         _, (own_source, _) = self._rebuild()

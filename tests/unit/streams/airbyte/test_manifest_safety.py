@@ -261,6 +261,15 @@ def test_paging_that_may_keep_state_is_read_by_slice_and_that_is_said(
         stream.read_page(stream_slice, 2)
 
 
+def test_what_paging_keeps_of_a_slice_that_was_left_half_way_does_not_reach_its_next_read(api: Api) -> None:
+    stream, usual = load_stream(custom(api, "2"), "customers"), api.answer
+    api.answer = lambda path, query, url: (400, {}) if query.get("page") == "2" else usual(path, query, url)
+    with pytest.raises(SourceError):
+        stream.read_page({}, None)
+    api.answer = usual
+    assert len(stream.read_page({}, None).records) == 6
+
+
 def test_a_token_that_comes_twice_ends_a_slice_that_is_read_whole_and_a_parent(api: Api) -> None:
     stream = load_stream(custom(api, "2"), "customers")
     stream._interpreted._retriever._paginator.pagination_strategy.next_page_token = lambda **more: 2
