@@ -24,6 +24,7 @@ import requests
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams.airbyte._guard import LoggedMessages, RequestLog, current_work, guard, redact_logs
+from airflow_provider_rfr.streams.airbyte._modules import PlainPaths, Time
 
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
 # As the CDK: the first page is asked for once more.
@@ -73,8 +74,8 @@ def _put_ours_under_it() -> None:
     for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
         # What the CDK waits for between two requests ends where the reader is stopped.
         if getattr(module, "time", None) is time:
-            module.time = _Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
-    _replace(dpath_extractor, "dpath", _PlainPaths(dpath_extractor.dpath))
+            module.time = Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
+    _replace(dpath_extractor, "dpath", PlainPaths(dpath_extractor.dpath))
 
     def combined(found: Any, *more: Any, **named: Any) -> Any:
         return combine_mappings(found, *more, **named) if any(found) else {}
@@ -229,48 +230,6 @@ class _Requests:
 
     def post(self, url: str, **options: Any) -> requests.Response:
         return self.request("POST", url, **options)
-
-
-class _Time:
-    """The module ``time`` for what waits between two requests."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-    def sleep(self, seconds: float) -> None:
-        work = current_work()
-        if work is None:
-            time.sleep(seconds)
-        else:
-            work.context.sleep(seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class _PlainPaths:
-    """The module ``dpath`` for the extractor of records, with a direct ``get`` in a thread that works for us: its own
-    compares the path with each place of the answer, which is half of the CPU of a page.
-
-    The same results, but an answer with an empty name somewhere is read, which ``dpath`` refuses.
-    """
-
-    original: Any
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.original, name)
-
-    def get(self, body: Any, path: list[Any], default: Any) -> Any:
-        if current_work() is None or not path or not all(map(_is_plain, path)):
-            return self.original.get(body, path, default=default)
-        for name in path:
-            if not isinstance(body, Mapping) or name not in body:
-                return default
-            body = body[name]
-        return body
-
-
-def _is_plain(name: Any) -> bool:
-    """Whether it is the name of a field and nothing else: no wildcard, and no place in a list."""
-    return isinstance(name, str) and not set(name) & set("*?[") and not any(map(str.isdigit, name))
 
 
 class Interpreter:
