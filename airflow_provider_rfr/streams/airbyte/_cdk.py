@@ -282,7 +282,8 @@ class Interpreter:
         if not definition:
             return None
         level = self._source._constructor.create_component(ConcurrencyLevel, definition, self.config)
-        return max(1, level.get_concurrency_level())
+        found: int = level.get_concurrency_level()
+        return max(1, found)
 
     def definitions(self, name: str | None = None, *, asking: bool = True) -> list[Mapping[str, Any]]:
         """Return those of all streams, or of the one of this name that the manifest declares.

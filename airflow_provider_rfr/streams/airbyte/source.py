@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, TypeVar
 
 import yaml
 
@@ -22,6 +22,7 @@ from airflow_provider_rfr.streams.airbyte.report import StreamReport, custom_cla
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
 
+_Result = TypeVar("_Result")
 _FIELDS: Final = "airflow rfr manifest connection lists the fields"
 _FINGERPRINT_FORMAT: Final = 1
 # They may change while a refresh is under way, as in our own format.
@@ -181,7 +182,7 @@ class _ManifestSource:
         # Out here: the first error quotes the manifest at length.
         raise SourceDefinitionError("source.manifest", problem, "see the manifest's reference of Airbyte")
 
-    def _working(self, do: Any, hosts: Hosts | None) -> Any:
+    def _working(self, do: Callable[[Work], _Result], hosts: Hosts | None) -> _Result:
         try:
             return with_own_errors(do, self._redactor, ReadContext(), hosts, self._hint)
         except ConfigurationError:

@@ -72,5 +72,5 @@ def _text(schema: Mapping[str, Any], name: str) -> str:
     if is_time and not pattern and examples and re.fullmatch(_DAY_PATTERN, examples[0]):
         return _DAY
     times = (_DAY,) if schema.get("format") == "date" else _TIMES
-    candidates = [*(times if is_time else ()), *examples, *_TEXTS, *times]
+    candidates: list[str] = [*(times if is_time else ()), *examples, *_TEXTS, *times]
     return next((text for text in candidates if re.search(pattern, text)), candidates[0])
