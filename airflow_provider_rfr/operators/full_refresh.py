@@ -158,8 +158,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     :param source: where the streams come from (templated but for ``definition`` and ``manifest``, which have templates
         of their own): one of ``class`` (``package.module:Name``), ``file`` (YAML, next to the DAG's file if relative),
-        ``definition`` and ``manifest`` (of Airbyte; a file as well, or the mapping itself, with ``components`` and
-        ``allowed_hosts``); with ``config``, which goes before the connection's settings
+        ``definition`` and ``manifest`` (of Airbyte; a file as well, or the mapping itself, with ``components``,
+        ``components_keep_state`` and ``allowed_hosts``); with ``config``, which goes before the connection's settings
     :param streams: names of the streams; a list, or text with commas (templated)
     :param target: table to publish to, ``namespace.table``; ``{stream}`` is replaced by the stream's name, in
         letters that a table's name may have (templated)
