@@ -135,8 +135,8 @@ def test_everything_that_the_package_imports_is_required(stated: Message) -> Non
     known = {"yaml": "pyyaml", "airflow": "apache-airflow", "pydantic_core": "pydantic", "py4j": "pyspark"}
     # OpenLineage's comes with the extra of that name; for Kerberos a sentence says what to install.
     known |= {"openlineage": "apache-airflow", "requests_kerberos": "requests"}
-    # airbyte-cdk comes with the extra of that name, and jsonschema with it.
-    known |= {"airbyte_cdk": "airbyte-cdk", "jsonschema": "airbyte-cdk"}
+    # airbyte-cdk comes with the extra of that name, and with it what it requires itself.
+    known |= {"airbyte_cdk": "airbyte-cdk", "jsonschema": "airbyte-cdk", "isodate": "airbyte-cdk"}
     known |= {"pybars": "pybars3", "pymeta": "pybars3", "typing_extensions": "pydantic"}
     # The pages run in Airflow's own API server.
     known |= {"fastapi": "apache-airflow", "starlette": "apache-airflow"}
