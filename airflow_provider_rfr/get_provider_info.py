@@ -6,7 +6,7 @@ from typing import Any
 
 _DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
 _INTEGRATION = "Resumable full refresh"
-_HOOKS = ("api", "builtins", "connection_gateways", "connections", "control_store", "lake", "webhooks")
+_HOOKS = ("api", "builtins", "connection_gateways", "connections", "control_store", "http", "lake", "webhooks")
 _OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "materialized_views", "sinks", "webhooks")
 
 
@@ -26,7 +26,7 @@ def get_provider_info() -> dict[str, Any]:
         # The scheduler refuses links of operators that are not named here.
         "extra-links": ["airflow_provider_rfr.links.RefreshLink", "airflow_provider_rfr.links.SparkUiLink"],
         "asset-uris": [{"schemes": ["rfr"], "handler": None}],
-        "connection-types": [_API, _LAKE],
+        "connection-types": [_API, _HTTP, _LAKE],
     }
 
 
@@ -102,6 +102,24 @@ _API: dict[str, Any] = {
         ),
         "identity_path": _text(
             "Identity path", "Its answer identifies the upstream; ALTER CONNECTION refuses a change to another one"
+        ),
+    },
+}
+
+_HTTP: dict[str, Any] = {
+    "connection-type": "rfr_http",
+    "hook-name": "HTTP endpoint (RFR)",
+    "hook-class-name": "airflow_provider_rfr.hooks.http.HttpHook",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "port"],
+        "relabeling": {"host": "Base URL", "login": "User", "password": "Password or token"},
+        "placeholders": {"host": "https://hooks.example.com"},
+    },
+    "conn-fields": {
+        "verify": _text(
+            "Trusted certificates",
+            "Path of a bundle in PEM, or false for no check; empty for the usual certificates. Other extra fields are"
+            " sent as headers",
         ),
     },
 }

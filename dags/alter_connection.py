@@ -5,9 +5,9 @@ continues from its checkpoint.
 What is entered is stored by Airflow in plain text: give secrets as `SECRET 'env:NAME'` or `SECRET 'variable:NAME'`.
 With **Only report what would be done** nothing changes, and the task's result is the plan.
 
-The task edits connections by Airflow's own API: make a connection `airflow_api` of type http, with Airflow's address
-as host, and login and password of a user who may edit connections. Users who may trigger this DAG can do what that user
-may.
+The task edits connections by Airflow's own API: make a connection `airflow_api` of type `rfr_http`, with Airflow's
+address as host, and login and password of a user who may edit connections. Users who may trigger this DAG can do what
+that user may.
 """
 
 from __future__ import annotations

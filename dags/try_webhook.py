@@ -1,7 +1,7 @@
 """Try a webhook: call one endpoint with an invented event, from a form.
 
 What is entered is stored by Airflow in plain text: so there is no field for an address or a header. Make a connection
-of type http with them and name it. The answer is in the task's return value, masked.
+of type `rfr_http` with them and name it. The answer is in the task's return value, masked.
 """
 
 from __future__ import annotations

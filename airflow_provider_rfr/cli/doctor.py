@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.hooks.api import ApiHook
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+    from airflow_provider_rfr.hooks.http import HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.webhooks.config import TriggerBlock
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
@@ -261,10 +262,14 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
 
     from airflow_provider_rfr.hooks.api import ApiHook
     from airflow_provider_rfr.hooks.connection_gateways import connections_of_types
+    from airflow_provider_rfr.hooks.http import HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
 
+    kinds: dict[str, type[ApiHook | HttpHook | LakeHook]] = {
+        hook.conn_type: hook for hook in (ApiHook, HttpHook, LakeHook)
+    }
     try:
-        found = connections_of_types((ApiHook.conn_type, LakeHook.conn_type))
+        found = connections_of_types(kinds)
     except SQLAlchemyError as error:
         if isinstance(error, ProgrammingError) or "no such table" in str(error):
             yield Finding(name, _MISSING, "Airflow's database has no tables", "airflow db migrate makes them")
@@ -273,8 +278,8 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
         return
     others = sorted((conn_id, kind) for conn_id, kind in found.items() if conn_id != args.lake_conn_id)
     if not others:
-        yield Finding(name, _SKIPPED, f"there is no other one of type {ApiHook.conn_type} or {LakeHook.conn_type}")
-    hooks = [ApiHook(conn_id) if kind == ApiHook.conn_type else LakeHook(conn_id) for conn_id, kind in others]
+        yield Finding(name, _SKIPPED, f"there is no other one of type {', '.join(kinds)}")
+    hooks = [kinds[kind](conn_id) for conn_id, kind in others]
     # A thread begins with an empty context, in which Airflow's warnings of short secrets are not quiet.
     tried = in_threads(lambda given: given[0].run(_tried, given[1]), [(copy_context(), hook) for hook in hooks])
     for (conn_id, kind), (works, message) in zip(others, tried, strict=True):
@@ -283,7 +288,7 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
         yield Finding(f"{name} {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
 
 
-def _tried(hook: ApiHook | LakeHook) -> tuple[bool, str]:
+def _tried(hook: ApiHook | HttpHook | LakeHook) -> tuple[bool, str]:
     """Whether the connection works, and what is said of it; one that can't be tried hinders no other."""
     try:
         return hook.test_connection()
@@ -380,7 +385,8 @@ def _webhook_hosts(name: str, args: Namespace) -> Iterator[Finding]:
 
 def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
     """Connect as a delivery does, with the same refusals, and close."""
-    from airflow_provider_rfr.hooks.webhooks import configured_hosts, http_settings
+    from airflow_provider_rfr.hooks.http import http_settings
+    from airflow_provider_rfr.hooks.webhooks import configured_hosts
     from airflow_provider_rfr.http.sockets import AddressRefused, Deadline, attempt_of_this_thread, connect
     from airflow_provider_rfr.webhooks.calls import resolve
 

@@ -160,11 +160,9 @@ def _port(value: Any) -> int:
     return number
 
 
-def _boolean(value: Any) -> bool:
+def _certificates(value: Any) -> bool | str:
     found = boolean(value)
-    if found is None:
-        raise ValueError("must be true or false")
-    return found
+    return _text(value) if found is None else found
 
 
 def _url(value: Any) -> str:
@@ -297,7 +295,7 @@ def _no_credentials(definition: Definition) -> Problem | None:
         parts = urlsplit(host if "://" in host else f"//{host}")
     except ValueError:
         return Problem("host", "must be an address", "write e.g. https://api.example.com/v1")
-    if parts.password or (parts.username and definition.conn_type == "rfr_api"):
+    if parts.password or (parts.username and definition.conn_type in ("rfr_api", "rfr_http")):
         return Problem("host", "holds credentials", "put them into login and password")
     return None
 
@@ -359,12 +357,18 @@ _LAKE: Final = ConnectionType(
     ),
     aliases={"uri": "host"},
 )
+_RFR_HTTP: Final = ConnectionType(
+    "rfr_http",
+    _options(Option("host", _url, required=True), Option("extra.verify", _certificates)),
+    rules=(_no_credentials,),
+    aliases={"base_url": "host"},
+)
 _HTTP: Final = ConnectionType(
     "http",
     _options(
         Option("host", required=True),
         Option("schema", choices=("http", "https")),
-        Option("extra.verify", _boolean),
+        Option("extra.verify", _certificates),
         Option("extra.timeout", _integer),
     ),
     rules=(_no_credentials,),
@@ -398,7 +402,7 @@ _SSH: Final = ConnectionType(
     aliases={"user": "login"},
 )
 _GENERIC: Final = ConnectionType("generic", _options())
-_TYPES: Final = {each.name: each for each in (_API, _LAKE, _HTTP, _POSTGRES, _SSH)}
+_TYPES: Final = {each.name: each for each in (_API, _LAKE, _RFR_HTTP, _HTTP, _POSTGRES, _SSH)}
 
 
 def type_named(conn_type: str) -> ConnectionType:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
@@ -44,6 +44,7 @@ from airflow_provider_rfr.hooks._connection_sources import (
 )
 from airflow_provider_rfr.hooks.airflow_database import CONNECTION_VARIABLE, can_be_reached, session_of_airflow
 from airflow_provider_rfr.hooks.common import read_connection
+from airflow_provider_rfr.hooks.http import http_address
 
 if TYPE_CHECKING:
     from requests import Response
@@ -420,7 +421,7 @@ class ApiTasks:
 
 
 _TIMEOUT = (5.0, 60.0)
-_REMEDY = "make a connection airflow_api of type http: Airflow's address as host, login and password of its user"
+_REMEDY = "make a connection airflow_api of type rfr_http: Airflow's address as host, login and password of its user"
 
 
 def _unusable(problem: str, remedy: str = _REMEDY) -> ConfigurationError:
@@ -430,7 +431,7 @@ def _unusable(problem: str, remedy: str = _REMEDY) -> ConfigurationError:
 class AirflowApi(BaseHook):
     """Calls Airflow as the user of a connection; where Airflow asks for no password, no connection is needed.
 
-    :param airflow_api_conn_id: connection of type http; a password without a login is used as a token
+    :param airflow_api_conn_id: connection of type ``rfr_http``; a password without a login is used as a token
     """
 
     conn_name_attr = "airflow_api_conn_id"
@@ -509,10 +510,7 @@ class AirflowApi(BaseHook):
             if not self._base:
                 raise _unusable("there is no connection airflow_api") from None
             return
-        host = str(connection.host or "")
-        base = host if "://" in host else f"{connection.schema or 'http'}://{host}"
-        if connection.port and not urlsplit(base).port:
-            base = f"{base.rstrip('/')}:{connection.port}"
+        base = http_address(connection)
         self._base, self._login, self._password = base.rstrip("/"), connection.login, connection.password
 
     def _request(self, method: str, url: str, **arguments: Any) -> Response:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError, TriggerConfigError
-from airflow_provider_rfr.hooks.common import connection_named, extras_of, mask_secrets
+from airflow_provider_rfr.exceptions import DeliveryError, RfrError, TriggerConfigError
+from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import dag_folder
+from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 if TYPE_CHECKING:
@@ -22,54 +23,11 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.store.deliveries import EndpointKey
     from airflow_provider_rfr.store.engine import ControlStore
-    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
     from airflow_provider_rfr.webhooks.config import TriggerBlock
     from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary, Notifier
     from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
     from airflow_provider_rfr.webhooks.outbox import StartFrom
-
-
-_REQUEST_OPTIONS = frozenset(
-    {
-        *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "srv_lookup", "stream"),
-        *("timeout", "trust_env", "verify", "verify_ssl"),
-    }
-)
-"""Extra fields that Airflow's HTTP hook reads as options of the request; the others are headers."""
-
-
-def http_settings(conn_id: str) -> ConnectionSettings:
-    """Address, credentials, headers and trusted certificates (``verify``) of the connection.
-
-    :raises ConfigurationError: there is none, it is of another type, it has no address, or a header can't be sent
-    """
-    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
-
-    connection = connection_named(conn_id, "connection", "make one of type http, with the endpoint's address as host")
-    if connection.conn_type not in ("http", "https"):
-        raise ConfigurationError(
-            f"connection {conn_id}", f"is of type {connection.conn_type!r}", "make one of type 'http'"
-        )
-    if not connection.host:
-        raise ConfigurationError(f"connection {conn_id}: host", "is empty", "write e.g. https://hooks.example.com")
-    host = connection.host
-    base = host if "://" in host else f"{connection.schema or connection.conn_type}://{host}"
-    if connection.port:
-        base = f"{base.rstrip('/')}:{connection.port}"
-    extras = extras_of(connection)
-    headers = {name: str(value) for name, value in extras.items() if name not in _REQUEST_OPTIONS}
-    login, password = connection.login or "", connection.password or ""
-    # Two names, as Airflow's HTTP hook has them; a form's field gives text.
-    verify = extras.get("verify", extras.get("verify_ssl", True))
-    if isinstance(verify, str):
-        verify = {"true": True, "false": False}.get(verify.lower(), verify)
-    try:
-        if not isinstance(verify, (bool, str)):
-            raise ConfigurationError("verify", "is neither true, false nor text", "write the path of a bundle in PEM")
-        return ConnectionSettings(base, login, password, headers, verify)
-    except ConfigurationError as error:
-        raise error.at(f"connection {conn_id}") from None
 
 
 Triggers = Mapping[str, Any] | Sequence[Any] | str | Path

@@ -45,8 +45,8 @@ class AlterConnectionOperator(BaseOperator):
     :param drain_timeout: time that a running refresh may take to reach its next checkpoint; seconds, a timedelta or
         text such as ``10m``
     :param new_identity: take another upstream, and read everything from its beginning
-    :param airflow_api_conn_id: connection of type http with Airflow's address, and a user who may edit connections;
-        not needed where Airflow asks for no password (templated)
+    :param airflow_api_conn_id: connection of type ``rfr_http`` with Airflow's address, and a user who may edit
+        connections; not needed where Airflow asks for no password (templated)
     :param control_store_conn_id: connection of the control store; None for the usual one (templated)
     :raises ConnectionConflictError: another process alters it, a retry may help
     :raises ConnectionValidationError: the new settings do not work, as far as they can be tried now

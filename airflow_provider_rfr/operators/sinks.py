@@ -14,8 +14,9 @@ from requests.structures import CaseInsensitiveDict
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.webhooks import configured_hosts, http_settings
+from airflow_provider_rfr.hooks.webhooks import configured_hosts
 from airflow_provider_rfr.operators._outcome import final_errors
 from airflow_provider_rfr.operators.connection_use import running_with
 
@@ -29,9 +30,9 @@ class SinkOperator(BaseOperator):
     """Send the rows that sources of declared sinks gained since the last run; each row once, across migrations too.
 
     What a killed run had sent without moving its cursor, at most one batch, is sent again with the same id. A sink that
-    fails does not stop the others. Connections of HTTP sinks are of type ``http``; a login, with its password, is sent
-    as basic authentication, a password alone as a bearer token. Private hosts have to be allowed, as for webhooks, by
-    ``[rfr] webhook_allowed_hosts``. Returns batches, rows and cursor by sink.
+    fails does not stop the others. Connections of HTTP sinks are of type ``rfr_http``; a login, with its password, is
+    sent as basic authentication, a password alone as a bearer token. Private hosts have to be allowed, as for webhooks,
+    by ``[rfr] webhook_allowed_hosts``. Returns batches, rows and cursor by sink.
 
     :param sinks: names; empty, the default, for every declared sink (templated)
     :param objects: YAML files or folders of declarations, next to the DAG's file if relative (templated)
@@ -113,7 +114,7 @@ class SinkOperator(BaseOperator):
         if obj.sink.to == "http":
             conn_id = obj.sink.settings.get("connection")
             if not conn_id:
-                raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type http")
+                raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type rfr_http")
             found = http_settings(str(conn_id))
             headers = CaseInsensitiveDict(found.credential)
             # The connection's own headers win over those that its login makes.

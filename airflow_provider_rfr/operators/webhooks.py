@@ -18,8 +18,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import dag_folder, has_result, is_pending, table_names
+from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers, configured_hosts, http_settings
+from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers, configured_hosts
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

@@ -36,7 +36,7 @@ _PUBLIC_HEADERS: Final = frozenset({"accept", "accept-language", "content-type",
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Settings of an Airflow connection of type HTTP.
+    """Settings of an Airflow connection of type ``rfr_http``.
 
     :ivar headers: of every request
     :ivar verify: whether the server's certificate is checked, or the path of a bundle or folder of those to trust

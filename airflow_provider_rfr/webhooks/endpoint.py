@@ -148,7 +148,7 @@ class Endpoint(TriggerModel):
     """An endpoint.
 
     :ivar url: where to; with a preset its base address
-    :ivar connection: id of an Airflow connection of type HTTP, instead of ``url``
+    :ivar connection: id of an Airflow connection of type ``rfr_http``, instead of ``url``
     :ivar preset: name of a preset, which fills in what is not given here
     :ivar parameters: what the preset needs to know
     :ivar headers: values are secret

@@ -23,6 +23,7 @@ from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 import airflow_provider_rfr
 from airflow_provider_rfr.get_provider_info import get_provider_info
 from airflow_provider_rfr.hooks.api import ApiHook
+from airflow_provider_rfr.hooks.http import HttpHook
 from airflow_provider_rfr.hooks.lake import _CATALOG_TYPES, LakeHook
 
 ROOT = Path(airflow_provider_rfr.__file__).parents[1]
@@ -102,8 +103,8 @@ def test_airflow_finds_the_provider_its_connection_types_and_its_plugin() -> Non
     assert not {path: error for path, error in get_import_errors().items() if "rfr" in path}
 
 
-@pytest.mark.parametrize("hook", [ApiHook, LakeHook])
-def test_a_connection_type_has_the_hooks_own_names(hook: type[ApiHook | LakeHook]) -> None:
+@pytest.mark.parametrize("hook", [ApiHook, HttpHook, LakeHook])
+def test_a_connection_type_has_the_hooks_own_names(hook: type[ApiHook | HttpHook | LakeHook]) -> None:
     described = connection_type(hook.conn_type)
     assert described["hook-class-name"] == f"{hook.__module__}.{hook.__qualname__}"
     assert described["hook-name"] == hook.hook_name

@@ -48,7 +48,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     made.asked = []
     threading.Thread(target=made.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{made.server_port}"
-    settings = {"conn_type": "http", "host": address, "login": "me", "password": "canary"}
+    settings = {"conn_type": "rfr_http", "host": address, "login": "me", "password": "canary"}
     monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps(settings))
 
     def answering(**answers: Answer) -> Server:
@@ -73,3 +73,18 @@ def test_what_is_not_airflow_is_told_in_a_line(server: Callable[..., Server], bo
     assert not AirflowApi().is_there()
     with pytest.raises(ConfigurationError, match="is not Airflow"):
         AirflowApi().call("PATCH", ["connections"])
+
+
+@pytest.mark.parametrize("conn_type", ["http", "generic"])
+def test_other_types_that_name_an_address_serve_too(
+    server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, conn_type: str
+) -> None:
+    address = f"http://127.0.0.1:{server(auth__token=TOKEN).server_port}"
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": conn_type, "host": address, "login": "me"}))
+    assert AirflowApi("other").is_there()
+
+
+def test_a_connection_that_names_no_address_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres", "host": "db", "password": "canary"}))
+    with pytest.raises(ConfigurationError, match="is of type 'postgres'; make one of type 'rfr_http'"):
+        AirflowApi("other").call("GET", ["connections"])

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.webhooks import http_settings
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
@@ -93,79 +92,3 @@ def test_an_option_that_is_no_url_is_refused_without_repeating_it(monkeypatch: p
     with pytest.raises(ConfigurationError, match="control_store: is not a database URL") as refused:
         _ = ControlStoreHook().url
     assert "canary" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "url"),
-    [
-        ({"host": "https://hooks.example.com/x"}, "https://hooks.example.com/x"),
-        ({"host": "hooks.example.com"}, "http://hooks.example.com"),
-        ({"host": "hooks.example.com", "schema": "https", "port": 8443}, "https://hooks.example.com:8443"),
-    ],
-)
-def test_an_http_connection_gives_the_address_as_airflow_s_own_hook_reads_it(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], url: str
-) -> None:
-    connect(monkeypatch, "hooks", conn_type="http", **fields)
-    assert http_settings("hooks").base_url == url
-
-
-def test_extra_fields_are_headers_but_for_the_options_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = {"X-Key": "canary-31aa", "verify": False, "timeout": 3, "X-Empty": ""}
-    connect(monkeypatch, "hooks", conn_type="http", host="a", login="me", password="canary-31aa", extra=extra)
-    settings = http_settings("hooks")
-    assert dict(settings.headers) == {"X-Key": "canary-31aa"}
-    assert (settings.login, settings.password) == ("me", "canary-31aa")
-    assert "canary" not in repr(settings)
-
-
-@pytest.mark.parametrize(
-    ("extra", "verify"),
-    [
-        ({}, True),
-        ({"verify": False}, False),
-        ({"verify": "false"}, False),
-        ({"verify": "/etc/ssl/company.pem"}, "/etc/ssl/company.pem"),
-        ({"verify_ssl": False}, False),
-    ],
-)
-def test_verify_is_read_as_airflow_s_own_hook_reads_it(
-    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], verify: bool | str
-) -> None:
-    connect(monkeypatch, "hooks", conn_type="http", host="a", extra=extra)
-    assert http_settings("hooks").verify == verify
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"extra": {"Transfer-Encoding": "chunked"}}, "header Transfer-Encoding: is set by the delivery itself"),
-        ({"extra": {"Host": "evil"}}, "header Host: is set by the delivery itself"),
-        ({"extra": {"webhook-signature": "v1,canary"}}, "header webhook-signature: is set by the delivery itself"),
-        ({"extra": {"X-A": "1", "x-a": "2"}}, "header x-a: duplicate header"),
-        ({"extra": {"X-A": "canary\r\nX-B: 1"}}, "header X-A: has a line break"),
-        ({"extra": {"X A": "canary"}}, "is not a header name"),
-        ({"password": "canary\n"}, "password: begins or ends|password: has a line break"),
-        ({"extra": {"verify": 3}}, "verify: is neither true, false nor text"),
-    ],
-)
-def test_headers_of_a_connection_are_checked_as_those_of_a_block(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], told: str
-) -> None:
-    connect(monkeypatch, "hooks", conn_type="http", host="a", **fields)
-    with pytest.raises(ConfigurationError, match=told) as refused:
-        http_settings("hooks")
-    assert str(refused.value).startswith("connection hooks: ")
-    assert "canary" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [({"conn_type": "postgres", "host": "db"}, "is of type 'postgres'"), ({"conn_type": "http"}, "host: is empty")],
-)
-def test_a_connection_without_an_address_is_refused(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], told: str
-) -> None:
-    connect(monkeypatch, "hooks", **fields)
-    with pytest.raises(ConfigurationError, match=told):
-        http_settings("hooks")

@@ -1,0 +1,122 @@
+"""The connection of an HTTP endpoint (type ``rfr_http``): receivers of webhooks and HTTP sinks, Airflow's own API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.common import connection_named, extras_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
+
+_TEST_SECONDS: Final = 20.0
+_REQUEST_OPTIONS: Final = frozenset(
+    {
+        *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "srv_lookup", "stream"),
+        *("timeout", "trust_env", "verify", "verify_ssl"),
+    }
+)
+"""Extra fields that Airflow's HTTP hook reads as options of the request; the others are headers."""
+
+
+class HttpHook(BaseHook):
+    """Reads a connection of type ``rfr_http``, or of Airflow's own type ``http``.
+
+    ====================  ====================================================================================
+    field                 in a request
+    ====================  ====================================================================================
+    Base URL (host)       the address; ``https`` where it names no scheme
+    login and password    basic authentication; a password without a login is sent as a bearer token
+    extra ``verify``      the path of trusted certificates in PEM, or false; default the usual certificates
+    other extra fields    headers
+    ====================  ====================================================================================
+
+    :param http_conn_id: default ``rfr_http_default``
+    """
+
+    conn_name_attr = "http_conn_id"
+    default_conn_name = "rfr_http_default"
+    conn_type = "rfr_http"
+    hook_name = "HTTP endpoint (RFR)"
+
+    def __init__(self, http_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.http_conn_id = http_conn_id
+
+    def get_conn(self) -> ConnectionSettings:
+        return http_settings(self.http_conn_id)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Send a GET to the address, with the credentials and headers.
+
+        A receiver of webhooks need not answer a GET, so only 401, 403, 407 and errors of the server (5xx) fail.
+        """
+        from airflow_provider_rfr.http.client import Answer, Client, Request, trusted_certificates
+        from airflow_provider_rfr.http.sockets import Deadline
+
+        try:
+            settings = self.get_conn()
+            verify = trusted_certificates(settings.verify)
+        except ConfigurationError as error:
+            return False, str(error)
+        headers = {**settings.credential, **settings.headers}
+        answer = Client().send(Request("GET", settings.base_url, headers, verify=verify), Deadline(_TEST_SECONDS))
+        if not isinstance(answer, Answer):
+            return False, answer.detail
+        passes = answer.status < 500 and answer.status not in (401, 403, 407)
+        return passes, f"The endpoint answered {answer.status} {answer.phrase}".rstrip()
+
+
+def http_settings(conn_id: str) -> ConnectionSettings:
+    """Return the address, credentials, headers and trusted certificates (``verify``) of the connection.
+
+    :raises ConfigurationError: there is none, it is of another type, it has no address, or a header can't be sent
+    """
+    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
+
+    remedy = f"run: airflow connections add {conn_id} --conn-type rfr_http --conn-host https://hooks.example.com"
+    connection = connection_named(conn_id, "connection", remedy)
+    base = http_address(connection)
+    extras = extras_of(connection)
+    headers = {name: str(value) for name, value in extras.items() if name not in _REQUEST_OPTIONS}
+    login, password = connection.login or "", connection.password or ""
+    # Two names, as Airflow's HTTP hook has them; a form's field gives text.
+    verify = extras.get("verify", extras.get("verify_ssl", True))
+    if isinstance(verify, str):
+        verify = {"true": True, "false": False}.get(verify.lower(), verify)
+    try:
+        if not isinstance(verify, (bool, str)):
+            raise ConfigurationError("verify", "is neither true, false nor text", "write the path of a bundle in PEM")
+        return ConnectionSettings(base, login, password, headers, verify)
+    except ConfigurationError as error:
+        raise error.at(f"connection {conn_id}") from None
+
+
+def http_address(connection: Connection) -> str:
+    """Return the host field as an address, with the scheme and the port of their own fields where it has none.
+
+    ``generic`` is what ``airflow connections add --conn-type http`` stores without Airflow's HTTP provider.
+
+    :raises ConfigurationError: the connection is of a type that has no such address, or the host is empty
+    """
+    kind = (connection.conn_type or "").replace("-", "_")
+    # Of the others, Airflow's HTTP hook assumes http.
+    schemes = {HttpHook.conn_type: "https", "http": "http", "https": "https", "generic": "http"}
+    name = f"connection {connection.conn_id}"
+    if kind not in schemes:
+        raise ConfigurationError(name, f"is of type {kind!r}", f"make one of type {HttpHook.conn_type!r}")
+    host = (connection.host or "").strip()
+    if not host:
+        raise ConfigurationError(f"{name}: host", "is empty", "write e.g. https://hooks.example.com")
+    base = host if "://" in host else f"{connection.schema or schemes[kind]}://{host}"
+    try:
+        has_port = urlsplit(base).port is not None
+    except ValueError:
+        raise ConfigurationError(f"{name}: host", "is not an address", "write e.g. https://hooks.example.com") from None
+    return f"{base.rstrip('/')}:{connection.port}" if connection.port and not has_port else base
