@@ -52,24 +52,29 @@ make_venv() {
   has_pip || "$python" -m venv --clear "$venv" || stop "'$python -m venv' failed: on Debian and Ubuntu, install python3-venv"
 }
 
-# pip alone would do it too, in some minutes instead of one: it is what is left where uv has no build.
+# uv takes one minute, pip some. uv is told to trust the certificates of the system, as pip does since 24.2: a proxy may
+# have its own. Where uv fails, for whatever reason, pip installs the same.
+install() {
+  local python=$venv/bin/python
+  UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true} "$python" -m uv pip install -q --compile-bytecode --python "$python" \
+    -c constraints.txt -b constraints.txt "$@" && return
+  say "uv failed, so pip installs the packages, which takes some minutes"
+  PIP_CONSTRAINT=constraints.txt "$python" -m pip install -q --disable-pip-version-check "$@"
+}
+
 install_locked() {
-  local python=$venv/bin/python project='.[pyspark,postgres,sops,openlineage,airbyte,dev]'
-  if "$python" -m pip install -q --disable-pip-version-check -c constraints.txt uv; then
-    "$python" -m uv pip install -q --compile-bytecode --python "$python" -c constraints.txt -b constraints.txt -e "$project"
-  else
-    PIP_CONSTRAINT=constraints.txt "$python" -m pip install -q --disable-pip-version-check -e "$project"
-  fi
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt uv || true
+  install -e '.[pyspark,postgres,sops,openlineage,airbyte,dev]'
 }
 
 # The Spark provider imports Airflow's Kubernetes client wherever it finds it, in seconds; so only the tests that need it
 # have it on their path.
 install_kubernetes() {
-  local python=$venv/bin/python names='apache-airflow-providers-cncf-kubernetes|durationpy|kubernetes|kubernetes-asyncio'
-  names+='|oauthlib|requests-oauthlib|websocket-client'
+  local names='apache-airflow-providers-cncf-kubernetes|durationpy|kubernetes|kubernetes-asyncio|oauthlib' pins
+  names+='|requests-oauthlib|websocket-client'
+  mapfile -t pins < <(grep -E "^($names)==" constraints.txt)
   rm -rf "$venv/kubernetes"
-  "$python" -m pip install -q --disable-pip-version-check --no-deps --target "$venv/kubernetes" \
-    -r <(grep -E "^($names)==" constraints.txt)
+  install --no-deps --target "$venv/kubernetes" "${pins[@]}"
 }
 
 is_done && exit 0

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -89,3 +91,35 @@ def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
         " On Debian and Ubuntu: apt-get install openjdk-17-jre-headless python3-venv"
     )
     assert not (tmp_path / ".venv").exists()
+
+
+PYTHON = """#!/bin/bash
+printf '%s\\n' "UV_SYSTEM_CERTS=$UV_SYSTEM_CERTS PIP_CONSTRAINT=$PIP_CONSTRAINT $*" >>"{log}"
+[[ $* == "-m uv"* ]] && exit {uv}
+exit 0
+"""
+
+
+@pytest.mark.parametrize("uv", [0, 1])
+def test_packages_are_installed_by_uv_with_the_systems_certificates_and_by_pip_where_uv_fails(
+    tmp_path: Path, uv: int
+) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    home, log = java(tmp_path / "jdk", "17.0.15"), tmp_path / "log"
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON.format(log=log, uv=uv))
+    python.chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_"))}
+    subprocess.run([tmp_path / "scripts" / "setup.sh"], env={**clean, "JAVA_HOME": str(home)}, check=True)
+    lines = log.read_text().splitlines()
+    by_uv = [line for line in lines if " -m uv pip install " in line]
+    by_pip = [line for line in lines if " -m pip install " in line and "PIP_CONSTRAINT=constraints.txt " in line]
+    assert len(by_uv) == 2
+    assert all(line.startswith("UV_SYSTEM_CERTS=true ") for line in by_uv)
+    assert len(by_pip) == (2 if uv else 0)
+    for first, second in (by_uv, *([by_pip] if uv else ())):
+        assert "-e .[pyspark,postgres,sops,openlineage,airbyte,dev]" in first
+        assert "--no-deps --target .venv/kubernetes apache-airflow-providers-cncf-kubernetes==" in second
