@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from airflow_provider_rfr.sample_api import SampleApi
 from benchmarks.processes import Tree
 from benchmarks.product import Product, RunFailed, last_line
 from benchmarks.shapes import Shape
-from demo.sample_api import SampleApi
 
 _HALF_WITHIN = 300.0
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import yaml
 
+from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 from benchmarks.shapes import Shape
-from demo.sample_api import SampleApi
 
 _ROOT = Path(__file__).resolve().parents[1]
 _MANIFEST = _ROOT / "benchmarks" / "shop_manifest.yaml"
@@ -78,7 +78,7 @@ def rounds(api: SampleApi, shape: Shape, count: int) -> dict[str, list[float]]:
     """CPU milliseconds a page of each reader, round by round; the first round only warms up."""
     config: dict[str, Any] = {"base_url": api.base_url, "partitions": shape.partitions, "page_size": shape.page_records}
     logging.getLogger("airbyte").setLevel(logging.ERROR)
-    own = load_stream({"file": _ROOT / "demo" / "shop.yaml", "config": dict(config)}, _STREAM)
+    own = load_stream({"file": SHOP, "config": dict(config)}, _STREAM)
     config["partitions"] = list(range(shape.partitions))
     manifest = load_stream({"manifest": str(_MANIFEST), "config": config}, _STREAM)
     assert isinstance(own, PagedStream)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_rfr.sample_api import SHOP
 from benchmarks.processes import Tree, Usage
 from benchmarks.shapes import Shape
 
@@ -44,7 +45,7 @@ class Product:
             "partitions": shape.partitions,
             "page_size": shape.page_records,
         }
-        source = {"file": str(ROOT / "demo" / "shop.yaml")}
+        source = {"file": str(SHOP)}
         if shape.by_manifest:
             source = {"manifest": str(ROOT / "benchmarks" / "shop_manifest.yaml")}
             config["partitions"] = list(range(shape.partitions))

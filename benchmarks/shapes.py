@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from demo.sample_api import SampleApi, Sizes
+from airflow_provider_rfr.sample_api import SampleApi, Sizes
 
 
 @dataclass(frozen=True, slots=True)

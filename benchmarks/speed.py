@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from airflow_provider_rfr.sample_api import SampleApi
 from benchmarks.processes import Tree, Usage
 from benchmarks.product import ROOT, Product, RunFailed, last_line
 from benchmarks.shapes import Shape
-from demo.sample_api import SampleApi
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -5,8 +5,7 @@ check FILE` says beforehand which streams can be resumed by page, and `airflow r
 connection to make: secrets are there, never in the form.
 
 It needs the extra `airbyte` on Airflow's workers and on Spark's executors, and three connections: `rfr_api_default`
-(secrets of the API), `rfr_lake_default` (the catalog) and `spark_default` (the cluster, e.g. host `local[*]`). Copy the
-file or bundle it.
+(secrets of the API), `rfr_lake_default` (the catalog) and `spark_default` (the cluster, e.g. host `local[*]`).
 """
 
 from __future__ import annotations

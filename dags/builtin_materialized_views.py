@@ -6,8 +6,8 @@ query reads is committed to, also through views, by whatever program. The other 
 `RefreshMaterializedViewOperator`. A run waits for the one before it, and until the view is deployed; it does nothing
 if nothing came.
 
-Copy it or bundle it next to `builtin_migration.py`. It needs the same connections; without a schedule, the triggerer
-needs `rfr_lake_default`, too.
+It needs the connections that `builtin_migration` needs; without a schedule, the triggerer needs `rfr_lake_default`,
+too.
 """
 
 from __future__ import annotations

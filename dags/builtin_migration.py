@@ -5,9 +5,9 @@ declaration is of another version than the lake, or by hand: **Trigger** opens a
 an approval if one is required, apply the plan (on Spark only if it takes SQL), check that nothing is left, run the
 sinks, delete what earlier deploys retired.
 
-Copy it or bundle it. Declarations of your own are in the folders that `RFR_BUILTIN_OBJECTS` names (paths separated by
-`:`), as workers and the triggerer see them. It needs the connections `rfr_lake_default` and `spark_default`, and in
-production `rfr_control_store` to PostgreSQL.
+Declarations of your own are in the folders that `RFR_BUILTIN_OBJECTS` names (paths separated by `:`), as workers and
+the triggerer see them. It needs the connections `rfr_lake_default` and `spark_default`, and in production
+`rfr_control_store` to PostgreSQL.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ UTC, and without one the source is refreshed once. Besides, a run begins by itse
 created or emptied the table, or deployed another definition. A run waits for the one before it, and until what is
 declared is deployed.
 
-Copy it or bundle it next to `builtin_migration.py`. It needs the same connections, and those that the sources name.
+It needs the connections that `builtin_migration` needs, and those that the sources name.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Each run enqueues the commits that are new, sends what is due, waits half a minu
 still pending to the next run. Any number of runs may overlap: each delivery is sent by one of them at a time. A run in
 which a delivery is given up fails, so that Airflow's alerts are sent; the data is published all the same.
 
-Copy it or bundle it. It needs a triggers file (`RFR_TRIGGERS_FILE`, the form, or else `triggers.yaml` next to this
-file), the connection `rfr_lake_default`, and in production a connection `rfr_control_store` to PostgreSQL. While there
-is no `triggers.yaml`, and no other file is named, the task is skipped. A short interval costs little: a run with
-nothing to do looks at the tables and ends.
+It needs a triggers file (`RFR_TRIGGERS_FILE`, the form, or else `triggers.yaml` next to the DAG's file), the connection
+`rfr_lake_default`, and in production a connection `rfr_control_store` to PostgreSQL. While there is no `triggers.yaml`,
+and no other file is named, the task is skipped. A short interval costs little: a run with nothing to do looks at the
+tables and ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USUAL_FILE = "triggers.yaml"
 
 def skip_without_triggers(context: Context) -> None:
     """Skip the task while no webhooks are set up; a file that was named and is missing is an error."""
-    usual = Path(__file__).parent / USUAL_FILE
+    usual = Path(context["dag"].fileloc).parent / USUAL_FILE
     if context["params"]["triggers_file"] == USUAL_FILE and not usual.is_file():
         raise AirflowSkipException(
             f"Nothing to deliver: {usual} does not exist, and RFR_TRIGGERS_FILE names no other file"

@@ -8,7 +8,7 @@ refresh is resumed or started again, and below *Options* how the refresh runs. I
 task's tab **Refresh** shows its progress.
 
 It needs three connections: `rfr_api_default` (the API), `rfr_lake_default` (the catalog) and `spark_default` (the
-cluster, e.g. host `local[*]`); the form takes others. Copy the file or bundle it.
+cluster, e.g. host `local[*]`); the form takes others.
 """
 
 from __future__ import annotations

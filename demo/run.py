@@ -23,11 +23,12 @@ from typing import Any
 import psutil
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from demo import webhook
 from demo.airflow_stack import PATIENCE, AirflowStack
 from demo.cleanup import exit_on_signals
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
 from demo.webhook_receiver import Receiver
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,7 +102,7 @@ def watch(airflow: AirflowStack, api: SampleApi) -> dict[str, Any]:
     """Trigger the DAG, kill the driver half way, wait for the end; counts are the API's."""
     airflow.wait_for_dag(DAG)
     conf = {
-        "source_file": str(ROOT / "demo" / "shop.yaml"),
+        "source_file": str(SHOP),
         "source_config": {"partitions": SIZES.partitions, "page_size": SIZES.page_records},
         "streams": ["items"],
         "target": "raw.{stream}",

@@ -16,12 +16,13 @@ from typing import Any
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
 from airflow_provider_rfr.lake.catalog import LakeSettings
+from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from demo import webhook
 from demo.airflow_stack import PATIENCE, AirflowStack
 from demo.cleanup import exit_on_signals
 from demo.run import API_KEY, ROOT, connections, say
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
 from demo.webhook_receiver import Receiver
 
 DAG = "resumable_full_refresh"
@@ -82,7 +83,7 @@ def refresh_some(airflow: AirflowStack, api: SampleApi) -> None:
 def begin(airflow: AirflowStack, stream: str, run: str, **options: Any) -> None:
     say(f"{run} begins")
     conf = {
-        "source_file": str(ROOT / "demo" / "shop.yaml"),
+        "source_file": str(SHOP),
         "source_config": {"partitions": SIZES.partitions, "page_size": 50},
         "streams": [stream],
         "target": "shop.{stream}",

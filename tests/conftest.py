@@ -93,7 +93,7 @@ _start = subprocess.Popen.__init__
 def _start_unless_heavy(self: Any, args: Any, *more: Any, **options: Any) -> None:
     command = [os.fsdecode(each) for each in (args if isinstance(args, (list, tuple)) else [args])]
     started = Path(command[0]).name
-    if _is_light and (started in HEAVY or "demo.sample_api" in command):
+    if _is_light and (started in HEAVY or "airflow_provider_rfr.sample_api" in command):
         raise AssertionError(f"a test of the tier 'check' starts {started}; mark it 'test'")
     _start(self, args, *more, **options)
 

@@ -14,11 +14,12 @@ import pyarrow as pa
 import yaml
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from demo.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.chaos.clock import Clock
 from tests.chaos.oracle import Source, broken_chains, diary_of, refetched, served_pairs
 from tests.chaos.plan import SIZES, AttemptPlan, Blow, Scenario, Strike, Victim
-from tests.chaos.processes import ROOT, Attempt, send
+from tests.chaos.processes import Attempt, send
 from tests.chaos.reader import Reader
 from tests.chaos.report import HANGS_AFTER, SURVIVES_AFTER, Report
 
@@ -64,7 +65,7 @@ class Battle:
             self._api.stop()
 
     def _document(self) -> Path:
-        definition = yaml.safe_load((ROOT / "demo" / "shop.yaml").read_text())
+        definition = yaml.safe_load(SHOP.read_text())
         if not self.scenario.keyed:
             definition["streams"][self.scenario.stream].pop("primary_key")
         definition["defaults"]["error_handler"] = {

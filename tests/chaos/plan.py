@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from demo.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api.dataset import Sizes
 
 SIZES = Sizes(records=480, customers=12, partitions=6, pages=8, page_records=20)
 ITEMS, CHILDREN = "items", "customer_orders"

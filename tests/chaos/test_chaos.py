@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from demo.sample_api.dataset import Dataset
+from airflow_provider_rfr.sample_api.dataset import Dataset
 from tests.chaos.battle import Battle
 from tests.chaos.campaign import Campaign, figures
 from tests.chaos.oracle import Source, broken_chains, refetched

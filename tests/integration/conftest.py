@@ -17,14 +17,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.soon import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "spark_apps" / "full_refresh.py"
 CRASHING_APP = ROOT / "tests" / "integration" / "crashing_app.py"
-SHOP = ROOT / "demo" / "shop.yaml"
 
 
 @dataclass

@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.hooks.drivers import ClusterManagerError, DriverAddress, DriverState, open_driver
+from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
-from demo.sample_api.client import SampleApi
 from tests.clusters.kubernetes import KubernetesApi
 from tests.integration.conftest import Lake
 from tests.integration.test_deferral import KEY, Task, api, follow

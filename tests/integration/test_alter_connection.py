@@ -18,9 +18,9 @@ from sqlalchemy.engine import make_url
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConnectionValidationError
 from airflow_provider_rfr.hooks._connection_checks import HookValidator, masked
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.store.connections import TaskRef, Use
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import ROOT, SHOP, Lake
 from tests.integration.postgres import PostgresServer
 from tests.unit.connections.worlds import Bench

@@ -16,8 +16,8 @@ from airflow.models import Connection
 from airflow.utils.session import create_session
 
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.unit.cli.calls import rfr
 
 pytestmark = pytest.mark.gate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, kill_group, shop
 
 PAGES = 8 * 20

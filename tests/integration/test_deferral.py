@@ -25,9 +25,9 @@ from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators._lineage import _table_asset
 from airflow_provider_rfr.refresh.status import read_status
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
 from tests.clusters.yarn import ResourceManager
 from tests.integration.conftest import SHOP, Lake
 from tests.soon import PATIENCE, wait_until

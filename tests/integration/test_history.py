@@ -13,8 +13,8 @@ from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.refresh._history import _COMMITS, _REFRESHES
+from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.store.engine import open_store
-from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner, shop
 
 CANARY = "canary-8c1e44-key"

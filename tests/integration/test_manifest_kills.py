@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import Lake, Runner, kill_group
 from tests.profile import share
 

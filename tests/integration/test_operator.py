@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.operators._lineage import _table_asset
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import Lake
 
 KEY = "canary-51c07e-key"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from demo.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner, shop
 
 FAILED = 1

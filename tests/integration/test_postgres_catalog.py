@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.refresh.status import read_status
-from demo.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.conftest import ROOT, Lake, Runner, figures_of, kill_group
 from tests.integration.postgres import PostgresServer
 from tests.integration.test_crash_matrix import OPTIONS, PAGES, assert_published_whole, items

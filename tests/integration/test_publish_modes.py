@@ -21,7 +21,7 @@ from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS
 from airflow_provider_rfr.refresh.maintenance import part_ledgers
 from airflow_provider_rfr.refresh.status import read_status
-from demo.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner
 from tests.integration.sources import (
     checksum_of,

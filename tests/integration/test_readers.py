@@ -20,8 +20,8 @@ import pytest
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog, spark_sql_settings
 from airflow_provider_rfr.lake.target import TargetTable
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import ROOT, Lake, Runner, shop
 from tests.integration.postgres import PostgresServer
 from tests.integration.sources import checksum_of

@@ -21,7 +21,7 @@ from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from demo.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, kill_group, shop
 from tests.soon import soon
 

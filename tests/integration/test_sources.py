@@ -27,9 +27,9 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import page_row
 from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.refresh.status import read_status
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.streams.core import Page
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import APP, ROOT, Lake, Runner, figures_of, kill_group, shop
 from tests.integration.sources import (
     checksum_of,

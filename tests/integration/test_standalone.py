@@ -19,8 +19,8 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.submit import zip_package
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, is_alive, kill_group
 from tests.integration.standalone import ClusterRunner, Standalone, executor_python, executor_settings
 from tests.soon import PATIENCE, wait_until
@@ -62,7 +62,11 @@ def submitter(cluster: Standalone, runner: Runner, package: Path, python: Path) 
 
 def items(runner: Runner, api: SampleApi, **options: Any) -> Path:
     # By a relative path, which leads nowhere from an executor's folder.
-    source = {"file": "demo/shop.yaml", "config": {"base_url": api.base_url, **CONFIG}, "secrets": {"api_key": "open"}}
+    source = {
+        "file": "airflow_provider_rfr/sample_api/shop.yaml",
+        "config": {"base_url": api.base_url, **CONFIG},
+        "secrets": {"api_key": "open"},
+    }
     return runner.config(source=source, streams=["items"], options={**OPTIONS, **options})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.refresh.status import read_status
-from demo.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner, figures_of, shop
 from tests.integration.sources import schema_like, source_of, stream_like
 from tests.soon import PATIENCE, wait_until

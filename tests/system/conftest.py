@@ -19,11 +19,11 @@ import psutil
 import pytest
 
 from airflow_provider_rfr.lake.catalog import load_table, open_catalog
+from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.sample_api.dataset import Sizes
 from demo.airflow_stack import AirflowStack, free_port
 from demo.cleanup import processes_of
 from demo.run import is_driver
-from demo.sample_api.client import SampleApi
-from demo.sample_api.dataset import Sizes
 from tests.clusters.yarn import ResourceManager
 from tests.integration.conftest import ROOT, Lake
 from tests.integration.postgres import PostgresServer

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_provider_rfr.sample_api.client import SampleApi
 from demo.airflow_stack import free_port
-from demo.sample_api.client import SampleApi
 from tests.soon import PATIENCE
 from tests.system.conftest import KEY, LATENCY_MS, SIZES, Story, wait_for
 

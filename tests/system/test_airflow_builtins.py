@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.lake.catalog import load_table, open_catalog
+from airflow_provider_rfr.sample_api.client import SampleApi
 from demo.airflow_stack import AirflowStack
-from demo.sample_api.client import SampleApi
 from tests.integration.conftest import ROOT, Lake
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
@@ -50,7 +50,7 @@ name: raw.declared
 columns:
   - {{name: id, type: bigint}}
 source:
-  source: {{file: {ROOT}/demo/shop.yaml, config: {{partitions: PARTITIONS, page_size: 25}}}}
+  source: {{file: {ROOT}/airflow_provider_rfr/sample_api/shop.yaml, config: {{partitions: PARTITIONS, page_size: 25}}}}
   streams: [items]
   api_conn_id: shop
 refresh:

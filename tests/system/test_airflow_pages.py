@@ -18,8 +18,8 @@ import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.sample_api.client import SampleApi
 from demo.airflow_stack import AirflowStack
-from demo.sample_api.client import SampleApi
 from tests.soon import PATIENCE, wait_until
 from tests.system.conftest import KEY, PASSWORD, SIZES, Story, api_server
 from tests.unit.web.ledgers import CANARY, begun, copies

@@ -168,7 +168,7 @@ def test_every_airflow_command_and_option_exists() -> None:
 
 def test_every_module_that_is_run_exists_and_takes_its_options() -> None:
     modules = {command[2]: command[3:] for command in commands("python")}
-    assert set(modules) == {"demo.probe", "demo.s3_store", "demo.sample_api"}
+    assert set(modules) == {"demo.probe", "demo.s3_store", "airflow_provider_rfr.sample_api"}
     for module, arguments in modules.items():
         source = "".join(path.read_text() for path in ROOT.glob(f"{module.replace('.', '/')}*/*.py"))
         source = source or (ROOT / f"{module.replace('.', '/')}.py").read_text()
@@ -205,7 +205,7 @@ def test_the_image_gets_every_file_that_it_copies_and_that_its_services_name() -
     assert ignored[0] == "*"
     assert {line[1:] for line in ignored if line.startswith("!")} == COPIED
     inside = set(re.findall(r"/opt/rfr/([\w./]+)", json.dumps(SERVICES)))
-    assert "demo/shop.yaml" in inside
+    assert "airflow_provider_rfr/sample_api/shop.yaml" in inside
     assert not [path for path in inside if not (ROOT / path).exists() or path.partition("/")[0] not in COPIED]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -18,6 +19,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import airflow_provider_rfr
+from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.streams.loader import load_stream
+from airflow_provider_rfr.streams.paged import as_paged
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = airflow_provider_rfr.__version__
@@ -81,6 +85,7 @@ def test_the_wheel_holds_the_package_with_its_applications_and_dags_and_nothing_
     info = f"airflow_provider_rfr-{VERSION}.dist-info"
     assert {name.partition("/")[0] for name in inside} == {"airflow_provider_rfr", info}
     expected = {"py.typed", "get_provider_info.py", "spark_apps/full_refresh.py", "dags/full_refresh.py"}
+    expected |= {"sample_api/__main__.py", "sample_api/shop.yaml"}
     assert {f"airflow_provider_rfr/{name}" for name in expected} <= inside
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE"} <= inside
     assert not [name for name in inside if "__pycache__" in name]
@@ -102,6 +107,64 @@ def test_an_installed_operator_finds_its_application_which_runs(installed: Path)
     shown = run(installed, str(path), "--help")
     assert shown.returncode == 0, shown.stderr
     assert "--config FILE" in shown.stdout
+    shown = run(installed, "-m", "airflow_provider_rfr.spark_apps.full_refresh", "--help")
+    assert shown.returncode == 0, shown.stderr
+
+
+DAG_BAG = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(sys.argv[1])
+print(json.dumps({"errors": bag.import_errors, "dags": {dag.dag_id: dag.fileloc for dag in bag.dags.values()}}))
+"""
+
+
+def dags_of(installed: Path, folder: Path) -> dict[str, str]:
+    """Path of the file by id of each DAG in the folder, as Airflow finds them with the wheel alone."""
+    done = run(installed, "-c", DAG_BAG, str(folder))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["errors"] == {}
+    return dict(found["dags"])
+
+
+def test_a_file_that_imports_a_ready_dag_of_an_installation_has_it(installed: Path, tmp_path: Path) -> None:
+    ready = {path.stem for path in (ROOT / "dags").glob("*.py")} - {"builtin_sources", "builtin_materialized_views"}
+    assert len(ready) >= 6
+    for name in ready:
+        (tmp_path / f"my_{name}.py").write_text(f"from airflow_provider_rfr.dags.{name} import dag\n")
+    # Files that a DAG names are looked up next to the user's own file.
+    assert sorted(dags_of(installed, tmp_path).values()) == sorted(str(tmp_path / f"my_{name}.py") for name in ready)
+
+
+def test_a_file_that_imports_a_ready_module_with_several_dags_has_them_all(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "objects").mkdir()
+    for name in ("orders", "customers"):
+        declared = f"kind: source\nname: raw.{name}\ncolumns: [{{name: id, type: bigint}}]\n"
+        declared += f"source: {{source: {{file: {SHOP}}}, streams: [{name}], api_conn_id: shop}}\n"
+        (tmp_path / "objects" / f"{name}.yaml").write_text(declared)
+    monkeypatch.setenv("RFR_BUILTIN_OBJECTS", str(tmp_path / "objects"))
+    for name in ("builtin_sources", "builtin_materialized_views"):
+        (tmp_path / f"{name}.py").write_text(f"import airflow_provider_rfr.dags.{name}\n")
+    file = str(tmp_path / "builtin_sources.py")
+    assert dags_of(installed, tmp_path) == {"refresh_raw.orders": file, "refresh_raw.customers": file}
+
+
+@pytest.mark.test
+def test_the_sample_api_of_an_installation_runs_and_names_a_source_for_it(installed: Path) -> None:
+    command = [sys.executable, "-m", "airflow_provider_rfr.sample_api", "--until-stdin-closes", "--records=300"]
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=installed, env=environment, stdin=pipe, stdout=pipe, text=True) as api:
+        ready = json.loads(api.stdout.readline())
+        source = {"file": ready["source"], "config": {"base_url": ready["base_url"]}}
+        slices = list(as_paged(load_stream(source, "orders")).stream_slices())
+        page = as_paged(load_stream(source, "orders")).read_page(slices[0], None)
+        api.stdin.close()
+    assert Path(ready["source"]).is_relative_to(installed)
+    assert len(page.records) == 100
 
 
 def test_an_installation_alone_brings_no_pyspark_for_operators_only_submit(stated: Message) -> None:
@@ -138,8 +201,8 @@ def test_everything_that_the_package_imports_is_required(stated: Message) -> Non
     # airbyte-cdk comes with the extra of that name, and with it what it requires itself.
     known |= {"airbyte_cdk": "airbyte-cdk", "jsonschema": "airbyte-cdk", "isodate": "airbyte-cdk"}
     known |= {"pybars": "pybars3", "pymeta": "pybars3", "typing_extensions": "pydantic"}
-    # The pages run in Airflow's own API server.
-    known |= {"fastapi": "apache-airflow", "starlette": "apache-airflow"}
+    # The pages run in Airflow's own API server; uvloop, which the sample API can do without, comes with it.
+    known |= {"fastapi": "apache-airflow", "starlette": "apache-airflow", "uvloop": "apache-airflow"}
     wanted = set()
     for path in (ROOT / "airflow_provider_rfr").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

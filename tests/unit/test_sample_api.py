@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import orjson
 import pytest
 
-from demo.sample_api import SampleApi, Sizes, canonical, checksum
+from airflow_provider_rfr.sample_api import SampleApi, Sizes, canonical, checksum
 from tests.soon import wait_until
 
 pytestmark = pytest.mark.test

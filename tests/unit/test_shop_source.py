@@ -1,20 +1,21 @@
-"""The demo's source definition reads everything that the sample API has."""
+"""The sources that come with the package or stand in README read everything that the sample API has."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.sample_api import SHOP, SampleApi, Sizes, checksum
 from airflow_provider_rfr.streams.loader import load_streams
-from airflow_provider_rfr.streams.paged import as_paged, iter_pages
-from demo.sample_api import SampleApi, Sizes, checksum
+from airflow_provider_rfr.streams.paged import PagedStream, as_paged, iter_pages
 
 pytestmark = pytest.mark.test
 
-SHOP = Path(__file__).resolve().parents[2] / "demo" / "shop.yaml"
+README = Path(__file__).resolve().parents[2].joinpath("README.md").read_text()
 SIZES = Sizes(records=230, customers=12, partitions=3, pages=4, page_records=25)
 
 
@@ -22,6 +23,16 @@ SIZES = Sizes(records=230, customers=12, partitions=3, pages=4, page_records=25)
 def api() -> Iterator[SampleApi]:
     with SampleApi(SIZES, api_key="k1") as api:
         yield api
+
+
+def assert_whole(api: SampleApi, stream: PagedStream, collection: str) -> None:
+    records: list[Any] = []
+    for stream_slice in stream.stream_slices():
+        for page in iter_pages(stream, stream_slice):
+            records += page.records
+    truth = api.truth(collection)
+    assert len(records) == truth["count"]
+    assert checksum(records) == truth["checksum"]
 
 
 @pytest.mark.parametrize(
@@ -38,12 +49,14 @@ def test_each_stream_reads_its_collection_once(api: SampleApi, stream: str, coll
     api.reset()
     config = {"base_url": api.base_url, "page_size": 7, "partitions": SIZES.partitions}
     source = {"file": str(SHOP), "config": config, "secrets": {"api_key": "k1"}}
-    paged = as_paged(load_streams(source)[stream])
-    records: list[Any] = []
-    for stream_slice in paged.stream_slices():
-        for page in iter_pages(paged, stream_slice):
-            records += page.records
-    truth = api.truth(collection)
-    assert len(records) == truth["count"]
-    assert checksum(records) == truth["checksum"]
+    assert_whole(api, as_paged(load_streams(source)[stream]), collection)
     assert api.counts(path="/cust*" if stream == "customer_orders" else "*")["refetched"] == 0
+
+
+def test_the_source_of_the_readme_reads_the_sample_api(tmp_path: Path) -> None:
+    [text] = re.findall(r"```yaml\n(# \$AIRFLOW_HOME/dags/shop\.yaml\n.*?)```", README, re.DOTALL)
+    (tmp_path / "shop.yaml").write_text(text)
+    with SampleApi(Sizes(customers=230), api_key="k1") as api:
+        secrets = {"api_key": "k1"}
+        source = {"file": str(tmp_path / "shop.yaml"), "config": {"base_url": api.base_url}, "secrets": secrets}
+        assert_whole(api, as_paged(load_streams(source)["customers"]), "/customers")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.retry_policies import RefreshRetryPolicy
-
-SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
+from airflow_provider_rfr.sample_api import SHOP
 
 
 def pages_of(ti: object) -> dict[str, int] | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from airflow.sdk import DAG
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.sample_api import SHOP
 
-SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
 TRIGGERS = Path(os.environ["AIRFLOW_HOME"]) / "triggers.json"
 
 with DAG(

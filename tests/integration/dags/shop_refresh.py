@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from airflow.sdk import DAG
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-
-SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
+from airflow_provider_rfr.sample_api import SHOP
 
 with DAG(
     "shop_refresh",

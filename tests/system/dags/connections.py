@@ -9,6 +9,7 @@ from pathlib import Path
 from airflow.sdk import DAG
 
 from airflow_provider_rfr.operators import AlterConnectionOperator, ResumableFullRefreshOperator
+from airflow_provider_rfr.sample_api import SHOP
 
 HOME = Path(os.environ["AIRFLOW_HOME"])
 EVENTS = HOME / "events"
@@ -19,7 +20,6 @@ SHOWN = {
     "spark.eventLog.compress": "false",
     "spark.eventLog.dir": EVENTS.as_uri(),
 }
-SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
 
 EVENTS.mkdir(exist_ok=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow.providers.openlineage.utils.selective_enable import enable_lineage
@@ -11,9 +10,9 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.sample_api import SHOP
 from tests.profile import share
 
-SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
 MAPPED = [f"mapped.stream_{number:02}" for number in range(share(20, least=6))]
 DAILY: dict[str, Any] = {
     "version": 1,

@@ -8,7 +8,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.api import ApiHook, source_settings
-from demo.sample_api import SampleApi, Sizes
+from airflow_provider_rfr.sample_api import SampleApi, Sizes
 
 
 def api(**fields: Any) -> Connection:

@@ -13,8 +13,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinition
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 from airflow_provider_rfr.refresh.config import parse_config
-
-SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
+from airflow_provider_rfr.sample_api import SHOP
 
 
 def operator(**arguments: Any) -> ResumableFullRefreshOperator:
@@ -195,7 +194,7 @@ def test_deferral_is_a_choice_that_airflows_configuration_may_make() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True"},
-        cwd=SHOP.parents[1],
+        cwd=SHOP.parents[2],
         capture_output=True,
         text=True,
         check=True,

@@ -23,6 +23,7 @@ from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators._checkpoints import Checkpoint, _neighbour, _TaskStateStore, _VariableStore
 from airflow_provider_rfr.operators._progress import ProgressMonitor
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.sample_api import SHOP
 from tests.unit.operators.airflow_stores import IN_EVERY_STORE, Airflow, airflow, installed
 from tests.unit.operators.test_progress_monitor import header
 
@@ -322,7 +323,7 @@ def test_an_unknown_store_is_refused_while_the_dag_is_parsed() -> None:
 
 @pytest.mark.parametrize("store", ["task_state", "variable", "xcom"])
 def test_the_documented_example_of_each_store_is_a_dag(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT / "demo")
+    monkeypatch.chdir(SHOP.parent)
     chapter = (ROOT / "docs" / "full_refresh.md").read_text().split(f"### `{store}`")[1].split("###")[0]
     [example] = re.findall(r"```python\n(.*?)```", chapter, re.DOTALL)
     names: dict[str, Any] = {"__name__": "example"}

@@ -19,6 +19,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
 from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
 from airflow_provider_rfr.operators import BuiltinMigrationOperator
 from airflow_provider_rfr.operators.declared_sources import _DeclaredSource, declared_sources
+from airflow_provider_rfr.sample_api import SHOP
 from tests.unit.triggers.lake import Lake
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +37,7 @@ source:
 def objects(tmp_path: Path) -> Path:
     folder = tmp_path / "objects"
     folder.mkdir()
-    (folder / "shop.source").write_text((ROOT / "demo" / "shop.yaml").read_text())
+    (folder / "shop.source").write_text(SHOP.read_text())
     (folder / "orders.yaml").write_text(ORDERS % 50)
     return folder
 
@@ -154,7 +155,7 @@ def test_the_example_of_the_documentation_is_the_source_that_it_says(tmp_path: P
     assert declaration is not None
     for folder, file, content in (
         ("objects", "raw.yaml", declaration[1]),
-        ("sources", "shop.yaml", (ROOT / "demo" / "shop.yaml").read_text()),
+        ("sources", "shop.yaml", SHOP.read_text()),
     ):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).write_text(content)

@@ -24,6 +24,7 @@ from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators._lineage import _table_asset
 from airflow_provider_rfr.refresh.process import process_started
+from airflow_provider_rfr.sample_api import SHOP
 from tests.soon import SOON, wait_until
 
 pytestmark = pytest.mark.test
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.test
 #: Seconds between the driver's last breath and the end of the task's own process.
 SPARK_SUBMIT_ENDS_WITHIN = 1.0
 STUB = Path(__file__).with_name("stub_app.py")
-SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
 Capture = pytest.CaptureFixture[str]
 CANARY = "canary-8f1d2c-api"
 LAKE_CANARY = "canary-8f1d2c-lake"

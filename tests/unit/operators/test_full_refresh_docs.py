@@ -1,4 +1,4 @@
-"""The DAGs in docs/full_refresh.md are DAGs."""
+"""The DAGs in README and docs/full_refresh.md are DAGs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pytest
 from airflow.sdk import DAG
 from jinja2 import Template
 
+from airflow_provider_rfr.sample_api import SHOP
+
 ROOT = Path(__file__).resolve().parents[3]
 CHAPTER = (ROOT / "docs" / "full_refresh.md").read_text()
-EXAMPLES = dict(re.findall(r"```python\n# \$AIRFLOW_HOME/dags/(\w+)\.py\n(.*?)```", CHAPTER, re.DOTALL))
+README = (ROOT / "README.md").read_text()
+EXAMPLES = dict(re.findall(r"```python\n# \$AIRFLOW_HOME/dags/(\w+)\.py\n(.*?)```", README + CHAPTER, re.DOTALL))
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
@@ -25,13 +28,14 @@ def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest
         return enter(dag)
 
     monkeypatch.setattr(DAG, "__enter__", note)
-    exec(compile(EXAMPLES[name].replace("/path/to", str(ROOT)), f"{name}.py", "exec"), {"__name__": name})
+    monkeypatch.chdir(SHOP.parent)
+    exec(compile(EXAMPLES[name], f"{name}.py", "exec"), {"__name__": name})
     assert [dag.dag_id for dag in made] == [name]
     assert made[0].task_ids == ["refresh"]
 
 
-def test_backfills_and_mapped_tasks_have_an_example() -> None:
-    assert {"shop_by_day", "payments_by_day", "shop_mapped"} <= set(EXAMPLES)
+def test_the_readme_backfills_and_mapped_tasks_have_an_example() -> None:
+    assert {"shop", "shop_by_day", "payments_by_day", "shop_mapped"} <= set(EXAMPLES)
 
 
 def test_mapped_tasks_are_shown_by_their_streams() -> None:

@@ -20,11 +20,11 @@ from typing import Any
 
 import orjson
 
-from demo.sample_api.app import Delivery, Request, SampleApp, split_target
-from demo.sample_api.dataset import records_of
-from demo.sample_api.faults import Fault
-from demo.sample_api.records import checksum
-from demo.sample_api.replies import Reply, error_reply, json_reply
+from airflow_provider_rfr.sample_api.app import Delivery, Request, SampleApp, split_target
+from airflow_provider_rfr.sample_api.dataset import records_of
+from airflow_provider_rfr.sample_api.faults import Fault
+from airflow_provider_rfr.sample_api.records import checksum
+from airflow_provider_rfr.sample_api.replies import Reply, error_reply, json_reply
 
 PREFIX = "/_admin/"
 

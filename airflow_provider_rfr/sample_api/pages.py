@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from demo.sample_api.dataset import Collection, Dataset
-from demo.sample_api.replies import BadRequest, NotFound, Reply, json_reply
+from airflow_provider_rfr.sample_api.dataset import Collection, Dataset
+from airflow_provider_rfr.sample_api.replies import BadRequest, NotFound, Reply, json_reply
 
 _NUMBERED = re.compile(r"/customers|/partitions/\d+/items")
 _CHILDREN = re.compile(r"/customers/\d+/orders")

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from demo.sample_api.records import Maker, Record, customer, invoice, item, order
+from airflow_provider_rfr.sample_api.records import Maker, Record, customer, invoice, item, order
 
 _ORDERS_OF = re.compile(r"/customers/(\d+)/orders")
 _ITEMS_OF = re.compile(r"/partitions/(\d+)/items")

@@ -1,4 +1,4 @@
-"""``python -m demo.sample_api --port 0 --records 20000``: one JSON line with the port when ready."""
+"""Serve the sample API; print one JSON line, with its address and the path of a source for it, once it listens."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from demo.sample_api.app import Options, SampleApp
-from demo.sample_api.dataset import Sizes
-from demo.sample_api.faults import Fault
-from demo.sample_api.protocol import HttpProtocol
+from airflow_provider_rfr.sample_api import SHOP
+from airflow_provider_rfr.sample_api.app import Options, SampleApp
+from airflow_provider_rfr.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api.faults import Fault
+from airflow_provider_rfr.sample_api.protocol import HttpProtocol
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     sizes = Sizes()
-    parser = argparse.ArgumentParser(prog="python -m demo.sample_api", description="A sample API with faults.")
+    program = "python -m airflow_provider_rfr.sample_api"
+    parser = argparse.ArgumentParser(prog=program, description="A sample API with faults.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
     parser.add_argument("--records", type=int, default=sizes.records, help="of /orders and of /invoices")
@@ -59,7 +61,8 @@ async def run(app: SampleApp, options: argparse.Namespace) -> None:
     if options.warm:
         app.warm(f"{host}:{port}", options.page_records)
     gc.freeze()
-    print(json.dumps({"port": port, "base_url": f"http://{host}:{port}", "pid": os.getpid()}), flush=True)
+    ready = {"port": port, "base_url": f"http://{host}:{port}", "pid": os.getpid(), "source": str(SHOP)}
+    print(json.dumps(ready), flush=True)
     await stop.wait()
     server.close()
 

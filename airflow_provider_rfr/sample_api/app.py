@@ -11,12 +11,12 @@ from enum import Enum, auto
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote
 
-from demo.sample_api.dataset import Dataset, Sizes
-from demo.sample_api.diary import Diary
-from demo.sample_api.faults import CHANGES, Fault, FaultKind, FaultPlan
-from demo.sample_api.journal import Entry, Journal
-from demo.sample_api.pages import PLAIN, Tweak, page_of
-from demo.sample_api.replies import BadRequest, NotFound, Reply, error_reply, raw_reply
+from airflow_provider_rfr.sample_api.dataset import Dataset, Sizes
+from airflow_provider_rfr.sample_api.diary import Diary
+from airflow_provider_rfr.sample_api.faults import CHANGES, Fault, FaultKind, FaultPlan
+from airflow_provider_rfr.sample_api.journal import Entry, Journal
+from airflow_provider_rfr.sample_api.pages import PLAIN, Tweak, page_of
+from airflow_provider_rfr.sample_api.replies import BadRequest, NotFound, Reply, error_reply, raw_reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Options:
     """:ivar latency: seconds that each answer takes at least
     :ivar api_key: wanted in ``X-Api-Key`` or as a bearer token, None for an open API
     :ivar cache_bytes: pages are kept as bytes up to this many
-    :ivar diary: file that survives a kill of the API; see `demo.sample_api.diary`
+    :ivar diary: file that survives a kill of the API; see `airflow_provider_rfr.sample_api.diary`
     """
 
     sizes: Sizes = field(default_factory=Sizes)

@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from demo.sample_api.dataset import Sizes
+from airflow_provider_rfr.sample_api.dataset import Sizes
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE = 300.0
 
 
 class SampleApi:
-    """A context manager around ``python -m demo.sample_api``; the process ends with its holder, in any case.
+    """A context manager around the process of a sample API, which ends with its holder in any case.
 
     ::
 
@@ -47,7 +47,8 @@ class SampleApi:
         self.base_url = ""
         self.port = port
         self._process: subprocess.Popen[bytes] | None = None
-        self._command = [sys.executable, "-m", "demo.sample_api", "--until-stdin-closes", f"--port={port}"]
+        self._command = [sys.executable, "-m", "airflow_provider_rfr.sample_api"]
+        self._command += ["--until-stdin-closes", f"--port={port}"]
         self._command += [f"--{name.replace('_', '-')}={size}" for name, size in asdict(self.sizes).items()]
         self._command += [f"--latency-ms={latency_ms}", f"--faults={json.dumps(list(faults))}"]
         self._command += [f"--changes={json.dumps(list(changes))}"]
@@ -122,7 +123,7 @@ class SampleApi:
         return dict(self._call("GET", f"counts?{query}"))
 
     def truth(self, path: str) -> dict[str, Any]:
-        """Count, ids and checksum of a collection (`demo.sample_api.records.checksum` makes the same)."""
+        """Count, ids and checksum of a collection (`records.checksum` makes the same)."""
         return dict(self._call("GET", "truth" + quote(path)))
 
     def wait_for_pages(self, pages: int, timeout: float = _PATIENCE) -> None:

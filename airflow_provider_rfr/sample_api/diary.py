@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from demo.sample_api.replies import Reply
+from airflow_provider_rfr.sample_api.replies import Reply
 
 
 class Diary:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from demo.sample_api.admin import PREFIX, administer
-from demo.sample_api.app import Delivery, Manner, Request, SampleApp
-from demo.sample_api.replies import error_reply
+from airflow_provider_rfr.sample_api.admin import PREFIX, administer
+from airflow_provider_rfr.sample_api.app import Delivery, Manner, Request, SampleApp
+from airflow_provider_rfr.sample_api.replies import error_reply
 
 _END = b"\r\n\r\n"
 _LARGEST_HEAD = 65_536
