@@ -33,23 +33,39 @@ _ARG_RECIPIENT = Arg(
 _ARG_RESEAL = Arg(
     ("--reseal",), action="store_true", help="Seal a sealed file again, for these recipients; needs a key that opens it"
 )
-_ARG_LAKE = Arg(("--lake-conn-id",), default="rfr_lake_default", help="Connection of type rfr_lake")
-_ARG_STORE = Arg(("--control-store-conn-id",), default=None, help="Connection of the control store, if not the default")
-_ARG_TARGET = Arg(("--target",), action="append", metavar="TABLE", help="namespace.table; all tables if left out")
-_ARG_TRIGGER = Arg(("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME")
-_ARG_STATE = Arg(
-    ("--state",), choices=("pending", "delivered", "dead", "cancelled", "merged"), help="Only deliveries in this state"
+_ARG_LAKE = Arg(
+    ("--lake-conn-id",),
+    default="rfr_lake_default",
+    help="Connection of the catalog, of type rfr_lake (default: %(default)s)",
 )
-_ARG_LIMIT = Arg(("--limit",), type=int, default=100, help="How many, the newest first")
+_ARG_STORE = Arg(
+    ("--control-store-conn-id",),
+    help="Connection of the control store (default: rfr_control_store, else the option [rfr] control_store)",
+)
+_ARG_TARGET = Arg(
+    ("--target",),
+    action="append",
+    metavar="TABLE",
+    help="namespace.table; may be repeated (default: all tables)",
+)
+_ARG_TRIGGER = Arg(
+    ("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME (default: all endpoints)"
+)
+_ARG_STATE = Arg(
+    ("--state",),
+    choices=("pending", "delivered", "dead", "cancelled", "merged"),
+    help="Only deliveries in this state (default: any)",
+)
+_ARG_LIMIT = Arg(("--limit",), type=int, default=100, help="How many to show, the newest first (default: %(default)s)")
 _ARG_DELIVERY = Arg(("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries")
-_ARG_REASON = Arg(("--reason",), default="", help="Kept in the history")
+_ARG_REASON = Arg(("--reason",), default="", help="Reason to keep in the history (default: none)")
 _ARG_ONE_TARGET = Arg(("target",), metavar="TABLE", help="namespace.table")
 _ARG_ONE_TRIGGER = Arg(("trigger",), metavar="NAME", help="Name of the endpoint, or BLOCK/NAME")
 _ARG_START_FROM = Arg(
     ("--start-from",),
     choices=("latest", "earliest"),
     default="latest",
-    help="Where an endpoint that is new to a table begins",
+    help="First commit that is delivered to an endpoint that is new to a table (default: %(default)s)",
 )
 
 _STORE = (_ARG_LAKE, _ARG_STORE)
@@ -79,7 +95,7 @@ _ENDPOINT = (_ARG_ONE_TARGET, _ARG_ONE_TRIGGER, ARG_OUTPUT, *_STORE)
 _TRIGGERS = (
     _command(
         "render",
-        "Print what a template gives",
+        "Render a template with variables",
         *(_ARG_TEMPLATE, _ARG_VARIABLES, _ARG_JSON_MODE, ARG_OUTPUT),
         example="--template body.hbs --variables variables.json",
     ),
@@ -93,13 +109,13 @@ _TRIGGERS = (
     ),
     _command(
         "deliver",
-        "Deliver what is due, once",
+        "Send the deliveries that are due, once",
         *(_ARG_PATH, _ARG_TARGET, _ARG_START_FROM, ARG_OUTPUT, *_STORE),
         example="triggers.yaml --target raw.orders",
     ),
     _command(
         "test-fire",
-        "Send one invented event to an endpoint",
+        "Send an invented event to one endpoint",
         *(_ARG_PATH, _ARG_ONE_TRIGGER, ARG_OUTPUT, *_STORE),
         example="triggers.yaml startDownstream",
     ),
@@ -110,45 +126,78 @@ _TRIGGERS = (
         does="list_deliveries",
         example="--state dead",
     ),
-    _command("replay", "Send again, under the same id", *_SELECTION, example="--trigger startDownstream"),
-    _command("cancel", "Give pending deliveries up", *_SELECTION, _ARG_REASON, example="3f0c... --reason obsolete"),
-    _command("pause", "Hold an endpoint's deliveries back", *_ENDPOINT, example="raw.orders startDownstream"),
+    _command("replay", "Send deliveries again, under the same ids", *_SELECTION, example="--trigger startDownstream"),
+    _command("cancel", "Cancel pending deliveries", *_SELECTION, _ARG_REASON, example="3f0c... --reason obsolete"),
+    _command("pause", "Hold back an endpoint's deliveries", *_ENDPOINT, example="raw.orders startDownstream"),
     _command("resume", "Resume a paused or disabled endpoint", *_ENDPOINT, example="raw.orders startDownstream"),
 )
 
 
 _ARG_OBJECTS = Arg(
-    ("--objects",), action="append", type=Path, metavar="DIR", help="Folder or file with declarations; may be repeated"
+    ("--objects",),
+    action="append",
+    type=Path,
+    metavar="DIR",
+    help="Folder or file with declarations; may be repeated (default: none)",
 )
-_ARG_PROJECT = Arg(("--project",), default="rfr", help="Whose objects they are")
-_ARG_VERSION = Arg(("--declared-version",), help="Version of the code that declares them, if not this package's")
-_ARG_BUILTINS_LAKE = Arg(
-    ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
+_ARG_PROJECT = Arg(("--project",), default="rfr", help="Project that owns the objects (default: %(default)s)")
+_ARG_VERSION = Arg(("--declared-version",), help="Version of the declarations (default: this package's version)")
+_ARG_CHECK = Arg(
+    ("--check",), action="store_true", help="List each `was` and `removed` that is no longer needed, for CI"
 )
-_ARG_CHECK = Arg(("--check",), action="store_true", help="Say which `was` and `removed` are no longer needed, for CI")
-_ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
-_ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
+_ARG_SAVE = Arg(
+    ("--save",),
+    type=Path,
+    metavar="FILE",
+    help="Write the plan to this file, for apply --plan (default: it is not kept)",
+)
+_ARG_PLAN = Arg(
+    ("--plan",),
+    type=Path,
+    metavar="FILE",
+    help="A saved plan; refused if anything has changed since (default: a new plan)",
+)
 _ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
 _ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
 _ARG_VIEWS = Arg(("names",), nargs="*", metavar="NAME", help="Names of materialized views")
-_ARG_ALL = Arg(("--all",), action="store_true", help="All that are deployed")
-_ARG_FORCE = Arg(("--force",), action="store_true", help="Also where nothing came")
-_ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error shows")
+_ARG_ALL = Arg(("--all",), action="store_true", help="Refresh all that are deployed")
+_ARG_FORCE = Arg(("--force",), action="store_true", help="Refresh also where no input has changed")
+_ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Token of the lease, as status or the error shows it")
 _ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
 _ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Continue with new rows, or send all again")
 _POLICIES = (
-    Arg(("--break-views",), action="append", metavar="NAME", help="A user's view that may break"),
-    Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What was changed by hand"),
-    Arg(("--accept-data-loss",), action="append", metavar="NAME", help="An object or a column that may be lost"),
-    Arg(("--adopt",), action="append", metavar="NAME", help="An existing table or view to manage"),
-    Arg(("--sink",), action="append", metavar="NAME=CHOICE", help="hold, resume_from_new or resend, if it is emptied"),
-    Arg(("--keep-days",), type=int, help="Days for which retired tables are kept"),
+    Arg(("--break-views",), action="append", metavar="NAME", help="A user's view that may break (default: none)"),
+    Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What to do about changes by hand (default: fail)"),
+    Arg(
+        ("--accept-data-loss",),
+        action="append",
+        metavar="NAME",
+        help="An object or a column that may be lost (default: none)",
+    ),
+    Arg(("--adopt",), action="append", metavar="NAME", help="An existing table or view to manage (default: none)"),
+    Arg(
+        ("--sink",),
+        action="append",
+        metavar="NAME=CHOICE",
+        help="What a sink does when its table is emptied: hold, resume_from_new or resend (default: its on_replace)",
+    ),
+    Arg(("--keep-days",), type=int, help="Days for which retired tables are kept (default: 7)"),
 )
 _SPARK = (
-    Arg(("--spark-conf",), action="append", metavar="NAME=VALUE", help="A Spark setting; may be repeated"),
-    Arg(("--jars",), action="append", metavar="JAR", help="Iceberg's runtime, where Maven Central can't be reached"),
+    Arg(
+        ("--spark-conf",),
+        action="append",
+        metavar="NAME=VALUE",
+        help="A Spark setting; may be repeated (default: none)",
+    ),
+    Arg(
+        ("--jars",),
+        action="append",
+        metavar="JAR",
+        help="Iceberg's runtime, where Maven Central can't be reached (default: from there)",
+    ),
 )
-_PLACE = (_ARG_OBJECTS, _ARG_PROJECT, _ARG_VERSION, _ARG_BUILTINS_LAKE, _ARG_STORE)
+_PLACE = (_ARG_OBJECTS, _ARG_PROJECT, _ARG_VERSION, _ARG_LAKE, _ARG_STORE)
 
 
 def _builtins(name: str, help: str, *args: Arg, example: str = "") -> ActionCommand:
@@ -158,32 +207,36 @@ def _builtins(name: str, help: str, *args: Arg, example: str = "") -> ActionComm
 _DEPLOY = "--objects objects --project acme"
 _BUILTINS = (
     _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT, example=_DEPLOY),
-    _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, example=_DEPLOY),
+    _builtins("apply", "Deploy the declared objects", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, example=_DEPLOY),
     _builtins(
         "refresh",
         "Refresh materialized views",
         *(_ARG_VIEWS, _ARG_ALL, _ARG_FORCE, *_SPARK, ARG_OUTPUT),
         example="ops.daily_orders",
     ),
-    _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
-    _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT, example="--limit 5"),
-    _builtins("drift", "What was changed by hand", ARG_OUTPUT, example=_DEPLOY),
-    _builtins("adopt", "Manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT, example="ops.runs"),
+    _builtins("status", "Show what is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
+    _builtins(
+        "history", "Show past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT, example="--limit 5"
+    ),
+    _builtins("drift", "Show what was changed by hand", ARG_OUTPUT, example=_DEPLOY),
+    _builtins(
+        "adopt", "Begin to manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT, example="ops.runs"
+    ),
     _builtins(
         "forget",
-        "Take objects out of the registry; rows stay",
+        "Remove objects from the registry; their rows stay",
         *(_ARG_NAMES, *_SPARK, ARG_OUTPUT),
         example="ops.runs",
     ),
     _builtins("force-unlock", "Take the lease from a dead deploy", _ARG_TOKEN, ARG_OUTPUT, example="--token 7"),
     _builtins(
         "release-sink",
-        "Decide what becomes of a sink that is held",
+        "Decide how a sink that is on hold continues",
         *(_ARG_SINK, _ARG_CHOICE, ARG_OUTPUT),
         example="ops.export resend",
     ),
     _builtins("gc", "Delete retired tables that are no longer needed", ARG_OUTPUT),
-    _builtins("graph", "What reads what, for Graphviz", ARG_OUTPUT, example="| dot -Tsvg > graph.svg"),
+    _builtins("graph", "Print which objects read which, for Graphviz", ARG_OUTPUT, example="| dot -Tsvg > graph.svg"),
 )
 
 
@@ -192,7 +245,7 @@ _ARG_PARAMETERS = Arg(
     ("--parameters",),
     type=Path,
     metavar="FILE",
-    help="JSON object with the values of :name, - for stdin; secrets go here",
+    help="JSON object with the values of :name, secrets above all; - for stdin (default: none)",
 )
 _ARG_CONNECTION = Arg(("connection",), metavar="CONNECTION", help="Id of the connection")
 _ARG_ANY_CONNECTION = Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one")
@@ -203,7 +256,10 @@ _SWITCHES = (
     Arg(("--new-identity",), action="store_true", help="Another upstream is meant: read everything from its beginning"),
 )
 _AIRFLOW = (
-    Arg(("--airflow-api-conn-id",), help="Connection of Airflow's API, where its database can't be reached"),
+    Arg(
+        ("--airflow-api-conn-id",),
+        help="Connection of Airflow's API, where its database can't be reached (default: airflow_api)",
+    ),
     _ARG_STORE,
 )
 
@@ -220,10 +276,12 @@ _CONNECTION = (
         example='"ALTER CONNECTION shop SET (port = 8443)" --dry-run',
     ),
     _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION, example="shop"),
-    _connection("dependents", "What uses a connection, and with which copy of it", _ARG_CONNECTION, example="shop"),
+    _connection(
+        "dependents", "Show what uses a connection, and with which copy of it", _ARG_CONNECTION, example="shop"
+    ),
     _connection(
         "history",
-        "Who altered or dropped what, and what became of it",
+        "Show who altered or dropped connections, and the outcome",
         *(_ARG_ANY_CONNECTION, _ARG_LIMIT),
         example="shop --limit 5",
     ),
@@ -236,9 +294,14 @@ _ARG_RELEASE = Arg(
     ("--release",),
     action="append",
     metavar="HOLDER",
-    help="Release snapshots kept for this webhook or sink, which no longer exists; as the log names it",
+    help="Release snapshots kept for this webhook or sink, which no longer exists; as the log names it (default: none)",
 )
-_ARG_DAYS = Arg(("--days",), type=float, default=7.0, help="Since the last commit to a ledger, for which it is kept")
+_ARG_DAYS = Arg(
+    ("--days",),
+    type=float,
+    default=7.0,
+    help="Days after its last commit for which a ledger is kept (default: %(default)s)",
+)
 
 
 def _tables(name: str, help: str, *args: Arg, example: str) -> ActionCommand:
@@ -262,7 +325,11 @@ _TABLES = (
 )
 
 
-_ARG_WHERE = Arg(("--replace-where",), metavar="FILTER", help="A part of the table, as the refresh's option names it")
+_ARG_WHERE = Arg(
+    ("--replace-where",),
+    metavar="FILTER",
+    help="A part of the table, as the refresh's option names it (default: the whole table)",
+)
 _ONE_REFRESH = (Arg(("table",), metavar="TABLE", help="namespace.table"), _ARG_WHERE)
 
 
@@ -271,9 +338,11 @@ def _refresh(name: str, help: str, *args: Arg, does: str | None = None, example:
 
 
 _REFRESH = (
-    _refresh("list", "The newest refresh of each table, those in trouble first", _ARG_TABLES, does="list_refreshes"),
-    _refresh("show", "All that is known of a table's newest refresh", *_ONE_REFRESH, example="raw.orders --json"),
-    _refresh("history", "A table's generations, and what became of them", *_ONE_REFRESH, example="raw.orders"),
+    _refresh(
+        "list", "Show the newest refresh of each table, those in trouble first", _ARG_TABLES, does="list_refreshes"
+    ),
+    _refresh("show", "Show everything about a table's newest refresh", *_ONE_REFRESH, example="raw.orders --json"),
+    _refresh("history", "Show a table's generations and their outcomes", *_ONE_REFRESH, example="raw.orders"),
     _refresh(
         "watch",
         "Follow a refresh until it is over; exit code 0 if it is published",
@@ -284,19 +353,23 @@ _REFRESH = (
 
 
 _ARG_MANIFEST = Arg(("file",), type=Path, metavar="FILE", help="A manifest of Airbyte, YAML or JSON")
-_ARG_CONFIG = Arg(("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON; made up without it")
-_ARG_COMPONENTS = Arg(("--components",), type=Path, metavar="FILE", help="Its components.py: Python code, which is run")
+_ARG_CONFIG = Arg(
+    ("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON (default: one that is made up)"
+)
+_ARG_COMPONENTS = Arg(
+    ("--components",), type=Path, metavar="FILE", help="Its components.py: Python code, which is run (default: none)"
+)
 _MANIFEST = (
     _command(
         "check",
-        "Say how each stream would be read, without a request",
+        "Show how each stream would be read, without a request",
         *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT),
         of="manifest",
         example="manifest.yaml",
     ),
     _command(
         "connection",
-        "Print the connection to make, from the spec",
+        "Print the fields of the connection to make, from the spec",
         *(_ARG_MANIFEST, ARG_OUTPUT),
         of="manifest",
         example="manifest.yaml",
@@ -312,9 +385,9 @@ _DOCTOR = _command(
         # Nothing is named by an empty text, as a variable that is not set gives it.
         type=lambda text: text and Path(text),
         metavar="FILE",
-        help="Triggers file whose keys and hosts are checked; else RFR_TRIGGERS_FILE",
+        help="Triggers file whose keys and hosts are checked (default: RFR_TRIGGERS_FILE)",
     ),
-    Arg(("--spark-conn-id",), default="spark_default", help="Connection of type spark"),
+    Arg(("--spark-conn-id",), default="spark_default", help="Connection of type spark (default: %(default)s)"),
     *_STORE,
     ARG_OUTPUT,
     of="doctor",

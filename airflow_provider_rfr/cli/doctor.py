@@ -182,7 +182,7 @@ def _spark(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.http.redaction import without_credentials
     from airflow_provider_rfr.operators.submit import spark_environment
 
-    remedy = f"airflow connections add {args.spark_conn_id} --conn-type spark --conn-host 'local[*]'"
+    remedy = f"run: airflow connections add {args.spark_conn_id} --conn-type spark --conn-host 'local[*]'"
     connection = connection_named(args.spark_conn_id, "--spark-conn-id", remedy)
     require_type(connection, "spark")
     spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
@@ -284,8 +284,22 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
     tried = in_threads(lambda given: given[0].run(_tried, given[1]), [(copy_context(), hook) for hook in hooks])
     for (conn_id, kind), (works, message) in zip(others, tried, strict=True):
         problem, _, own = message.partition("; ")
-        remedy = own or f"correct it: airflow rfr connection alter 'ALTER CONNECTION {conn_id} SET (...)'"
+        remedy = own or _remedy_of_connection(conn_id, problem)
         yield Finding(f"{name} {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
+
+
+def _remedy_of_connection(conn_id: str, problem: str) -> str:
+    from airflow_provider_rfr.hooks.airflow_database import CONNECTION_VARIABLE
+
+    variable = f"{CONNECTION_VARIABLE}{conn_id.upper()}"
+    if variable in os.environ:
+        return f"correct the environment variable {variable}"
+    command = f'airflow rfr connection alter "ALTER CONNECTION {conn_id} SET (%s)"'
+    if re.search(r"\b40[13]\b", problem):
+        command = 'NEW_PASSWORD="..." ' + command % "password = SECRET 'env:NEW_PASSWORD'"
+    else:
+        command %= "host = '...'"
+    return f"correct it under Admin > Connections, or run: {command}"
 
 
 def _tried(hook: ApiHook | HttpHook | LakeHook) -> tuple[bool, str]:
@@ -346,7 +360,7 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
 def _triggers_file(name: str, args: Namespace) -> Iterator[Finding]:
     block = _triggers(args)
     if block is None:
-        yield Finding(name, _SKIPPED, _NO_TRIGGERS)
+        yield Finding(name, _SKIPPED, "no file of webhooks is named: give --triggers, or set RFR_TRIGGERS_FILE")
     else:
         yield Finding(name, _OK, f"nothing wrong, triggers: {len(block.endpoints)}")
 
@@ -360,8 +374,8 @@ def _sealed_keys(name: str, args: Namespace) -> Iterator[Finding]:
         yield Finding(name, _SKIPPED, "the triggers file can't be read, as its check says")
         return
     if block is None:
-        yield Finding(name, _SKIPPED, _NO_TRIGGERS)
-    elif not block.is_sealed:
+        return  # as the check of the triggers file says
+    if not block.is_sealed:
         yield Finding(name, _OK, "nothing in the triggers file is sealed")
     else:
         block.opened(open_sealed)
@@ -377,8 +391,6 @@ def _webhook_hosts(name: str, args: Namespace) -> Iterator[Finding]:
     except RfrError:
         yield Finding(name, _SKIPPED, "the triggers file can't be read or opened, as the checks above say")
         return
-    if block is None:
-        yield Finding(name, _SKIPPED, _NO_TRIGGERS)
     for endpoint in endpoints:
         yield _host_of_webhook(f"{name} {endpoint.name}", endpoint)
 
@@ -411,7 +423,6 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
     return Finding(name, _OK, f"{call.host} accepts connections")
 
 
-_NO_TRIGGERS: Final = "no triggers file is named: give --triggers, or set RFR_TRIGGERS_FILE"
 _STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
 _NO_HOST: Final = "its address has a host or a port that no machine can have"
 _HOST_REMEDY: Final = "correct the trigger's address, or let this machine reach it"

@@ -79,7 +79,10 @@ class ApiHook(BaseHook):
         return passes, f"The API answered {answer.status_code} {answer.reason}"
 
     def _connection(self) -> Connection:
-        return connection_named(self.api_conn_id, "api_conn_id", "make one of type rfr_api, with the API's base URL")
+        remedy = (
+            f"run: airflow connections add {self.api_conn_id} --conn-type rfr_api --conn-host https://api.example.com"
+        )
+        return connection_named(self.api_conn_id, "api_conn_id", remedy)
 
 
 def ask(connection: Connection, path: str = "") -> Response:

@@ -118,5 +118,5 @@ def http_address(connection: Connection) -> str:
     try:
         has_port = urlsplit(base).port is not None
     except ValueError:
-        raise ConfigurationError(f"{name}: host", "is not an address", "write e.g. https://hooks.example.com") from None
+        has_port = False  # no address at all, as the request will say
     return f"{base.rstrip('/')}:{connection.port}" if connection.port and not has_port else base

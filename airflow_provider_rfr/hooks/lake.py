@@ -90,7 +90,10 @@ class LakeHook(BaseHook):
 
         :raises ConfigurationError: the connection is of another type, or says too little
         """
-        remedy = "make one of type rfr_lake, with the catalog's URI and the warehouse"
+        remedy = (
+            f"run: airflow connections add {self.lake_conn_id} --conn-type rfr_lake --conn-host"
+            """ sqlite:////data/catalog.db --conn-extra '{"warehouse": "file:///data/warehouse"}'"""
+        )
         return lake_document(connection_named(self.lake_conn_id, "lake_conn_id", remedy))
 
     def get_lake_settings(self) -> LakeSettings:

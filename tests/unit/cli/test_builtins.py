@@ -37,7 +37,7 @@ def declare(folder: Path, kind: str, more: str = "") -> None:
 
 def rfr(objects: Path, command: str, *arguments: Any) -> int:
     """``airflow rfr builtins ...`` in this process; returns the exit code."""
-    place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake", "lake")
+    place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake-conn-id", "lake")
     return calls.rfr("builtins", command, *place, *arguments)
 
 

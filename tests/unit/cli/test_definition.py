@@ -52,3 +52,27 @@ def test_names_of_files_are_paths_which_need_not_be_utf_8() -> None:
 def test_every_command_speaks_json(parser: ArgumentParser) -> None:
     for name in COMMANDS:
         assert parser.parse_args([*typed(name), "--json"]).output == "json", name
+
+
+def test_every_option_with_a_value_says_its_default() -> None:
+    for name, command in COMMANDS.items():
+        parser = ArgumentParser()
+        for argument in command.args:
+            argument.add_to_parser(parser)
+        for option in parser._actions:
+            if option.option_strings and option.nargs != 0 and not option.required:
+                shown = str(option.help) % {"default": option.default}
+                assert "(default: " in shown, (name, option.option_strings)
+                assert str(option.default or "") in shown, (name, option.option_strings)
+
+
+def test_an_option_has_one_spelling_in_all_commands() -> None:
+    spellings: dict[str, set[tuple[str, ...]]] = {}
+    for command in COMMANDS.values():
+        for argument in command.args:
+            parser = ArgumentParser(add_help=False)
+            argument.add_to_parser(parser)
+            [option] = parser._actions
+            if option.option_strings and option.dest != "output":
+                spellings.setdefault(option.dest, set()).add(tuple(option.option_strings))
+    assert {name: forms for name, forms in spellings.items() if len(forms) > 1 or len(min(forms)) > 1} == {}

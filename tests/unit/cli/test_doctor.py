@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import sqlite3
 import threading
@@ -12,10 +13,12 @@ from typing import Any
 
 import pyrage
 import pytest
+from airflow.cli.cli_parser import get_parser
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
+from airflow_provider_rfr.connections._parser import parse_statement
 from airflow_provider_rfr.hooks import common, connection_gateways, control_store
 from airflow_provider_rfr.hooks import lake as lake_hook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
@@ -114,7 +117,8 @@ def test_one_namespace_is_told_in_the_singular(
 def test_what_is_not_named_is_skipped_and_nothing_missing(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rfr() == 0
     out = capsys.readouterr().out
-    assert "- sealed keys: no triggers file is named: give --triggers, or set RFR_TRIGGERS_FILE" in out
+    assert out.count("--triggers") == 1
+    assert "- triggers file: no file of webhooks is named: give --triggers, or set RFR_TRIGGERS_FILE" in out
     assert "- connection: there is no other one of type rfr_api, rfr_http, rfr_lake" in out
 
 
@@ -141,7 +145,7 @@ def test_spark_without_its_program_its_connection_or_its_master(
     (found,) = missing(capsys, healthy)
     assert "is of type 'http'" in found["detail"]
     (found,) = missing(capsys, healthy, "--spark-conn-id", "nope")
-    assert found["remedy"].startswith("airflow connections add nope --conn-type spark")
+    assert found["remedy"].startswith("run: airflow connections add nope --conn-type spark")
     connect(monkeypatch, "spark_default", conn_type="spark", host="local", extra={"spark-binary": "spark3-submit"})
     (found,) = missing(capsys, healthy)
     assert found["detail"] == "no spark3-submit was found"
@@ -218,6 +222,13 @@ def test_a_catalog_that_does_not_answer_and_a_warehouse_that_can_not_be_written(
     monkeypatch.delenv("AIRFLOW_CONN_LAKE")
     (found,) = missing(capsys, healthy)
     assert found["detail"] == "lake_conn_id: there is no connection 'lake'"
+    command = shlex.split(found["remedy"].removeprefix("run: airflow "))
+    typed = get_parser().parse_args(command)
+    assert (typed.conn_id, typed.conn_type, json.loads(typed.conn_extra)) == (
+        "lake",
+        "rfr_lake",
+        {"warehouse": "file:///data/warehouse"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -370,6 +381,15 @@ def test_each_connection_of_ours_is_tried(
     (found,) = missing(capsys, healthy)
     assert found["check"] == "connection shop (rfr_api)"
     assert found["detail"] == f"the API did not answer at {host} (Connection refused)"
+    assert found["remedy"] == "correct the environment variable AIRFLOW_CONN_SHOP"
+
+
+@pytest.mark.parametrize("conn_id", ["shop", "my-shop.eu"])
+def test_a_key_that_an_api_refuses_is_replaced_by_the_statement_of_the_remedy(conn_id: str) -> None:
+    remedy = doctor._remedy_of_connection(conn_id, "The API answered 401 Unauthorized")
+    assert remedy.startswith("correct it under Admin > Connections, or run: NEW_PASSWORD=")
+    statement = shlex.split(remedy.partition("airflow ")[2])[-1]
+    assert parse_statement(statement).connection == conn_id
 
 
 def test_a_control_store_that_is_away(

@@ -194,7 +194,7 @@ def test_when_a_view_is_refreshed_is_nothing_to_deploy(lake: Lake, objects: Path
 
 def rfr(objects: Path, *arguments: str) -> int:
     """``airflow rfr builtins refresh`` in this process; returns the exit code."""
-    place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake", "lake")
+    place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake-conn-id", "lake")
     return calls.rfr("builtins", "refresh", *place, *arguments)
 
 
