@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.refresh.status import TableStatus
+
+_log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 2.0
 _MOST_UNREADABLE: Final = 5
@@ -31,7 +34,7 @@ def list_refreshes(args: Namespace) -> None:
 
     tables = list(dict.fromkeys(check_identifier(each, "table") for each in args.tables))
     catalog = lake_of(args)
-    found = answered(lambda: statuses(catalog, tables))
+    found = _with_tasks(catalog, answered(lambda: statuses(catalog, tables)))
     for table in tables:
         if not any(each.table == table for each in found):
             raise _none_of(table)
@@ -147,7 +150,7 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
     table = check_identifier(args.table, "table")
     found = answered(lambda: status_of(catalog, table, args.replace_where))
     if found is not None:
-        return found
+        return _with_tasks(catalog, [found])[0]
     others = answered(lambda: statuses(catalog, [table]))
     if not others:
         raise _none_of(table)
@@ -157,6 +160,24 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
     named = "; ".join(str(each) for each in parts[:_NAMED_PARTS]) + (" ..." if len(parts) > _NAMED_PARTS else "")
     problem = f"{table} has no refresh of " + ("that part" if args.replace_where else "its own, only of parts")
     raise ConfigurationError("--replace-where", problem, f"give one of: {named}")
+
+
+def _with_tasks(catalog: Catalog, found: Sequence[TableStatus]) -> Sequence[TableStatus]:
+    """Correct the statuses by what Airflow knows of their tasks, where its database can be read."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
+    from airflow_provider_rfr.hooks.tasks import with_tasks
+    from airflow_provider_rfr.refresh.status import read_again
+
+    if not can_be_reached():
+        return found
+    try:
+        return with_tasks(found, lambda status: read_again(catalog, status))
+    except SQLAlchemyError as error:
+        # The ledgers say enough, only later: a killed attempt is shown as working until they are silent.
+        _log.debug("Airflow's database can't be read", exc_info=error)
+        return found
 
 
 def _none_of(table: str) -> ConfigurationError:

@@ -14,7 +14,7 @@ from typing import Final
 from airflow_provider_rfr.connections.dependents import Dependent, Verdict
 from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.exceptions import RfrError
-from airflow_provider_rfr.store.connections import IDLE, RUNNING, STALLED, TaskRef, load_use
+from airflow_provider_rfr.store.connections import FAILED, IDLE, RUNNING, TaskRef, load_use
 
 _LOOK_SECONDS: Final = 0.5
 _SILENT_MILLISECONDS: Final = 60_000
@@ -67,7 +67,7 @@ def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str |
         return "next run"
     state = services.tasks.state(task)
     if state is None:
-        is_dead = now - use.seen_at > _SILENT_MILLISECONDS or use.state == STALLED
+        is_dead = now - use.seen_at > _SILENT_MILLISECONDS or use.state == FAILED
         return "unknown: Airflow could not be asked" if is_dead else None
     if state == "running":
         return None

@@ -118,7 +118,7 @@ class Dependent:
 _STATES: Final = {
     "running": "it runs",
     "deferred": "it runs in a cluster",
-    "stalled": "it failed",
+    "failed": "it failed",
     "idle": "it does not run",
 }
 

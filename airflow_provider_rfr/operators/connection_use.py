@@ -53,7 +53,7 @@ def running_with(
     if store is None or "ti" not in context:
         return work()
     from airflow_provider_rfr.hooks.connection_use import ConnectionUse
-    from airflow_provider_rfr.store.connections import DEFERRED, IDLE, STALLED
+    from airflow_provider_rfr.store.connections import DEFERRED, FAILED, IDLE
 
     task = task_of(context)
     with closing(store):
@@ -69,7 +69,7 @@ def running_with(
                 raise
             except Exception as error:
                 if not _unless_away(use.is_stale):
-                    _unless_away(use.end, STALLED, str(error), kind_of(error))
+                    _unless_away(use.end, FAILED, str(error), kind_of(error))
                     raise
                 _log.info("It ended with: %s", error)
                 _log.info("A connection of this %s was altered: it continues with the new settings", kind)
@@ -80,13 +80,13 @@ def running_with(
 
 def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
     """Do what is left to a task whose driver ran in a cluster, and note how the task ended."""
-    from airflow_provider_rfr.store.connections import IDLE, STALLED, end_use
+    from airflow_provider_rfr.store.connections import FAILED, IDLE, end_use
 
     state, error = IDLE, None
     try:
         return work()
     except Exception as failure:
-        state, error = STALLED, str(failure)
+        state, error = FAILED, str(failure)
         raise
     finally:
         store = _unless_away(ControlStoreHook().get_store)

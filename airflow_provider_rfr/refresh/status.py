@@ -47,11 +47,11 @@ class State(str, Enum):
     UNREADABLE = "unreadable"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    """An attempt ended without saying so."""
+    """An attempt ended without saying so, and nothing is known to try again."""
     STALE = "stale"
     """Nothing has moved for long."""
     WAITING = "waiting"
-    """An attempt was stopped, and the next one has not begun."""
+    """An attempt was stopped, or Airflow tries its task again; the next one has not begun."""
     OPENING = "opening"
     READING = "reading"
     PUBLISHING = "publishing"
@@ -78,6 +78,13 @@ class TableStatus:
         """Whether an attempt gives signs of life."""
         is_slow = self.state is State.STALE and self.header is not None and self.header.ended_at is None
         return is_slow or self.state in (State.OPENING, State.READING, State.PUBLISHING)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the refresh is at work, or may be continued by the task's next try."""
+        if self.header is not None and self.header.refused_under is not None:
+            return False
+        return self.is_working or self.state in (State.FAILED, State.INTERRUPTED)
 
     @property
     def percent(self) -> int | None:

@@ -18,7 +18,7 @@ from airflow_provider_rfr.store._tables import USE_HASHES, USES
 
 RUNNING: Final = "running"
 DEFERRED: Final = "deferred"
-STALLED: Final = "stalled"
+FAILED: Final = "failed"
 IDLE: Final = "idle"
 _UNREAD: Final = "unread"
 """The hash of a copy that is yet to be read."""
@@ -72,7 +72,7 @@ class UsedConnection:
 class Use:
     """A task that uses connections.
 
-    :ivar state: running, deferred (the triggerer follows it), stalled (it failed), idle (it ended well)
+    :ivar state: running, deferred (the triggerer follows it), failed, idle (it ended well)
     :ivar token: of its newest registration
     :ivar error: what it failed with, masked
     :ivar details: tables, options that the task can't adopt, how it is checked; no secrets
@@ -181,7 +181,7 @@ def end_use(
     values = {"state": state, "error": kept, "error_kind": error_kind, "seen_at": now}
     connection.execute(update(USES).where(_U.consumer == task.consumer).values(**values))
     if state == IDLE:
-        dead = or_(_U.state == STALLED, and_(_U.state == RUNNING, _U.seen_at < now - _SILENT))
+        dead = or_(_U.state == FAILED, and_(_U.state == RUNNING, _U.seen_at < now - _SILENT))
         own = USES.alias("own")
         began = select(own.c.started_at).where(own.c.consumer == task.consumer).scalar_subquery()
         _delete_uses(connection, task, dead, _U.started_at < began)

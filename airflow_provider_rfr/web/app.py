@@ -1,4 +1,4 @@
-"""The application that Airflow's API server mounts under ``/rfr``: its pages and files, each for who is logged in."""
+"""The application that Airflow's API server mounts under ``/rfr``: its files, and pages for who is logged in."""
 
 from __future__ import annotations
 
@@ -53,13 +53,21 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 async def _explained(request: Request, error: Any) -> Response:
     """Errors as a page, because they are shown in a frame."""
-    found = page(request, "error.html", error.status_code, said=str(error.detail), is_passing=error.status_code == 503)
+    is_stranger = error.status_code == 401
+    found = page(
+        request,
+        "error.html",
+        error.status_code,
+        said="You are not logged in to Airflow." if is_stranger else str(error.detail),
+        is_passing=error.status_code == 503,
+        login=addresses_of(request).login(request) if is_stranger else "",
+    )
     found.headers.update(error.headers or {})
     return found
 
 
 async def _incomplete(request: Request, _error: Any) -> Response:
-    return page(request, "error.html", 422, said="This address is not complete.", is_passing=False)
+    return page(request, "error.html", 422, said="This address is not complete.", is_passing=False, login="")
 
 
 async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
@@ -182,7 +190,8 @@ async def _connections(request: Request, viewer: ViewerDep) -> Response:
     return await run_in_threadpool(answer)
 
 
-async def _file(name: str, _viewer: ViewerDep) -> Response:
+async def _file(name: str) -> Response:
+    """Send a file that holds nothing of this installation: the page for those who are not logged in needs it too."""
     if name not in _FILES:
         raise HTTPException(404, "There is no such file.")
     return FileResponse(_STATIC / name, media_type=_FILES[name])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_rfr.hooks.tasks import states_of_uses
 from airflow_provider_rfr.web.deliveries import control_store
 
 if TYPE_CHECKING:
@@ -65,8 +66,10 @@ def read_connections() -> Connections:
     if store is None:
         return Connections()
     with store.read() as connection:
-        uses = tuple(list_uses(connection))
-        return Connections(uses, tuple(map(_view, list_alterations(connection, limit=_ALTERATIONS))))
+        uses = list_uses(connection)
+        alterations = tuple(map(_view, list_alterations(connection, limit=_ALTERATIONS)))
+    states = states_of_uses(uses)
+    return Connections(tuple(replace(each, state=states[each.task]) for each in uses), alterations)
 
 
 def _view(each: AlterationRecord) -> AlterationView:

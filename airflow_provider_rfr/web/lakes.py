@@ -21,9 +21,9 @@ from sqlalchemy import select
 
 from airflow_provider_rfr.hooks.common import read_connection
 from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.tasks import with_tasks
 from airflow_provider_rfr.web.deliveries import read_deliveries_of
 from airflow_provider_rfr.web.reading import Latest, Problem, SharedRead
-from airflow_provider_rfr.web.tasks import with_tasks
 from airflow_provider_rfr.web.words import without_cursors
 
 if TYPE_CHECKING:

@@ -80,6 +80,11 @@ class Addresses:
         given = {name: value for name, value in query.items() if value}
         return f"{self._own}/{path}" + (f"?{urlencode(given)}" if given else "")
 
+    def login(self, request: Request) -> str:
+        """Return Airflow's own way to log in, and back to the page that was asked for."""
+        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return f"{self._airflow}/api/v2/auth/login?{urlencode({'next': asked})}"
+
     def dag(self, dag_id: str) -> str:
         """The DAG's page, with the button that opens its form."""
         return f"{self._airflow}/dags/{quote(dag_id, safe='')}"

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import common
 from airflow_provider_rfr.cli import refresh as commands
 from airflow_provider_rfr.exceptions import LedgerError
+from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh import status
 from airflow_provider_rfr.refresh.bar import Bar
@@ -335,3 +337,28 @@ def test_a_part_s_ledger_that_can_not_be_read_is_told_as_such(
     assert rfr("history", NAME, "--replace-where", where, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["state"], found["generations"]) == ("unreadable", [])
+
+
+@pytest.mark.parametrize("name", ["list", "show"])
+def test_a_killed_attempt_is_told_as_on_the_page_as_soon_as_airflow_knows(
+    name: str, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_page(begun(lake.catalog))
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {each: tasks._Seen("up_for_retry", None) for each in wanted})
+    assert rfr(name, NAME, "--json") == 0
+    found = told(capsys)
+    found = found["tables"][0] if name == "list" else found
+    assert (found["state"], found["seconds_left"]) == ("waiting", None)
+    assert "Airflow tries the task again (up_for_retry)" in found["sentence"]
+
+
+def test_the_ledgers_alone_are_asked_where_airflow_has_no_database(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(wanted: Any) -> Any:
+        raise OperationalError("SELECT", {}, Exception("no such table"))
+
+    monkeypatch.setattr(tasks, "_states", fail)
+    begun(lake.catalog)
+    assert rfr("list", "--json") == 0
+    assert told(capsys)["tables"][0]["state"] == "reading"

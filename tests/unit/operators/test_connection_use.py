@@ -17,7 +17,7 @@ from airflow_provider_rfr.hooks._connection_sources import content_hash, find_de
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators.connection_use import running_with
 from airflow_provider_rfr.store.connection_audit import ConnectionNotes
-from airflow_provider_rfr.store.connections import IDLE, STALLED, TaskRef, Use, load_use, want
+from airflow_provider_rfr.store.connections import FAILED, IDLE, TaskRef, Use, load_use, want
 from airflow_provider_rfr.store.engine import ControlStore
 from tests.soon import wait_until
 from tests.unit.operators.test_execute import CANARY, Bench, bench
@@ -80,7 +80,7 @@ def test_it_goes_on_in_the_same_try_and_its_former_driver_has_ended_before(
         {"base_url": "http://127.0.0.1:2", "login": "me"},
     ]
     ended = use(store)
-    assert (ended.state, ended.token, ended.error_kind) == (STALLED, 2, "RefreshStoppedError")
+    assert (ended.state, ended.token, ended.error_kind) == (FAILED, 2, "RefreshStoppedError")
 
 
 def test_what_it_uses_is_noted_without_any_secret(bench: Bench, store: ControlStore, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_an_error_is_noted_where_dependents_are_listed(bench: Bench, store: Cont
     word = {"error": {"type": "SourceError", "message": "nothing answers"}}
     with pytest.raises(SourceError):
         bench.run({"last_word": word})
-    assert (use(store).state, use(store).error, use(store).error_kind) == (STALLED, "nothing answers", "SourceError")
+    assert (use(store).state, use(store).error, use(store).error_kind) == (FAILED, "nothing answers", "SourceError")
 
 
 def test_an_error_of_somebody_elses_is_noted_without_the_secrets_in_it(bench: Bench, store: ControlStore) -> None:

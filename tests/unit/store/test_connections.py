@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 from airflow_provider_rfr.store import connection_audit as audit
 from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes
 from airflow_provider_rfr.store.connections import (
+    FAILED,
     IDLE,
     RUNNING,
-    STALLED,
     TaskRef,
     UsedConnection,
     beat,
@@ -57,7 +57,7 @@ def test_what_is_wanted_while_the_task_reads_is_not_forgotten(store: ControlStor
 def test_a_later_start_takes_the_row_and_the_former_one_can_neither_end_nor_beat_it(store: ControlStore) -> None:
     first, second = register(store), register(store)
     assert (first, second) == (1, 2)
-    store.run(lambda connection: end_use(connection, 5, TASK, first, STALLED, "late"))
+    store.run(lambda connection: end_use(connection, 5, TASK, first, FAILED, "late"))
     assert store.run(lambda connection: beat(connection, 5, TASK, first)) is None
     read(store, first, api="of the former")
     with store.read() as connection:
@@ -89,8 +89,8 @@ def test_a_run_that_ended_well_takes_the_place_of_earlier_ones_that_failed(store
 
     for task, at in ((failed, 1), (dead, 2), (later, 30 * minute), (newest, 31 * minute)):
         begin(task, at)
-    store.run(lambda connection: end_use(connection, 5, failed, None, STALLED, "401"))
-    store.run(lambda connection: end_use(connection, 32 * minute, newest, None, STALLED, "401"))
+    store.run(lambda connection: end_use(connection, 5, failed, None, FAILED, "401"))
+    store.run(lambda connection: end_use(connection, 32 * minute, newest, None, FAILED, "401"))
     store.run(lambda connection: end_use(connection, 33 * minute, later, None, IDLE))
     with store.read() as connection:
         assert [use.task for use in list_uses(connection)] == [later, newest]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -38,13 +40,27 @@ def past(**changes: Any) -> str:
     return json.dumps([{**fine, **changes}])
 
 
-def test_every_address_asks_who_is_there(login: Login) -> None:
+def test_every_page_asks_who_is_there_and_leads_to_the_login(login: Login) -> None:
     stranger = login("")
     for route in make_app().routes:
-        path = route.path.replace("{name}", "rfr.js")  # type: ignore[attr-defined]
+        path = route.path  # type: ignore[attr-defined]
+        if path.startswith("/static/"):
+            continue
         answer = stranger.get(f"/rfr{path}?lake=a&ledger=b")
         assert answer.status_code == 401, path
         assert "default-src 'none'" in answer.headers["content-security-policy"]
+        [link] = re.findall(r'<a class="airflow button" href="([^"]+)">Log in</a>', answer.text)
+        onward = stranger.get(html.unescape(link))
+        assert onward.status_code == 307
+        assert quote(f"/rfr{path}?lake=a&ledger=b", safe="") in onward.headers["location"]
+
+
+def test_the_files_of_the_pages_are_sent_to_everybody_and_nothing_else_is(login: Login) -> None:
+    stranger = login("")
+    assert stranger.get("/rfr/static/rfr.css").headers["content-type"].startswith("text/css")
+    assert stranger.get("/rfr/static/rfr.js").status_code == 200
+    for name in ("app.py", "..%2fapp.py", "%2e%2e%2fapp.py"):
+        assert stranger.get(f"/rfr/static/{name}").status_code == 404
 
 
 def test_only_reading_is_possible(login: Login) -> None:
@@ -193,7 +209,11 @@ def test_who_may_see_nothing_is_told_no_address(
     begun(catalog, "raw.orders", **TASK)
     dead = {"conn_type": "rfr_lake", "host": "http://127.0.0.1:9", "extra": {"catalog_type": "rest"}}
     monkeypatch.setenv("AIRFLOW_CONN_RFR_LAKE_DEFAULT", json.dumps(dead))
-    assert "127.0.0.1:9" in login("viewer").get("/rfr/").text
+    text = login("viewer").get("/rfr/").text
+    assert "127.0.0.1:9" in text
+    # What could not be read may hold any number of refreshes.
+    assert "0 tables" not in text
+    assert "No refresh has begun" not in text
     monkeypatch.setattr(PickyManager, "is_authorized_asset", lambda *_args, **_values: False)
     text = login("viewer").get("/rfr/").text
     assert "127.0.0.1:9" not in text
@@ -229,6 +249,7 @@ def test_a_target_that_can_not_be_read_hides_nothing_of_its_refresh(
     text = login("owner").get("/rfr/refresh", params=address).text
     assert "can&#39;t be read" not in text
     assert "<polyline" in text
+    assert "Slowest partitions" not in text, "one partition is the whole refresh"
 
 
 def test_the_page_of_a_new_generation_shows_no_page_of_the_one_before(

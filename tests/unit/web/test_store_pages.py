@@ -18,6 +18,7 @@ from pyiceberg.catalog import Catalog
 from sqlalchemy import delete, insert, update
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
@@ -25,7 +26,7 @@ from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
 from airflow_provider_rfr.store.claims import Claim, Window, Wish, claim
 from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
-from airflow_provider_rfr.store.connections import TaskRef, register_use
+from airflow_provider_rfr.store.connections import TaskRef, end_use, register_use
 from airflow_provider_rfr.store.deliveries import (
     EndpointKey,
     add_deliveries,
@@ -294,6 +295,28 @@ def test_connections_show_users_and_alterations_without_values_to_those_who_may_
     assert "ann" not in viewer
 
 
+@pytest.mark.parametrize(
+    ("used", "airflow", "shown"),
+    [
+        ("running", "running", "running"),
+        ("running", "up_for_retry", "waiting"),
+        ("running", "failed", "interrupted"),
+        ("failed", "up_for_retry", "waiting"),
+        ("failed", "failed", "failed"),
+        ("idle", "success", "idle"),
+    ],
+)
+def test_the_state_of_a_use_is_the_one_that_its_refresh_has(
+    login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch, used: str, airflow: str, shown: str
+) -> None:
+    task = TaskRef("shop", "monday", "refresh")
+    token = store.run(lambda connection: register_use(connection, 1, task, "refresh", ["shop_api"], {}))
+    if used != "running":
+        store.run(lambda connection: end_use(connection, 2, task, token, used, "SourceError: 503"))
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {each: tasks._Seen(airflow, None) for each in wanted})
+    assert f'<div><span class="state {shown}">{shown}</span>' in login("owner").get("/rfr/connections").text
+
+
 def test_with_teams_a_connection_that_is_gone_is_nobodys(
     login: Login, store: ControlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,6 +406,8 @@ def test_a_control_store_that_is_away_is_told_as_such(
     ):
         text = login("owner").get(f"/rfr/{page}").text
         assert said in text
+        assert "No webhook was due" not in text
+        assert "No connection that you may see" not in text
         assert "The lake" not in text
         assert CANARY not in text + caplog.text
 

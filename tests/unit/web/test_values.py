@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.types import StringType
 
+from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.table_facts import table_facts
@@ -23,7 +24,7 @@ from airflow_provider_rfr.refresh.details import read_details
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.status import State, TableStatus, read_again, status_of, statuses
-from airflow_provider_rfr.web import charts, tasks, words
+from airflow_provider_rfr.web import charts, words
 from tests.unit.web.ledgers import CANARY, begun, read_page
 
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
@@ -131,14 +132,14 @@ def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog
     [
         ("running", -60, State.READING),
         ("deferred", -60, State.READING),
-        ("running", 60, State.INTERRUPTED),
-        ("up_for_retry", -60, State.INTERRUPTED),
-        ("queued", None, State.INTERRUPTED),
+        ("running", 60, State.WAITING),
+        ("up_for_retry", -60, State.WAITING),
+        ("queued", None, State.WAITING),
         ("failed", -60, State.INTERRUPTED),
         (None, None, State.INTERRUPTED),
     ],
 )
-def test_a_refresh_whose_task_is_not_at_it_is_interrupted_before_its_ledger_is_silent(
+def test_a_refresh_whose_task_is_not_at_it_waits_or_is_interrupted_before_its_ledger_is_silent(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, state: str | None, later: int | None, expected: State
 ) -> None:
     begun(catalog, "raw.orders", **TASK)
@@ -150,8 +151,26 @@ def test_a_refresh_whose_task_is_not_at_it_is_interrupted_before_its_ledger_is_s
     monkeypatch.setattr(tasks, "_states", states)
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
-    if expected is State.INTERRUPTED:
-        assert "the pages read so far are kept" in found.sentence
+    if expected is not State.READING:
+        assert "Attempt 1 ended without a report. The pages read so far are kept" in found.sentence
+
+
+@pytest.mark.parametrize(("state", "expected"), [("up_for_retry", State.WAITING), ("failed", State.FAILED)])
+def test_a_failed_attempt_waits_while_airflow_tries_the_task_again(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, state: str, expected: State
+) -> None:
+    begun(catalog, "raw.orders", **TASK).end("SourceError: 503")
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {each: tasks._Seen(state, None) for each in wanted})
+    [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
+    assert found.state is expected
+    assert "SourceError: 503" in found.sentence
+
+
+def test_a_refused_publish_stays_failed(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(catalog, "raw.orders", **TASK).end("TypeMismatchError: no number", refused_under="rules")
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {each: tasks._Seen("up_for_retry", None) for each in wanted})
+    [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
+    assert found.state is State.FAILED
 
 
 def test_a_task_that_airflow_does_not_know_changes_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,117 @@
+"""Read from Airflow's database what became of tasks: it hears of a killed one in seconds, the ledger never does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airflow_provider_rfr.hooks.airflow_database import session_of_airflow
+from airflow_provider_rfr.store.connections import IDLE, TaskRef
+from airflow_provider_rfr.threads import in_threads
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.status import State, TableStatus
+    from airflow_provider_rfr.store.connections import Use
+
+_AT_WORK: Final = frozenset({"running", "deferred", "restarting", "up_for_reschedule"})
+_AGAIN: Final = frozenset({"queued", "scheduled", "up_for_retry"})
+_AT_ONCE: Final = 200
+
+
+class _Seen(NamedTuple):
+    state: str | None
+    started_at: datetime | None
+
+
+def with_tasks(
+    statuses: Sequence[TableStatus], read: Callable[[TableStatus], TableStatus | None]
+) -> tuple[TableStatus, ...]:
+    """Correct the statuses of ledgers by what Airflow knows of their tasks.
+
+    A refresh whose last attempt has ended waits where Airflow tries the task again. One that the ledger takes for
+    working is interrupted where the task has ended for good.
+
+    :param read: the same ledger's status, read again; None where it is gone
+    """
+    seen = _states({task for each in statuses if each.is_open and (task := _task_of(each)) is not None})
+    judged = {each.ledger: found for each in statuses if (found := _judged(seen, each)) is not None}
+    doubtful = [each for each in statuses if each.ledger in judged]
+    # The task may have ended well after its ledger was read, and before Airflow was asked.
+    pairs = zip(doubtful, in_threads(read, doubtful), strict=True)
+    corrected = {each.ledger: _corrected(each, *judged[each.ledger], newest) for each, newest in pairs}
+    return tuple(corrected.get(each.ledger, each) for each in statuses)
+
+
+def states_of_uses(uses: Sequence[Use]) -> dict[TaskRef, str]:
+    """Return the state of each task that uses a connection, in the words of a refresh's state where it has ended."""
+    from airflow_provider_rfr.refresh.status import State
+
+    seen = _states({use.task for use in uses if use.state != IDLE})
+    states = {use.task: use.state for use in uses}
+    for task, (state, _) in seen.items():
+        if state in _AGAIN:
+            states[task] = State.WAITING.value
+        elif state not in _AT_WORK and states[task] != State.FAILED.value:
+            states[task] = State.INTERRUPTED.value
+    return states
+
+
+def _task_of(status: TableStatus) -> TaskRef | None:
+    header = status.header
+    if header is None or header.dag_id is None or header.dag_run_id is None or header.task_id is None:
+        return None
+    index = -1 if header.map_index is None else header.map_index
+    return TaskRef(header.dag_id, header.dag_run_id, header.task_id, index)
+
+
+def _corrected(status: TableStatus, state: State, sentence: str, newest: TableStatus | None) -> TableStatus:
+    if newest is None:
+        return status
+    if newest.state is not status.state or _signs(newest) != _signs(status):
+        return newest
+    return replace(newest, state=state, sentence=sentence)
+
+
+def _signs(status: TableStatus) -> tuple[datetime, int] | None:
+    """Return the last commit's time, and the attempt that made it."""
+    return None if status.header is None else (status.header.committed_at, status.header.attempts)
+
+
+def _judged(states: Mapping[TaskRef, _Seen], status: TableStatus) -> tuple[State, str] | None:
+    """Return the state and the sentence that hold instead of the ledger's; None where the ledger is right."""
+    from airflow_provider_rfr.refresh.status import State
+
+    header, task = status.header, _task_of(status)
+    seen = None if task is None else states.get(task)
+    if header is None or seen is None or not status.is_open:
+        return None
+    reason = "ended without a report" if header.ended_at is None else f"failed: {header.error}"
+    attempt, kept = f"Attempt {header.attempts} {reason}", "The pages read so far are kept"
+    if seen.state in _AGAIN:
+        return State.WAITING, f"{attempt}. {kept}, and Airflow tries the task again ({seen.state})"
+    if seen.state in _AT_WORK:
+        is_next = seen.started_at is not None and seen.started_at > header.committed_at
+        return (State.WAITING, f"{attempt}. {kept}, and the task's next try is starting") if is_next else None
+    if not status.is_working:
+        return None
+    return State.INTERRUPTED, f"{attempt}. {kept}, and the next run continues: the task is {seen.state or 'cleared'}"
+
+
+def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _Seen]:
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import select, tuple_
+
+    wanted = sorted((task.dag_id, task.run_id, task.task_id, task.map_index) for task in tasks)
+    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
+    found = {}
+    with session_of_airflow() as session:
+        for start in range(0, len(wanted), _AT_ONCE):
+            query = select(*columns, TaskInstance.state, TaskInstance.start_date).where(
+                tuple_(*columns).in_(wanted[start : start + _AT_ONCE])
+            )
+            for dag_id, run_id, task_id, map_index, state, started_at in session.execute(query):
+                text = None if state is None else str(getattr(state, "value", state))
+                found[TaskRef(dag_id, run_id, task_id, map_index)] = _Seen(text, started_at)
+    return found
