@@ -51,7 +51,8 @@ def show(args: Namespace) -> None:
     """Show all that is known of a table's newest refresh."""
     from airflow_provider_rfr.refresh.progress import size_in_words
 
-    found = _found(lake_of(args), args)
+    catalog = lake_of(args)
+    [found] = _with_tasks(catalog, [_found(catalog, args)])
     content = found.to_json()
     if print_data(content, args):
         return
@@ -68,7 +69,8 @@ def history(args: Namespace) -> int:
     """Show the table's generations, the newest first; 1 if the ledger can't be read."""
     from airflow_provider_rfr.refresh.progress import duration_in_words
 
-    found = _found(lake_of(args), args)
+    catalog = lake_of(args)
+    [found] = _with_tasks(catalog, [_found(catalog, args)])
     rows = [{**each.to_json(), "seconds": round(each.seconds, 1)} for each in found.history]
     code = int(found.state.value == "unreadable")
     told = {"table": found.table, "state": found.state.value, "sentence": found.sentence, "generations": rows}
@@ -84,7 +86,10 @@ def history(args: Namespace) -> int:
 
 @command
 def watch(args: Namespace) -> int:
-    """Follow a refresh until it is over; 1 if it ended in any other way than published."""
+    """Follow a refresh until it is over; 1 if it ended in any other way than published.
+
+    The ledger alone says when, so that a retry within its silence is followed too.
+    """
     catalog = lake_of(args)
     found = _found(catalog, args)
     missed = int(found.state.value == "unreadable")
@@ -95,6 +100,7 @@ def watch(args: Namespace) -> int:
             found = _found(catalog, args)
             missed = missed + 1 if found.state.value == "unreadable" else 0
         display.update(found)
+    [found] = _with_tasks(catalog, [found])
     if not print_data(found.to_json(), args):
         say(f"{_name(found)}: {found.state.value}: {found.sentence}")
     return 0 if found.state.value == "published" else 1
@@ -150,7 +156,7 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
     table = check_identifier(args.table, "table")
     found = answered(lambda: status_of(catalog, table, args.replace_where))
     if found is not None:
-        return _with_tasks(catalog, [found])[0]
+        return found
     others = answered(lambda: statuses(catalog, [table]))
     if not others:
         raise _none_of(table)
@@ -168,12 +174,12 @@ def _with_tasks(catalog: Catalog, found: Sequence[TableStatus]) -> Sequence[Tabl
 
     from airflow_provider_rfr.hooks.airflow_database import can_be_reached
     from airflow_provider_rfr.hooks.tasks import with_tasks
-    from airflow_provider_rfr.refresh.status import read_again
+    from airflow_provider_rfr.refresh.status import by_urgency, read_again
 
     if not can_be_reached():
         return found
     try:
-        return with_tasks(found, lambda status: read_again(catalog, status))
+        return sorted(with_tasks(found, lambda status: read_again(catalog, status)), key=by_urgency)
     except SQLAlchemyError as error:
         # The ledgers say enough, only later: a killed attempt is shown as working until they are silent.
         _log.debug("Airflow's database can't be read", exc_info=error)

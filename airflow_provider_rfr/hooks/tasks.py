@@ -35,13 +35,13 @@ def with_tasks(
 
     :param read: the same ledger's status, read again; None where it is gone
     """
-    seen = _states({task for each in statuses if each.is_open and (task := _task_of(each)) is not None})
-    judged = {each.ledger: found for each in statuses if (found := _judged(seen, each)) is not None}
-    doubtful = [each for each in statuses if each.ledger in judged]
+    seen = _states({task for status in statuses if status.is_open and (task := _task_of(status)) is not None})
+    judged = {status.ledger: verdict for status in statuses if (verdict := _judged(seen, status)) is not None}
+    doubtful = [status for status in statuses if status.ledger in judged]
     # The task may have ended well after its ledger was read, and before Airflow was asked.
     pairs = zip(doubtful, in_threads(read, doubtful), strict=True)
-    corrected = {each.ledger: _corrected(each, *judged[each.ledger], newest) for each, newest in pairs}
-    return tuple(corrected.get(each.ledger, each) for each in statuses)
+    corrected = {status.ledger: _corrected(status, *judged[status.ledger], newest) for status, newest in pairs}
+    return tuple(corrected.get(status.ledger, status) for status in statuses)
 
 
 def states_of_uses(uses: Sequence[Use]) -> dict[TaskRef, str]:
@@ -105,7 +105,7 @@ def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _Seen]:
 
     wanted = sorted((task.dag_id, task.run_id, task.task_id, task.map_index) for task in tasks)
     columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
-    found = {}
+    states = {}
     with session_of_airflow() as session:
         for start in range(0, len(wanted), _AT_ONCE):
             query = select(*columns, TaskInstance.state, TaskInstance.start_date).where(
@@ -113,5 +113,5 @@ def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _Seen]:
             )
             for dag_id, run_id, task_id, map_index, state, started_at in session.execute(query):
                 text = None if state is None else str(getattr(state, "value", state))
-                found[TaskRef(dag_id, run_id, task_id, map_index)] = _Seen(text, started_at)
-    return found
+                states[TaskRef(dag_id, run_id, task_id, map_index)] = _Seen(text, started_at)
+    return states

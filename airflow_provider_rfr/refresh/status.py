@@ -150,11 +150,12 @@ def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None 
     moment = now or datetime.now(timezone.utc)
     wanted = list(named or (() if tables else ledgers_in(catalog)))
     every = in_threads(lambda each: _status(catalog, each[0], each[1], moment), wanted)
-    order = list(State)
-    return sorted(
-        (each for each in every if each is not None),
-        key=lambda each: (order.index(each.state), each.table, (each.header and each.header.replace_where) or ""),
-    )
+    return sorted((status for status in every if status is not None), key=by_urgency)
+
+
+def by_urgency(status: TableStatus) -> tuple[int, str, str]:
+    """Return the key that sorts what needs a person first."""
+    return list(State).index(status.state), status.table, (status.header and status.header.replace_where) or ""
 
 
 def status_of(

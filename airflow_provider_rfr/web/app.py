@@ -54,7 +54,7 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 async def _explained(request: Request, error: Any) -> Response:
     """Errors as a page, because they are shown in a frame."""
     is_stranger = error.status_code == 401
-    found = page(
+    answer = page(
         request,
         "error.html",
         error.status_code,
@@ -62,8 +62,8 @@ async def _explained(request: Request, error: Any) -> Response:
         is_passing=error.status_code == 503,
         login=addresses_of(request).login(request) if is_stranger else "",
     )
-    found.headers.update(error.headers or {})
-    return found
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 async def _incomplete(request: Request, _error: Any) -> Response:

@@ -69,7 +69,7 @@ def read_connections() -> Connections:
         uses = list_uses(connection)
         alterations = tuple(map(_view, list_alterations(connection, limit=_ALTERATIONS)))
     states = states_of_uses(uses)
-    return Connections(tuple(replace(each, state=states[each.task]) for each in uses), alterations)
+    return Connections(tuple(replace(use, state=states[use.task]) for use in uses), alterations)
 
 
 def _view(each: AlterationRecord) -> AlterationView:

@@ -123,9 +123,9 @@ def dags_of(installed: Path, folder: Path) -> dict[str, str]:
     """Path of the file by id of each DAG in the folder, as Airflow finds them with the wheel alone."""
     done = run(installed, "-c", DAG_BAG, str(folder))
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["errors"] == {}
-    return dict(found["dags"])
+    bag = json.loads(done.stdout.splitlines()[-1])
+    assert bag["errors"] == {}
+    return dict(bag["dags"])
 
 
 def test_a_file_that_imports_a_ready_dag_of_an_installation_has_it(installed: Path, tmp_path: Path) -> None:

@@ -344,12 +344,12 @@ def test_a_killed_attempt_is_told_as_on_the_page_as_soon_as_airflow_knows(
     name: str, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read_page(begun(lake.catalog))
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {each: tasks._Seen("up_for_retry", None) for each in wanted})
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._Seen("up_for_retry", None) for task in wanted})
     assert rfr(name, NAME, "--json") == 0
-    found = told(capsys)
-    found = found["tables"][0] if name == "list" else found
-    assert (found["state"], found["seconds_left"]) == ("waiting", None)
-    assert "Airflow tries the task again (up_for_retry)" in found["sentence"]
+    output = told(capsys)
+    status = output["tables"][0] if name == "list" else output
+    assert (status["state"], status["seconds_left"]) == ("waiting", None)
+    assert "Airflow tries the task again (up_for_retry)" in status["sentence"]
 
 
 def test_the_ledgers_alone_are_asked_where_airflow_has_no_database(

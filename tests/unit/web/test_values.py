@@ -160,7 +160,7 @@ def test_a_failed_attempt_waits_while_airflow_tries_the_task_again(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, state: str, expected: State
 ) -> None:
     begun(catalog, "raw.orders", **TASK).end("SourceError: 503")
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {each: tasks._Seen(state, None) for each in wanted})
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._Seen(state, None) for task in wanted})
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
     assert "SourceError: 503" in found.sentence
@@ -168,7 +168,7 @@ def test_a_failed_attempt_waits_while_airflow_tries_the_task_again(
 
 def test_a_refused_publish_stays_failed(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(catalog, "raw.orders", **TASK).end("TypeMismatchError: no number", refused_under="rules")
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {each: tasks._Seen("up_for_retry", None) for each in wanted})
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._Seen("up_for_retry", None) for task in wanted})
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is State.FAILED
 
