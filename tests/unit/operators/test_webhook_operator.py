@@ -251,7 +251,7 @@ def test_a_connection_that_is_not_there_fails_the_task_at_once_and_loses_nothing
     lake.publish("raw.orders")
     triggers = {"config": {"hook": {"connection": "gone", "payload": {"n": 1}, "maxAttempts": 5}}}
     task = operator(triggers, deferrable=True, slot_seconds=0)
-    with pytest.raises(AirflowFailException, match="there is no connection 'gone'; make one of type http"):
+    with pytest.raises(AirflowFailException, match="there is no connection 'gone'; run: airflow connections add gone"):
         task.execute({})
     monkeypatch.setenv("AIRFLOW_CONN_GONE", json.dumps({"conn_type": "http", "host": receiver.url}))
     assert operator(triggers).execute({})["delivered"] == 1
