@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -50,6 +51,10 @@ class HttpHook(BaseHook):
         self.http_conn_id = http_conn_id
 
     def get_conn(self) -> ConnectionSettings:
+        """Return the address, credentials, headers and trusted certificates.
+
+        :raises ConfigurationError: as :func:`http_settings`
+        """
         return http_settings(self.http_conn_id)
 
     def test_connection(self) -> tuple[bool, str]:
@@ -66,7 +71,9 @@ class HttpHook(BaseHook):
         except ConfigurationError as error:
             return False, str(error)
         headers = {**settings.credential, **settings.headers}
-        answer = Client().send(Request("GET", settings.base_url, headers, verify=verify), Deadline(_TEST_SECONDS))
+        request = Request("GET", settings.base_url, headers, verify=verify)
+        with closing(Client()) as client:
+            answer = client.send(request, Deadline(_TEST_SECONDS))
         if not isinstance(answer, Answer):
             return False, answer.detail
         passes = answer.status < 500 and answer.status not in (401, 403, 407)
