@@ -19,6 +19,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.hooks._connection_sources import as_connection
 from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.http.redaction import without_credentials
 
 if TYPE_CHECKING:
@@ -133,10 +134,14 @@ def _system_identifier(definition: Definition) -> str | None:
 
 def _read_a_page(candidate: Definition, noted: Any) -> None:
     from airflow_provider_rfr.hooks.api import source_settings
+    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
     from airflow_provider_rfr.streams.core import ReadContext
     from airflow_provider_rfr.streams.loader import load_stream
     from airflow_provider_rfr.streams.paged import as_paged
+    from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
 
+    # This may redeem the candidate's refresh token, whose successor the refresh has to find.
+    keep_refresh_tokens(lambda: RefreshTokens(ControlStoreHook().url_for_driver))
     settings = source_settings(as_connection(candidate))
     config = {**settings.config, **(noted["source"].get("config") or {})}
     stop = threading.Event()

@@ -96,10 +96,7 @@ class BuiltinsHook(BaseHook):
     @property
     def store_url(self) -> str:
         """The store's address with its password, for a driver's private file."""
-        url = ControlStoreHook(self._control_store_conn_id).url
-        if url.password:
-            mask_secrets([str(url.password)])
-        return url.render_as_string(hide_password=False)
+        return ControlStoreHook(self._control_store_conn_id).url_for_driver
 
     @cached_property
     def catalog(self) -> Catalog:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.airflow_database import why_unreadable
-from airflow_provider_rfr.hooks.common import read_connection
+from airflow_provider_rfr.hooks.common import mask_secrets, read_connection
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.store.engine import ControlStore
@@ -50,6 +50,13 @@ class ControlStoreHook(BaseHook):
         return open_store(self.url.render_as_string(hide_password=False))
 
     get_conn = get_store
+
+    @property
+    def url_for_driver(self) -> str:
+        """The database's address with its password, for a driver's private file."""
+        if self.url.password:
+            mask_secrets([str(self.url.password)])
+        return self.url.render_as_string(hide_password=False)
 
     def is_there(self) -> bool:
         """False where a file is named that is not there yet; it is not made to find out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -14,6 +15,7 @@ from airflow.sdk.configuration import conf
 from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
 from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
@@ -48,6 +50,11 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.hooks.drivers import DriverAddress
     from airflow_provider_rfr.hooks.lake import LakeDocument
+
+
+_REFRESH_TOKEN = "refresh_token"
+_MORE_PARTS = ("store",)
+"""What a driver in a cluster needs besides, where refresh tokens are kept."""
 
 
 class _Attempt:
@@ -145,6 +152,19 @@ def _airflow_run(context: Context) -> dict[str, Any]:
         "map_index": task.map_index,
         "logical_date": rfc3339(logical_date) if isinstance(logical_date, datetime) else None,
     }
+
+
+def _token_store(hook: RefreshSparkHook, source: Mapping[str, Any]) -> str | None:
+    """Return the control store's address for a driver that may redeem a refresh token, None for any other."""
+    # What a class does is not known before it runs.
+    if "class" not in source and _REFRESH_TOKEN not in json.dumps(source, default=str):
+        return None
+    store = ControlStoreHook()
+    try:
+        is_file = store.url.get_backend_name() == "sqlite"
+    except ConfigurationError:
+        return None
+    return None if is_file and hook.in_cluster else store.url_for_driver
 
 
 class ResumableFullRefreshOperator(SparkApplicationOperator):
@@ -320,7 +340,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
             def load(hook: RefreshSparkHook) -> None:
                 hook.on_pages = partial(store_link, context, SparkUiLink())
-                load_application(hook, folder, document)
+                store = _token_store(hook, document["source"])
+                load_application(hook, folder, {**document, **({"store": store} if store else {})}, _MORE_PARTS)
                 self._leaves_driver = self.deferrable and leave_driver(hook, self._yarn_rm_auth)
 
             attempt.monitor.follow(self.poll_interval)

@@ -1,8 +1,9 @@
 """The request budget that all tasks of a refresh share, and the signal that ends their round.
 
 The driver holds the budget. Executors ask it over an authenticated connection: for a permit for each request if there
-is a rate to keep; and a few times a second they send a beat. It reports idle threads to the driver, and brings back
-penalties (a 429 slows down all tasks) and the round's end.
+is a rate to keep; for the tokens of logins and OAuth2 grants, which the driver obtains for all tasks; and a few times a
+second they send a beat. It reports idle threads to the driver, and brings back penalties (a 429 slows down all tasks)
+and the round's end.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any, Protocol
 
-from airflow_provider_rfr.exceptions import ReadInterrupted
+from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted, RfrError
+from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.tokens import Credential, Reader, Token, find_credential
 
 BEAT_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
 _SLEPT_SECONDS = 3.0
+_TOKEN_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,8 @@ class BudgetServer:
         self._budget = budget
         self._secret = secret
         self._closed = threading.Event()
+        # Of the requests that obtain tokens, which keep the same rate.
+        self._context = ReadContext(limiter=BudgetLimiter(budget, stop := threading.Event()), stop=stop)
         # Without authkey: accept() would ask for it, and a peer that does not answer would keep all others waiting.
         self._listener = Listener((bind or host, 0), backlog=128)
         port = self._listener.address[1]
@@ -141,6 +147,7 @@ class BudgetServer:
     def close(self) -> None:
         """Accept no more connections."""
         self._closed.set()
+        self._context.stop.set()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -167,6 +174,8 @@ class BudgetServer:
                 if name == "beat":
                     task = arguments[0].task
                     connection.send((self._budget.beat(arguments[0]), self._budget.paused()))
+                elif name == "token":
+                    connection.send(self._token(*arguments))
                 else:
                     connection.send(calls[name](*arguments))
         except (EOFError, OSError, ValueError, AuthenticationError, AssertionError):
@@ -174,6 +183,21 @@ class BudgetServer:
                 self._budget.done(task)
         finally:
             connection.close()
+
+
+    def _token(self, key: str, refused: str | None) -> Token | RfrError | None:
+        """Return a credential's token, or why there is none; None while it is obtained."""
+        credential = find_credential(key)
+        if credential is None:
+            return ConfigurationError(
+                "authenticator",
+                "the driver has no such credential, because it built the stream in another way than this task",
+                "let the stream's class build its authenticators from its config and secrets alone",
+            )
+        try:
+            return credential.token_if_ready(refused, self._context)
+        except RfrError as error:
+            return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +249,19 @@ class _RemoteBudget:
             return bool(self._call("is_ours"))
         except (EOFError, OSError):
             return False
+
+    def token(self, credential: Credential, refused: str | None, context: Reader) -> Token:
+        """Return a token that the driver has obtained; waits for it without keeping the connection busy.
+
+        :raises RfrError: the driver can't obtain one
+        :raises ReadInterrupted: the reader was stopped
+        """
+        while (answer := self._call("token", credential.key, refused)) is None:
+            context.sleep(_TOKEN_POLL_SECONDS)
+        if isinstance(answer, RfrError):
+            raise answer
+        assert isinstance(answer, Token)
+        return answer
 
     def close(self) -> None:
         """Close the connection, by which the driver knows that the task is done."""

@@ -28,6 +28,7 @@ from airflow_provider_rfr.refresh.pages import PageRow, page_row
 from airflow_provider_rfr.streams.core import Page, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+from airflow_provider_rfr.streams.tokens import OwnTokens, TokenOwner
 
 _UNWIND_SECONDS = 0.5
 _MAX_SOURCES_KEPT = 8
@@ -38,15 +39,18 @@ def run_remote_task(address: BudgetAddress, task: RoundTask) -> TaskResult:
     """Run a task in an executor, with the driver's budget."""
     budget = address.connect()
     try:
-        return run_round_task(replace(task, label=replace(task.label, attempt=task_attempt())), budget)
+        return run_round_task(replace(task, label=replace(task.label, attempt=task_attempt())), budget, tokens=budget)
     finally:
         budget.close()
 
 
-def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | None = None) -> TaskResult:
+def run_round_task(
+    task: RoundTask, budget: Budget, closing: threading.Event | None = None, *, tokens: TokenOwner | None = None
+) -> TaskResult:
     """Read until the partitions are complete, the limits are reached, or the round is closed.
 
     :param closing: set where this process wants the task to end
+    :param tokens: obtains tokens; by default this process does, as the driver
     """
     task, adopted = adopt_predecessor(task)
     with _borrowed_stream(task) as stream:
@@ -70,7 +74,8 @@ def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | N
         )
         flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
         flusher.start()
-        _Reading(task, stream, scheduler, flusher, budget, closing or threading.Event()).run()
+        reading = _Reading(task, stream, scheduler, flusher, budget, closing or threading.Event())
+        reading.run(tokens or OwnTokens())
         # Before the last flush: what a reader that was left behind still delivers must be in no file.
         progress = scheduler.progress()
         flusher.finish()
@@ -103,14 +108,14 @@ class _Reading:
             for number in range(task.limits.threads)
         ]
 
-    def run(self) -> None:
+    def run(self, tokens: TokenOwner) -> None:
         """Read until nothing is left, the time is up, or the round is closed.
 
         A page in flight at the end gets ``linger`` seconds; then its reader is stopped, and a reader that hangs in the
         network is left behind: what it may still deliver does not count.
         """
         limits, task = self._task.limits, self._task.label.task
-        self._stream.bind(ReadContext(limiter=self._limiter, stop=self._stop))
+        self._stream.bind(ReadContext(self._limiter, self._stop, tokens))
         for thread in self._threads:
             thread.start()
         until = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds

@@ -11,6 +11,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
@@ -27,6 +28,7 @@ from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
 from airflow_provider_rfr.refresh.jvm import write_in_background
 from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor
+from airflow_provider_rfr.streams.tokens import TokenKeeper, keep_refresh_tokens
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh._rounds import RoundReport
@@ -198,6 +200,13 @@ def failed(error: RfrError) -> int:
     return EXIT_CONFIGURATION
 
 
+def _open_tokens(url: str) -> TokenKeeper:
+    # Few sources need it, and its imports take a while.
+    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+
+    return RefreshTokens(url)
+
+
 def main(path: str, *, began: float) -> int:
     """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code."""
     # The handler of last resort writes to what standard error is then: the bar puts itself in its place.
@@ -211,6 +220,8 @@ def main(path: str, *, began: float) -> int:
         config = read_config(path)
     except RfrError as error:
         return failed(error)
+    if config.store is not None:
+        keep_refresh_tokens(partial(_open_tokens, config.store.get_secret_value()))
     application = Application(config, began=began)
     stop_on_signals(application.stop)
     if (supervisor := config.run.supervisor) is not None:

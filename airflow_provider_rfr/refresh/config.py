@@ -193,7 +193,10 @@ class _RunDocument(_Document):
 
 
 class RefreshConfig(_Document):
-    """The whole document."""
+    """The whole document.
+
+    :ivar store: SQLAlchemy's address of the control store, where refresh tokens are kept that replace the configured one
+    """
 
     source: _SourceDocument
     streams: list[str] = Field(min_length=1)
@@ -201,6 +204,7 @@ class RefreshConfig(_Document):
     lake: _LakeDocument
     options: RefreshOptions = RefreshOptions()
     run: _RunDocument = _RunDocument()
+    store: SecretStr | None = None
 
     @model_validator(mode="after")
     def _one_target_each(self) -> RefreshConfig:

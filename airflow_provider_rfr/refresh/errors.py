@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from airflow_provider_rfr.exceptions import RfrError, SourceError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
@@ -74,9 +76,12 @@ def secret_values(*containers: Any) -> list[str]:
 
 
 def secrets_of(config: RefreshConfig) -> list[str]:
-    """Every secret value in the document: of the source and of the catalog."""
-    lake = config.lake
-    return secret_values(config.source.secrets, secrets_in(lake.plain_properties()), lake.referred_secrets())
+    """Every secret value in the document: of the source, the catalog and the control store."""
+    lake, password = config.lake, None
+    if config.store is not None:
+        with suppress(ValueError):
+            password = unquote(urlsplit(config.store.get_secret_value()).password or "") or None
+    return secret_values(config.source.secrets, secrets_in(lake.plain_properties()), lake.referred_secrets(), [password])
 
 
 def _travels(error: BaseException) -> bool:

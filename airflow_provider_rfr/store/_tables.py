@@ -2,7 +2,7 @@
 
 Times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as instants. No column holds a
 secret: a delivery keeps the variables of its commit and is rendered for each attempt; of connections there are
-keyed hashes. Of a sink, ``window`` is written before anything of it is sent, so that the same batches are cut again
+keyed hashes; refresh tokens are sealed with what only their connection holds. Of a sink, ``window`` is written before anything of it is sent, so that the same batches are cut again
 after a crash.
 """
 
@@ -183,7 +183,7 @@ GARBAGE: Final = Table(
     Column("last_error", Text),
 )
 
-# Of deploys by project, of sinks by their id, of alterations by connection.
+# Of deploys by project, of sinks by their id, of alterations by connection, of refresh tokens by their grant.
 LEASES: Final = Table(
     "rfr_leases",
     METADATA,
@@ -268,6 +268,15 @@ ALTERATIONS: Final = Table(
     Column("dependents", Text, nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
+)
+
+# The newest refresh token of a grant whose token endpoint replaces it with each use.
+REFRESH_TOKENS: Final = Table(
+    "rfr_refresh_tokens",
+    METADATA,
+    Column("grant", String(64), primary_key=True),
+    Column("sealed", Text, nullable=False),
+    Column("replaced_at", BigInteger, nullable=False),
 )
 
 SINKS: Final = Table(

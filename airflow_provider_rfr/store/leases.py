@@ -1,4 +1,4 @@
-"""Leases: one holder at a time, for deploys of a project, runs of a sink, and alterations of a connection.
+"""Leases: one holder at a time, for deploys, runs of a sink, alterations of a connection, and refresh tokens.
 
 A lease ends by itself when its holder no longer renews it, so a dead process does not block others for long. A holder
 that was paused while its lease ran out may wake up while the next one works. Therefore the token only goes up, and each
@@ -38,6 +38,7 @@ class LeaseKind(str, Enum):
     DEPLOY = "deploy"
     SINK = "sink"
     CONNECTION = "connection"
+    REFRESH_TOKEN = "refresh_token"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
+from airflow_provider_rfr.streams.tokens import OwnTokens, TokenOwner
 
 _log = logging.getLogger(__name__)
 
@@ -51,10 +52,12 @@ class ReadContext:
 
     :ivar limiter: asked before each request
     :ivar stop: once set, reads end at the next request or sleep
+    :ivar tokens: obtains the tokens of logins and OAuth2 grants
     """
 
     limiter: Limiter = field(default_factory=_Unlimited)
     stop: threading.Event = field(default_factory=threading.Event)
+    tokens: TokenOwner = field(default_factory=OwnTokens)
 
     def sleep(self, seconds: float) -> None:
         """Wait, unless the reader is stopped.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import logging
-import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urljoin
 
 from airflow_provider_rfr.exceptions import AuthenticationError, SourceDefinitionError, SourceError
@@ -28,11 +25,7 @@ from airflow_provider_rfr.streams.rest._client import (
 from airflow_provider_rfr.streams.rest._error_handler import ErrorHandler, Retries, build_error_handler
 from airflow_provider_rfr.streams.rest._responses import Answer
 from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, MISSING, Path, compile_value, lookup, parse_path
-
-_log = logging.getLogger(__name__)
-
-# Seconds before its end at which a token is replaced.
-_MARGIN: Final = 60.0
+from airflow_provider_rfr.streams.tokens import Token, key_of, shared_credential
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,51 +90,57 @@ class _TokenEndpoint:
 
 
 class _TokenAuthenticator(Authenticator, ABC):
-    """Fetches a token when the first request needs it, and again before it expires or once it is refused."""
+    """Sends a token, which its owner obtains when the first request needs it, before it expires, and once it is
+    refused."""
 
-    def __init__(self, place: _CredentialPlace, request: Draft, endpoint: _TokenEndpoint) -> None:
+    is_renewable = True
+
+    def __init__(
+        self,
+        place: _CredentialPlace,
+        request: Draft,
+        endpoint: _TokenEndpoint,
+        decisive: Sequence[Any],
+        grant: str | None = None,
+    ) -> None:
+        """:param decisive: what besides the request decides which token is obtained, and how long it is valid
+        :param grant: the refresh token and where it is redeemed; None where there is none
+        """
         self._place = place
         self._request = request
         self._endpoint = endpoint
         self._redactor = endpoint.transport.redactor
-        self._lock = threading.Lock()
-        self._token: str | None = None
-        self._expires = float("inf")
+        key = (request.method, request.url, request.query, request.headers, request.json, request.form, *decisive)
+        self._credential = shared_credential(key_of(type(self).__name__, *key), self.obtain, grant)
+        self._token: Token | None = None
         if place.query is not None:
             self._redactor.add_parameter(place.query)
 
     @abstractmethod
-    def fetch(self, context: ReadContext) -> tuple[str, float | None]:
-        """A new token, and for how many seconds it is valid, if known."""
+    def obtain(self, context: ReadContext, refresh_token: str | None) -> Token:
+        """Obtain a token.
+
+        :param refresh_token: the one that replaced the configured one; None if none did
+        """
 
     def apply(self, draft: Draft, context: ReadContext) -> None:
         token = self._token
-        if token is None or time.monotonic() >= self._expires:
+        if token is None or token.has_expired:
             token = self._renewed(token, context)
-        self._place.put(draft, token)
+        self._place.put(draft, token.value)
 
     def renew(self, draft: Draft, context: ReadContext) -> bool:
         refused = self._token
-        if refused is not None and self._place.holds(draft, refused):
+        if refused is not None and self._place.holds(draft, refused.value):
             self._renewed(refused, context)
         # Otherwise another thread has replaced the token since the draft was made.
         return True
 
-    def _renewed(self, old: str | None, context: ReadContext) -> str:
-        # The thread that holds the lock may wait for the API for minutes: look whether to stop meanwhile.
-        while not self._lock.acquire(timeout=0.2):
-            context.check()
-        try:
-            if self._token is not None and self._token != old:
-                return self._token
-            token, seconds = self.fetch(context)
-            self._redactor.add(token)
-            # A token that is valid for less than the margin would be fetched for each request.
-            self._expires = time.monotonic() + max(seconds - _MARGIN, seconds / 2) if seconds else float("inf")
-            self._token = token
-            return token
-        finally:
-            self._lock.release()
+    def _renewed(self, old: Token | None, context: ReadContext) -> Token:
+        token = context.tokens.token(self._credential, None if old is None else old.digest, context)
+        self._redactor.add(token.value)
+        self._token = token
+        return token
 
     def checked(self, answer: Answer, value: Any, where: str) -> str:
         """The token as text.
@@ -154,30 +153,38 @@ class _TokenAuthenticator(Authenticator, ABC):
 
 
 class _OAuth2(_TokenAuthenticator):
-    """Client credentials, or a refresh token.  A replaced refresh token is kept for this process only."""
+    """Client credentials, or a refresh token, also one that each use replaces."""
 
     def __init__(self, item: model.OAuth2, request: Draft, endpoint: _TokenEndpoint) -> None:
-        super().__init__(_CredentialPlace("Authorization", prefix=item.prefix), request, endpoint)
+        place = _CredentialPlace("Authorization", prefix=item.prefix)
+        refresh_token = (request.form or {}).get("refresh_token")
+        grant = None if refresh_token is None else f"{request.url} {refresh_token}"
+        super().__init__(place, request, endpoint, (item.token_path, item.expires_path, item.expires_in), grant)
         self._item = item
         self._token_path: Path = parse_path(item.token_path)
 
-    def fetch(self, context: ReadContext) -> tuple[str, float | None]:
-        answer = self._endpoint.ask(self._request, context)
+    def obtain(self, context: ReadContext, refresh_token: str | None) -> Token:
+        request, form = self._request, dict(self._request.form or {})
+        if refresh_token is not None:
+            form["refresh_token"] = refresh_token
+            request = replace(request, form=form)
+        answer = self._endpoint.ask(request, context)
         body = answer.json()
         token = self.checked(answer, lookup(body, self._token_path), ".".join(self._token_path))
-        form, rotated = self._request.form or {}, lookup(body, ("refresh_token",))
-        if "refresh_token" in form and isinstance(rotated, str) and rotated not in ("", form["refresh_token"]):
+        rotated = lookup(body, ("refresh_token",))
+        if "refresh_token" not in form or not isinstance(rotated, str) or rotated in ("", form["refresh_token"]):
+            rotated = None
+        else:
             self._redactor.add(rotated)
-            self._request = replace(self._request, form={**form, "refresh_token": rotated})
-            _log.warning("the token endpoint replaced the refresh token; the configured one may no longer be valid")
-        if self._item.expires_in is not None:
-            return token, self._item.expires_in
+        return Token.lasting(token, self._item.expires_in or self._seconds(body), rotated)
+
+    def _seconds(self, body: Any) -> float | None:
         seconds = lookup(body, parse_path(self._item.expires_path))
         try:
             seconds = None if seconds is MISSING or isinstance(seconds, bool) else float(seconds)
         except (TypeError, ValueError):
             seconds = None
-        return token, seconds if seconds is not None and seconds > 0 else None
+        return seconds if seconds is not None and seconds > 0 else None
 
 
 class _SessionToken(_TokenAuthenticator):
@@ -186,15 +193,17 @@ class _SessionToken(_TokenAuthenticator):
     def __init__(
         self, item: model.SessionToken, place: _CredentialPlace, request: Draft, endpoint: _TokenEndpoint
     ) -> None:
-        super().__init__(place, request, endpoint)
+        super().__init__(place, request, endpoint, (item.token.path, item.token.header, item.expires_in))
         self._item = item
 
-    def fetch(self, context: ReadContext) -> tuple[str, float | None]:
+    def obtain(self, context: ReadContext, refresh_token: str | None) -> Token:
         answer, origin = self._endpoint.ask(self._request, context), self._item.token
         if origin.header is not None:
-            return self.checked(answer, answer.headers.get(origin.header), origin.header), self._item.expires_in
-        path = parse_path(origin.path or ())
-        return self.checked(answer, lookup(answer.json(), path), ".".join(path)), self._item.expires_in
+            token = self.checked(answer, answer.headers.get(origin.header), origin.header)
+        else:
+            path = parse_path(origin.path or ())
+            token = self.checked(answer, lookup(answer.json(), path), ".".join(path))
+        return Token.lasting(token, self._item.expires_in)
 
 
 def build_authenticator(

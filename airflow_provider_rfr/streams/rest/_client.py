@@ -91,7 +91,12 @@ def _unpacked(body: bytes, max_bytes: int) -> bytes | None:
 
 
 class Authenticator:
-    """Adds no credentials.  The base of those that do: thread-safe, and with nothing of them in the repr."""
+    """Adds no credentials.  The base of those that do: thread-safe, and with nothing of them in the repr.
+
+    :ivar is_renewable: whether it obtains its credentials itself, so that it can obtain others
+    """
+
+    is_renewable = False
 
     def apply(self, draft: Draft, context: ReadContext) -> None:
         """Add the credentials; may fetch a token first.
@@ -100,7 +105,7 @@ class Authenticator:
         """
 
     def renew(self, draft: Draft, context: ReadContext) -> bool:
-        """The API answered 401 to ``draft``.  Whether there are newer credentials to try it with now."""
+        """Replace the credentials with which the API refused ``draft``; returns whether there are others to send now."""
         return False
 
     def __repr__(self) -> str:
@@ -193,12 +198,14 @@ class Requester:
             paginator.inject(token, draft)
             self.authenticator.apply(draft, context)
             verdict = self.handler.decide(self._send(draft, context), token, variables)
-            if verdict.status == 401 and verdict.action is Action.FAIL and not has_renewed:
+            if verdict.refuses_credentials and not has_renewed:
                 has_renewed = True
                 if self.authenticator.renew(draft, context):
                     continue
             if not retries.wait_after(verdict):
                 return verdict
+            # The new token may have expired during the wait.
+            has_renewed = False
 
     def _send(self, draft: Draft, context: ReadContext) -> Answer | Failure:
         """Send the request, and those that redirects lead to."""

@@ -58,6 +58,7 @@ class Action(str, Enum):
     RATE_LIMITED = "RATE_LIMITED"
     TOKEN_EXPIRED = "TOKEN_EXPIRED"
     END = "END"
+    RENEW = "RENEW"
 
 
 _AUTHENTICATION_STATUS: Final = frozenset({401, 403})
@@ -89,6 +90,11 @@ class Verdict:
     @property
     def status(self) -> int | None:
         return self.answer.status if self.answer is not None else None
+
+    @property
+    def refuses_credentials(self) -> bool:
+        """Whether the request may pass with newer credentials."""
+        return self.action is Action.RENEW or (self.status == 401 and self.action is Action.FAIL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +292,10 @@ class Retries:
     def wait_after(self, verdict: Verdict) -> bool:
         """Whether the request has to be repeated, after the wait for it.
 
-        :raises SourceError: FAIL, TOKEN_EXPIRED, or a budget is used up
+        :raises SourceError: FAIL, TOKEN_EXPIRED, RENEW with new credentials, or a budget is used up
         :raises ReadInterrupted: the reader was stopped
         """
-        if verdict.action in (Action.FAIL, Action.TOKEN_EXPIRED):
+        if verdict.action in (Action.FAIL, Action.TOKEN_EXPIRED, Action.RENEW):
             raise _error(verdict, verdict.reason)
         is_limit = verdict.action is Action.RATE_LIMITED
         if not is_limit and verdict.action is not Action.RETRY:
@@ -331,7 +337,7 @@ def _error(verdict: Verdict, message: str) -> SourceError:
     kind = SourceError
     if verdict.action is Action.TOKEN_EXPIRED:
         kind, message = TokenExpiredError, f"the page token is no longer accepted: {message}"
-    elif verdict.status in _AUTHENTICATION_STATUS:
+    elif verdict.status in _AUTHENTICATION_STATUS or verdict.action is Action.RENEW:
         kind, message = AuthenticationError, f"the API does not accept the credentials: {message}"
     return kind(message, status=verdict.status, request=verdict.request)
 

@@ -17,7 +17,7 @@ from airflow_provider_rfr.streams.rest._client import (
     Transport,
     check_base_url,
 )
-from airflow_provider_rfr.streams.rest._error_handler import build_error_handler
+from airflow_provider_rfr.streams.rest._error_handler import Action, build_error_handler
 from airflow_provider_rfr.streams.rest._formats import ACCEPTED
 from airflow_provider_rfr.streams.rest._hosts import HostPolicy
 from airflow_provider_rfr.streams.rest._paginators import build_paginator, resolved_page_size
@@ -176,9 +176,12 @@ class _Source:
             shared = shared.model_copy(update={"headers": {"Accept": accepted, **shared.headers}})
         request = with_windows(stream.request, stream.partitions, place)
         templates = RequestTemplates.of(request, shared, base_url, f"{place}.request", self._config)
+        authenticator = self._authenticator(stream, place, base_url, timeouts.total, limits)
+        if not authenticator.is_renewable:
+            _refuse_renewal(handler.definition, f"{place}.error_handler")
         return Requester(
             templates=templates,
-            authenticator=self._authenticator(stream, place, base_url, timeouts.total, limits),
+            authenticator=authenticator,
             handler=handler,
             transport=self._transport,
             timeout=timeouts.total,
@@ -230,3 +233,14 @@ class _Source:
             "config": dict(self._public),
             "parents": {parent.name: parent.fingerprint() for parent in router.parents()},
         }
+
+
+def _refuse_renewal(handler: model.ErrorHandler, place: str) -> None:
+    """:raises SourceDefinitionError: a rule renews credentials, and the authenticator has none that it could renew"""
+    for number, rule in enumerate(handler.rules):
+        if rule.action == Action.RENEW:
+            raise SourceDefinitionError(
+                f"{place}.rules.{number}.action",
+                "RENEW needs credentials that can be obtained again, and the stream's authenticator has none",
+                "use an authenticator of type oauth2 or session_token, or the action FAIL",
+            )

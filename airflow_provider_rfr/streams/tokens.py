@@ -1,0 +1,254 @@
+"""Tokens that streams obtain by a login or an OAuth2 grant. Each credential has one owner, which obtains its tokens.
+
+A process that reads on its own is the owner of its credentials. In a refresh the driver is: executors ask it, so that
+one token serves all tasks, and a refresh token that each use replaces is redeemed once.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cache
+from math import inf
+from typing import Any, Final, Protocol, TypeAlias
+
+from airflow_provider_rfr.exceptions import ReadInterrupted
+
+_log = logging.getLogger(__name__)
+
+# Seconds before its end at which a token is replaced.
+_MARGIN: Final = 60.0
+# Seconds for which a failure answers those who asked meanwhile: a wrong password must not be tried by each thread.
+_FAILURE_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.2
+
+
+class Reader(Protocol):
+    """Whoever waits for a token; a ReadContext."""
+
+    def check(self) -> None:
+        """:raises ReadInterrupted: the reader was stopped"""
+
+    def sleep(self, seconds: float) -> None:
+        """:raises ReadInterrupted: the reader was stopped"""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that requests are sent with.
+
+    :ivar expires: when to replace it, on this process's monotonic clock
+    :ivar refresh_token: the one to redeem for the next token; None where it stays the same. It never leaves the owner
+    """
+
+    value: str = field(repr=False)
+    expires: float = inf
+    refresh_token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def lasting(cls, value: str, seconds: float | None, refresh_token: str | None = None) -> Token:
+        """Make a token that is valid for so many seconds, None if that is not known."""
+        # A token that is valid for less than the margin would be obtained for each request.
+        rest = inf if not seconds else max(seconds - _MARGIN, seconds / 2)
+        return cls(value, time.monotonic() + rest, refresh_token)
+
+    @property
+    def digest(self) -> str:
+        """Identifies the token without revealing it."""
+        return digest_of(self.value)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until it has to be replaced; not below 0."""
+        return max(0.0, self.expires - time.monotonic())
+
+    @property
+    def has_expired(self) -> bool:
+        return self.seconds_left <= 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self.value, self.seconds_left)
+
+
+def digest_of(value: str) -> str:
+    """Return what identifies a token without revealing it."""
+    return hashlib.sha256(value.encode()).hexdigest()
+
+
+def _received(value: str, seconds: float) -> Token:
+    return Token(value, time.monotonic() + seconds)
+
+
+Obtain: TypeAlias = Callable[[Any, str | None], Token]
+"""Obtains a token, from the reader's context and the refresh token that replaced the configured one, if any did."""
+
+
+class TokenKeeper(Protocol):
+    """Keeps the newest refresh token of each grant, for other processes and later runs."""
+
+    def turn(self, grant: str, check: Callable[[], None]) -> AbstractContextManager[None]:
+        """Keep other processes from redeeming the grant's refresh token within the context."""
+
+    def load(self, grant: str) -> str | None:
+        """Return the refresh token that replaced the configured one, None if none did."""
+
+    def keep(self, grant: str, refresh_token: str) -> bool:
+        """Replace the grant's refresh token; returns False if it could not be written."""
+
+
+_open_keeper: Callable[[], TokenKeeper] | None = None
+
+
+def keep_refresh_tokens(open_keeper: Callable[[], TokenKeeper] | None) -> None:
+    """Have this process keep the refresh tokens that replace configured ones.
+
+    :param open_keeper: called before a refresh token is redeemed; None to keep them in this process alone
+    """
+    global _open_keeper
+    _open_keeper = None if open_keeper is None else cache(open_keeper)
+
+
+class Credential:
+    """A credential with the newest token that was obtained by it; thread-safe.
+
+    :ivar key: the same in each process that builds the same source
+    :param grant: the configured refresh token and where it is redeemed; None where there is none
+    """
+
+    def __init__(self, key: str, obtain: Obtain, grant: str | None = None) -> None:
+        self.key = key
+        self.obtain = obtain
+        self._grant = grant
+        # Held while a token is obtained.
+        self._turn = threading.Lock()
+        self._token: Token | None = None
+        # The newest one that is kept in this process alone.
+        self._refresh_token: str | None = None
+        self._failure: tuple[float, Exception] | None = None
+
+    def token(self, refused: str | None, context: Reader) -> Token:
+        """Return a token that is not the refused one, and obtain it if there is none.
+
+        :param refused: digest of the token that the API or its age has ruled out
+        :raises AuthenticationError: no token can be obtained
+        :raises ReadInterrupted: the reader was stopped
+        """
+        # The thread whose turn it is may wait for the API for minutes.
+        while not self._turn.acquire(timeout=_POLL_SECONDS):
+            context.check()
+        try:
+            return self._present(refused) or self._obtained(context)
+        finally:
+            self._turn.release()
+
+    def token_if_ready(self, refused: str | None, context: Reader) -> Token | None:
+        """Return the token; None while it is obtained, in a thread that this begins if none does.
+
+        :raises AuthenticationError: no token can be obtained
+        """
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            if (token := self._present(refused)) is not None:
+                return token
+        finally:
+            self._turn.release()
+
+        def obtain() -> None:
+            try:
+                self.token(refused, context)
+            except Exception:  # noqa: BLE001 - kept, for whoever asks next
+                return
+
+        threading.Thread(target=obtain, name="rfr-token", daemon=True).start()
+        return None
+
+    def _present(self, refused: str | None) -> Token | None:
+        token = self._token
+        if token is not None and token.digest != refused and not token.has_expired:
+            return token
+        if self._failure is not None and time.monotonic() - self._failure[0] < _FAILURE_SECONDS:
+            # A copy, because whoever catches it writes the partition into it.
+            raise copy.copy(self._failure[1])
+        return None
+
+    def _obtained(self, context: Reader) -> Token:
+        try:
+            token = self.obtain(context, None) if self._grant is None else self._redeemed(self._grant, context)
+        except ReadInterrupted:
+            raise
+        except Exception as error:
+            self._failure = (time.monotonic(), error)
+            raise
+        self._failure = None
+        self._token = token
+        return token
+
+    def _redeemed(self, grant: str, context: Reader) -> Token:
+        if _open_keeper is None:
+            token = self.obtain(context, self._refresh_token)
+            if token.refresh_token is not None and self._refresh_token is None:
+                _log.warning(
+                    "the token endpoint replaced the refresh token, and the new one is lost when this process ends:"
+                    " name a control store, which keeps it for the next run (store: URL in the refresh's document)"
+                )
+            self._refresh_token = token.refresh_token or self._refresh_token
+            return token
+        keeper = _open_keeper()
+        with keeper.turn(grant, context.check):
+            token = self.obtain(context, self._refresh_token or keeper.load(grant))
+            # At once: if this process dies before, the token endpoint has replaced what nobody knows.
+            if token.refresh_token is not None:
+                self._refresh_token = None if keeper.keep(grant, token.refresh_token) else token.refresh_token
+        return token
+
+    def __repr__(self) -> str:
+        return "Credential()"
+
+
+class TokenOwner(Protocol):
+    """Obtains tokens for all readers that share it."""
+
+    def token(self, credential: Credential, refused: str | None, context: Reader) -> Token:
+        """Return a token of the credential that is not the refused one; see :meth:`Credential.token`."""
+
+
+class OwnTokens:
+    """Obtains tokens in this process."""
+
+    def token(self, credential: Credential, refused: str | None, context: Reader) -> Token:
+        return credential.token(refused, context)
+
+
+_credentials: Final[dict[str, Credential]] = {}
+_registering: Final = threading.Lock()
+
+
+def shared_credential(key: str, obtain: Obtain, grant: str | None = None) -> Credential:
+    """Return this process's credential with the key, for all streams that are built with it.
+
+    It is kept until the process ends, because a refresh token that was replaced is of no more use.
+
+    :param obtain: takes the place of one with which the credential was built before
+    """
+    with _registering:
+        credential = _credentials.setdefault(key, Credential(key, obtain, grant))
+        credential.obtain = obtain
+        return credential
+
+
+def find_credential(key: str) -> Credential | None:
+    """Return this process's credential with the key, None if no stream was built with it."""
+    return _credentials.get(key)
+
+
+def key_of(*parts: Any) -> str:
+    """Return a key for what decides which token is obtained, which no part can be read from."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,287 @@
+"""One owner of a credential: the process itself, or the driver of a refresh, which its tasks ask."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rest_api import Api, Reply, ids
+
+from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, SourceDefinitionError, SourceError
+from airflow_provider_rfr.refresh._budget import Beat, BudgetServer, DriverBudget
+from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+from airflow_provider_rfr.streams import RestStream
+from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
+from tests.soon import PATIENCE
+
+ROTATING = {
+    "type": "oauth2",
+    "grant": "refresh_token",
+    "token_url": "/token",
+    "client_id": "me",
+    "refresh_token": "{{ config.refresh_token }}",
+}
+LOGIN = {
+    "type": "session_token",
+    "login": {"url": "/token", "json": {"user": "joe", "password": "{{ config.refresh_token }}"}},
+    "token": {"path": "access_token"},
+    "send_as": {"header": "X-Session"},
+}
+QUICK = {"max_retries": 3, "backoff": [{"type": "constant", "seconds": 0.05}]}
+
+
+class OneAtATime:
+    """Accepts the newest token alone, as after a login that ends the session before; a refresh token works once."""
+
+    def __init__(self, api: Api) -> None:
+        self.issued = 0
+        self.valid = ""
+        self.refusal = 401
+        self._lock = threading.Lock()
+        api.answer = self
+
+    def __call__(self, asked: Any) -> Any:
+        if asked.path.startswith("/token"):
+            return self._issue(asked)
+        sent = (asked.headers["Authorization"] or asked.headers["X-Session"] or "").removeprefix("Bearer ")
+        if sent != self.valid:
+            return Reply({"error": "token expired"}, self.refusal)
+        return {"data": [{"id": asked.page}] if asked.page <= 5 else []}
+
+    def _issue(self, asked: Any) -> Any:
+        with self._lock:
+            if asked.form.get("refresh_token", f"refresh-{self.issued}") != f"refresh-{self.issued}":
+                return Reply({"error": "invalid_grant"}, 400)
+            self.issued += 1
+            self.valid = f"access-{self.issued}"
+            return {"access_token": self.valid, "refresh_token": f"refresh-{self.issued}"}
+
+
+def stream_of(url: str, authenticator: dict[str, Any], handler: dict[str, Any] = QUICK) -> RestStream:
+    items = {"request": {"path": "/items"}, "records": {"path": "data"}, "error_handler": handler}
+    items["paginator"] = {"type": "page_number"}
+    definition = {"base_url": url, "authenticator": authenticator, "streams": {"items": items}}
+    return RestStream.from_definition(definition, "items", secrets={"refresh_token": "refresh-0"})
+
+
+def read_in_a_task(address: Any, url: str, authenticator: dict[str, Any], again: Any, results: Any) -> None:
+    """What an executor does: in a process of its own, four threads read a page each; then again."""
+    budget = address.connect()
+    stream = stream_of(url, authenticator)
+    stream.bind(ReadContext(tokens=budget))
+    for _ in range(2):
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                pages = list(pool.map(lambda page: stream.read_page({}, page), range(1, 5)))
+            results.put([number for page in pages for number in ids(page.records)])
+        except Exception as error:
+            results.put(repr(error))
+            raise
+        again.wait()
+    budget.close()
+
+
+@pytest.fixture
+def server() -> Any:
+    made = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("authenticator", [ROTATING, LOGIN], ids=["rotating refresh token", "session"])
+def test_tasks_in_two_processes_share_each_token(api: Api, server: BudgetServer, authenticator: dict[str, Any]) -> None:
+    tokens = OneAtATime(api)
+    driver = stream_of(api.url, authenticator)
+    fresh = multiprocessing.get_context("spawn")
+    again, results = fresh.Barrier(3), fresh.Queue()
+    arguments = (server.address, api.url, authenticator, again, results)
+    tasks = [fresh.Process(target=read_in_a_task, args=arguments, daemon=True) for _ in range(2)]
+    for task in tasks:
+        task.start()
+    assert [results.get(timeout=PATIENCE) for _ in tasks] == [[1, 2, 3, 4]] * 2
+    assert tokens.issued == 1
+    # Eight threads in two processes get a 401 for the same token.
+    tokens.valid = "none"
+    again.wait()
+    assert [results.get(timeout=PATIENCE) for _ in tasks] == [[1, 2, 3, 4]] * 2
+    assert tokens.issued == 2
+    again.wait()
+    for task in tasks:
+        task.join(PATIENCE)
+    assert ids(driver.read_page({}, 5).records) == [5], "the driver has the same token"
+    assert tokens.issued == 2
+
+
+def test_a_task_gets_the_error_of_the_driver_and_asks_no_endpoint_itself(api: Api, server: BudgetServer) -> None:
+    api.answers(Reply({"error": "invalid_grant", "hint": "refresh-0"}, 400))
+    stream = stream_of(api.url, ROTATING)
+    with closing(server.address.connect()) as budget:
+        stream.bind(ReadContext(tokens=budget))
+        with pytest.raises(AuthenticationError, match=r"no token could be obtained: .*invalid_grant") as error:
+            stream.read_page({}, None)
+    assert "refresh-0" not in str(error.value)
+    assert api.paths == ["/token"]
+
+
+def test_a_task_that_is_stopped_waits_for_no_token(api: Api, server: BudgetServer) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def answer(asked: Any) -> Any:
+        begun.set()
+        end.wait(PATIENCE)
+        return Reply({}, 400)
+
+    api.answer = answer
+    stream, stop = stream_of(api.url, ROTATING), threading.Event()
+    with closing(server.address.connect()) as budget, ThreadPoolExecutor(1) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget))
+        reading = pool.submit(stream.read_page, {}, None)
+        assert begun.wait(PATIENCE)
+        assert budget.beat(Beat(0, 0, 0)) is False, "the connection is free meanwhile"
+        stop.set()
+        with pytest.raises(ReadInterrupted):
+            reading.result(PATIENCE)
+    end.set()
+
+
+def test_a_refresh_token_leaves_its_owner_in_no_form(api: Api) -> None:
+    OneAtATime(api)
+    stream = stream_of(api.url, ROTATING)
+    stream.read_page({}, 1)
+    token = stream.context.tokens.token(stream._requester.authenticator._credential, None, ReadContext())
+    assert (token.value, token.refresh_token) == ("access-1", "refresh-1")
+    assert "access-1" not in repr(token)
+    assert "refresh-1" not in repr(token)
+    assert b"refresh-1" not in pickle.dumps(token)
+    assert pickle.loads(pickle.dumps(token)).value == "access-1"
+
+
+def test_threads_that_wait_for_a_login_get_the_error_of_the_one_that_tried(api: Api) -> None:
+    api.answers(Reply({"error": "wrong password"}, 403))
+    stream = stream_of(api.url, LOGIN)
+
+    def read(page: int) -> None:
+        with pytest.raises(AuthenticationError, match="wrong password"):
+            stream.read_page({}, page)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read, range(1, 9)))
+    assert len(api.paths) == 1
+
+
+def test_a_token_that_expires_while_a_rate_limit_is_waited_for_is_renewed_after_each_wait(api: Api) -> None:
+    tokens, limited = OneAtATime(api), iter(range(3))
+
+    def answer(asked: Any) -> Any:
+        accepted = tokens(asked)
+        if accepted == {"data": [{"id": 3}]} and next(limited, None) is not None:
+            tokens.valid = "none"
+            return Reply({}, 429)
+        return accepted
+
+    api.answer = answer
+    assert [record["id"] for record in stream_of(api.url, ROTATING).read_records()] == [1, 2, 3, 4, 5]
+    assert tokens.issued == 4
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_credentials_that_are_refused_again_and_again_end_also_between_rate_limits(api: Api, status: int) -> None:
+    tokens = OneAtATime(api)
+    handler = {**QUICK, "max_rate_limit_wait": 1, "rules": [{"status": 403, "action": "RENEW"}]}
+    limits = iter([Reply({}, 429)] * 2)
+
+    def answer(asked: Any) -> Any:
+        return tokens(asked) if asked.path.startswith("/token") else next(limits, Reply({}, status))
+
+    api.answer = answer
+    with pytest.raises(AuthenticationError, match="does not accept the credentials"):
+        stream_of(api.url, ROTATING, handler).read_page({}, None)
+    assert tokens.issued == 2
+
+
+def test_a_rule_renews_the_credentials_once_a_token(api: Api) -> None:
+    tokens = OneAtATime(api)
+    tokens.refusal = 403
+    handler = {**QUICK, "rules": [{"status": 403, "text": "expired", "action": "RENEW"}]}
+    stream = stream_of(api.url, ROTATING, handler)
+    stream.read_page({}, 1)
+    tokens.valid = "none"
+    with ThreadPoolExecutor(4) as pool:
+        pages = list(pool.map(lambda page: stream.read_page({}, page), range(1, 5)))
+    assert [number for page in pages for number in ids(page.records)] == [1, 2, 3, 4]
+    assert tokens.issued == 2
+
+
+def read_as_a_run(url: str, store: str, results: Any) -> None:
+    """Read as a driver does, in a process of its own, with the refresh token that the connection has."""
+    keep_refresh_tokens(lambda: RefreshTokens(store))
+    try:
+        results.put([record["id"] for record in stream_of(url, ROTATING).read_records()])
+    except Exception as error:  # noqa: BLE001 - the test compares it
+        results.put(repr(error))
+
+
+def test_later_and_simultaneous_runs_redeem_the_refresh_token_that_replaced_the_configured_one(
+    api: Api, tmp_path: Path
+) -> None:
+    tokens, fresh = OneAtATime(api), multiprocessing.get_context("spawn")
+    # Several runs read at a time, so a token stays good.
+    api.answer = lambda asked: tokens(asked) if asked.path == "/token" else pages(asked)
+    pages = lambda asked: {"data": [{"id": asked.page}] if asked.page <= 5 else []}  # noqa: E731
+    results, store = fresh.Queue(), f"sqlite:///{tmp_path}/control.db"
+    for simultaneous in (1, 3, 1):
+        runs = [fresh.Process(target=read_as_a_run, args=(api.url, store, results)) for _ in range(simultaneous)]
+        for run in runs:
+            run.start()
+        assert [results.get(timeout=PATIENCE) for _ in runs] == [[1, 2, 3, 4, 5]] * simultaneous
+        for run in runs:
+            run.join(PATIENCE)
+    redeemed = [asked.form["refresh_token"] for asked in api.asked if asked.path == "/token"]
+    assert redeemed == [f"refresh-{number}" for number in range(5)]
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"rfr_refresh_tokens" in written
+    assert b"refresh-" not in written
+
+
+def test_a_replaced_refresh_token_that_nothing_keeps_is_warned_of_once(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = OneAtATime(api)
+    stream = stream_of(api.url, ROTATING)
+    stream.read_page({}, 1)
+    tokens.valid = "none"
+    stream.read_page({}, 1)
+    assert tokens.issued == 2
+    assert caplog.text.count("the new one is lost when this process ends: name a control store") == 1
+    assert "refresh-1" not in caplog.text
+
+
+def test_no_refresh_token_is_redeemed_while_the_store_that_may_hold_a_newer_one_is_away(
+    api: Api, tmp_path: Path
+) -> None:
+    OneAtATime(api)
+    keep_refresh_tokens(lambda: RefreshTokens(f"sqlite:///{tmp_path}/no/such/folder/control.db"))
+    try:
+        with pytest.raises(SourceError, match="control store, which may hold a newer refresh token, can't be opened"):
+            stream_of(api.url, ROTATING).read_page({}, 1)
+    finally:
+        keep_refresh_tokens(None)
+    assert api.paths == []
+
+
+@pytest.mark.parametrize("authenticator", [{"type": "none"}, {"type": "bearer", "token": "fixed"}])
+def test_a_rule_that_renews_is_refused_where_nothing_can_be_renewed(authenticator: dict[str, Any]) -> None:
+    handler = {"rules": [{"status": 403, "action": "RENEW"}]}
+    expected = (
+        r"streams\.items\.error_handler\.rules\.0\.action: RENEW needs credentials that can be obtained again.*"
+        r"use an authenticator of type oauth2 or session_token"
+    )
+    with pytest.raises(SourceDefinitionError, match=expected):
+        stream_of("https://api.example.com", authenticator, handler)
