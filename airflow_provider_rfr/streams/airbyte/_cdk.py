@@ -1,4 +1,4 @@
-"""Everything of ``airbyte-cdk`` that is used, its private names above all: an upgrade of it touches this module alone.
+"""Everything of ``airbyte-cdk`` that is used but its tokens, for which see ``_tokens``: its private names above all.
 
 Written for 7.34 to 7.x. Its classes are imported in functions: the extra may be missing, and the import takes a second.
 """
@@ -25,6 +25,7 @@ import requests
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams.airbyte._guard import LoggedMessages, RequestLog, current_work, guard, redact_logs
 from airflow_provider_rfr.streams.airbyte._modules import PlainPaths, Time
+from airflow_provider_rfr.streams.airbyte._tokens import share_tokens
 
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
 # As the CDK: the first page is asked for once more.
@@ -71,6 +72,7 @@ def _put_ours_under_it() -> None:
     redact_logs()
     _guard_sessions()
     _guard_paging()
+    share_tokens()
     for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
         # What the CDK waits for between two requests ends where the reader is stopped.
         if getattr(module, "time", None) is time:

@@ -137,9 +137,6 @@ class _ManifestSource:
             interpreter = self._working(self._interpreter, None)
             addresses = [interpreter.rendered(*each) for each in _addresses(interpreter.definition)]
             hosts = Hosts.of(addresses, self._source.get("allowed_hosts") or ())
-            if not interpreter.declares(name):
-                for each in interpreter.listings:
-                    _refuse_single_use_tokens("dynamic_streams", each, self._config)
             found = self._working(lambda work: interpreter.built(interpreter.definitions(name)), hosts)
             return {stream.name: self._stream(interpreter, stream, hosts) for stream in found}
 
@@ -161,7 +158,6 @@ class _ManifestSource:
         found = StreamReport(str(definition.get("name")), "no", "", is_readable=False)
         try:
             found = self._working(report, None)
-            _refuse_single_use_tokens("", definition, self._config)
         except ConfigurationError as error:
             why = str(error).removeprefix("source.manifest: ")
             return replace(found, resumable="no", why=why + self._fields_in(why), is_readable=False)
@@ -219,7 +215,6 @@ class _ManifestSource:
 
     def _stream(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted, hosts: Hosts) -> ManifestStream:
         name, own_source = interpreted.name, self._alone(interpreter, interpreted, hosts)
-        _refuse_single_use_tokens(f"streams.{name}", interpreted.definition, self._config)
         return ManifestStream(
             interpreted,
             paging=self._paging(interpreted),
@@ -298,35 +293,6 @@ def _addresses(definition: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if isinstance(node[name], str):
                 parameters = node.get("$parameters")
                 yield node[name], parameters if isinstance(parameters, Mapping) else {}
-
-
-def _refuse_single_use_tokens(place: str, definition: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """A refresh token that each use replaces: every process would spend the same one, and the next one would be lost.
-
-    :raises ConfigurationError: the stream, or a parent of it, has one
-    """
-    for node in _used_nodes(definition, config):
-        if node.get("refresh_token_updater") is not None and "Authenticator" in str(node.get("type", "")):
-            raise ConfigurationError(
-                place,
-                "its OAuth refresh token is replaced with each use, which several processes can't share",
-                "use a credential of another kind, e.g. an API key or a token that stays",
-            )
-
-
-def _used_nodes(value: Any, config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All mappings, of alternative authenticators those of the one that the configuration selects."""
-    if isinstance(value, Mapping):
-        if value.get("type") == "SelectiveAuthenticator":
-            chosen: Any = config
-            for name in value.get("authenticator_selection_path") or ():
-                chosen = chosen.get(name) if isinstance(chosen, Mapping) else None
-            value = {"chosen": (value.get("authenticators") or {}).get(chosen)}
-        yield value
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from _used_nodes(each, config)
 
 
 def _masked(value: Any, redactor: Redactor) -> Any:

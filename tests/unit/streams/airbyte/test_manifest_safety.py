@@ -151,60 +151,6 @@ def oauth(api: Api, **more: Any) -> dict[str, Any]:
     return api.source(manifest)
 
 
-def test_a_single_use_token_is_refused_before_the_first_request(api: Api) -> None:
-    source = oauth(api, refresh_token_updater={"refresh_token_config_path": ["api_key"]})
-    with pytest.raises(ConfigurationError, match="OAuth refresh token is replaced with each use"):
-        load_stream(source, "customers")
-    assert not api.asked
-
-
-def test_a_single_use_token_is_refused_before_the_api_lists_its_streams(api: Api) -> None:
-    source = oauth(api, refresh_token_updater={"refresh_token_config_path": ["api_key"]})
-    definitions, static = source["manifest"]["definitions"], shop_with("links")
-    static["definitions"]["links"]["retriever"]["requester"] = {"type": "HttpRequester", "url_base": api.url}
-    source["manifest"]["streams"] = [static["definitions"]["links"]]
-    source["manifest"]["dynamic_streams"] = [
-        {
-            "type": "DynamicDeclarativeStream",
-            "name": "tables",
-            "stream_template": definitions["customers"],
-            "components_resolver": {
-                "type": "HttpComponentsResolver",
-                "retriever": definitions["customers"]["retriever"],
-                "components_mapping": [
-                    {
-                        "type": "ComponentMappingDefinition",
-                        "field_path": ["name"],
-                        "value": "{{ components_values['id'] }}",
-                    }
-                ],
-            },
-        }
-    ]
-    with pytest.raises(ConfigurationError, match="dynamic_streams: its OAuth refresh token is replaced"):
-        load_stream(source, "1")
-    assert not api.asked
-    assert load_stream(source, "links").name == "links"
-
-
-def test_a_single_use_token_that_is_not_selected_does_not_matter(api: Api) -> None:
-    source = oauth(api, refresh_token_updater={"refresh_token_config_path": ["api_key"]})
-    requester = source["manifest"]["definitions"]["requester"]
-    requester["authenticator"] = {
-        "type": "SelectiveAuthenticator",
-        "authenticator_selection_path": ["kind"],
-        "authenticators": {
-            "oauth": requester["authenticator"],
-            "key": {"type": "BearerAuthenticator", "api_token": "{{ config['api_key'] }}"},
-        },
-    }
-    source["config"]["kind"] = "key"
-    assert load_stream(source, "customers").read_page({}, None).records == rows(3)
-    source["config"]["kind"] = "oauth"
-    with pytest.raises(ConfigurationError, match="replaced with each use"):
-        load_stream(source, "customers")
-
-
 def test_a_token_is_obtained_through_our_client_and_is_secret(api: Api) -> None:
     token = "a-token-that-nobody-may-see"
     shop = api.answer

@@ -1,0 +1,188 @@
+"""Tokens of manifests have one owner, which obtains them for all tasks."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from manifest_api import KEY, Api, Asked, needs_cdk, rows, shop_with
+
+from airflow_provider_rfr.exceptions import AuthenticationError
+from airflow_provider_rfr.refresh._budget import BudgetServer, DriverBudget
+from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+from airflow_provider_rfr.streams import ReadContext
+from airflow_provider_rfr.streams.loader import load_stream, load_streams
+from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
+from tests.soon import PATIENCE
+
+pytestmark = needs_cdk
+
+SINGLE_USE = {
+    "type": "OAuthAuthenticator",
+    "token_refresh_endpoint": "{{ config['url'] }}/token",
+    "client_id": "me",
+    "client_secret": "secret-of-the-client",
+    "refresh_token": "{{ config['api_key'] }}",
+    "refresh_token_updater": {
+        "refresh_token_config_path": ["api_key"],
+        "access_token_config_path": ["access_token"],
+        "token_expiry_date_config_path": ["token_expiry_date"],
+    },
+}
+REUSABLE = {name: value for name, value in SINGLE_USE.items() if name != "refresh_token_updater"}
+SESSION = {
+    "type": "SessionTokenAuthenticator",
+    "expiration_duration": "PT1H",
+    "session_token_path": ["access_token"],
+    "login_requester": {
+        "type": "HttpRequester",
+        "url_base": "{{ config['url'] }}",
+        "path": "token",
+        "http_method": "POST",
+        "request_body_json": {"user": "joe", "password": "{{ config['api_key'] }}"},
+    },
+    "request_authentication": {
+        "type": "ApiKey",
+        "inject_into": {"type": "RequestOption", "inject_into": "header", "field_name": "X-Session"},
+    },
+}
+
+
+class OneAtATime:
+    """Accepts the newest token alone; a refresh token works once."""
+
+    def __init__(self, api: Api) -> None:
+        self.issued = 0
+        self.valid = ""
+        self.redeemed: list[str] = []
+        self._lock = threading.Lock()
+        api.serve = self
+
+    def __call__(self, asked: Asked) -> Any:
+        if asked.path == "/token":
+            with self._lock:
+                return self._issue(asked)
+        sent = asked.headers.get("Authorization") or asked.headers.get("X-Session") or ""
+        if sent.removeprefix("Bearer ") != self.valid:
+            return 401, {"error": "token expired"}
+        page = int(asked.query.get("page", 1))
+        return 200, {"data": rows(8)[(page - 1) * 3 : page * 3]}
+
+    def _issue(self, asked: Asked) -> Any:
+        self.redeemed.append(asked.form().get("refresh_token", ""))
+        if self.redeemed[-1] not in ("", KEY if not self.issued else f"refresh-canary-{self.issued}"):
+            return 400, {"error": "invalid_grant"}
+        self.issued += 1
+        self.valid = f"access-canary-{self.issued}"
+        return 200, {"access_token": self.valid, "refresh_token": f"refresh-canary-{self.issued}", "expires_in": 3600}
+
+
+def source_of(api: Api, authenticator: dict[str, Any], **requester: Any) -> dict[str, Any]:
+    manifest = shop_with("customers")
+    manifest["definitions"]["requester"] |= {"authenticator": copy.deepcopy(authenticator), **requester}
+    return api.source(manifest)
+
+
+def read_in_a_task(address: Any, source: dict[str, Any], again: Any, results: Any) -> None:
+    """What an executor does, in a process of its own: read two pages; then again."""
+    budget = address.connect()
+    stream = load_stream(source, "customers")
+    stream.bind(ReadContext(tokens=budget))
+    for _ in range(2):
+        try:
+            results.put([record["id"] for token in (None, 2) for record in stream.read_page({}, token).records])
+        except Exception as error:
+            results.put(repr(error))
+            raise
+        again.wait()
+    budget.close()
+
+
+@pytest.fixture
+def server() -> Iterator[BudgetServer]:
+    made = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
+    yield made
+    made.close()
+
+
+RENEWING = {
+    "error_handler": {
+        "type": "DefaultErrorHandler",
+        "response_filters": [
+            {"type": "HttpResponseFilter", "http_codes": [401], "action": "REFRESH_TOKEN_THEN_RETRY"}
+        ],
+    }
+}
+
+
+@pytest.mark.parametrize("authenticator", [SINGLE_USE, SESSION], ids=["single-use refresh token", "session"])
+def test_tasks_in_two_processes_share_each_token(api: Api, server: BudgetServer, authenticator: dict[str, Any]) -> None:
+    tokens = OneAtATime(api)
+    source = source_of(api, authenticator, **RENEWING)
+    driver = load_stream(source, "customers")
+    fresh = multiprocessing.get_context("spawn")
+    again, results = fresh.Barrier(3), fresh.Queue()
+    arguments = (server.address, source, again, results)
+    tasks = [fresh.Process(target=read_in_a_task, args=arguments, daemon=True) for _ in range(2)]
+    for task in tasks:
+        task.start()
+    assert [results.get(timeout=PATIENCE) for _ in tasks] == [[1, 2, 3, 4, 5, 6]] * 2
+    assert tokens.issued == 1
+    renewed = 1 if authenticator is SESSION else 2
+    if renewed == 2:
+        # Both get a 401 for the same token; the CDK renews no session before its time.
+        tokens.valid = "none"
+    again.wait()
+    assert [results.get(timeout=PATIENCE) for _ in tasks] == [[1, 2, 3, 4, 5, 6]] * 2
+    again.wait()
+    for task in tasks:
+        task.join(PATIENCE)
+    assert len(driver.read_page({}, 3).records) == 2, "the driver has the same token"
+    assert tokens.issued == renewed
+
+
+@pytest.mark.parametrize("authenticator", [SINGLE_USE, REUSABLE, SESSION], ids=["single use", "reusable", "session"])
+def test_streams_of_a_source_share_the_token_whatever_parameters_they_have(
+    api: Api, authenticator: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = OneAtATime(api)
+    source = source_of(api, authenticator)
+    [customers] = source["manifest"]["streams"]
+    customers["retriever"]["requester"] = {**source["manifest"]["definitions"]["requester"], "path": "customers"}
+    others = [{**copy.deepcopy(customers), "name": name, "$parameters": {"name": name}} for name in ("one", "two")]
+    source["manifest"]["streams"] = others
+    for stream in load_streams(source).values():
+        assert len(stream.read_page({}, None).records) == 3
+    assert tokens.issued == 1
+    printed = capsys.readouterr()
+    assert "canary" not in printed.out + printed.err
+
+
+def test_a_later_run_redeems_the_refresh_token_that_replaced_the_configured_one(api: Api, tmp_path: Path) -> None:
+    tokens = OneAtATime(api)
+    keep_refresh_tokens(lambda: RefreshTokens(f"sqlite:///{tmp_path}/control.db"))
+    try:
+        for run in range(3):
+            # Another client secret makes it another credential, as in another process, with the same refresh token.
+            authenticator = {**SINGLE_USE, "client_secret": f"secret-{run}"}
+            assert len(load_stream(source_of(api, authenticator), "customers").read_page({}, None).records) == 3
+    finally:
+        keep_refresh_tokens(None)
+    assert tokens.redeemed == [KEY, "refresh-canary-1", "refresh-canary-2"]
+
+
+def test_a_task_gets_the_error_of_the_driver(api: Api, server: BudgetServer) -> None:
+    api.serve = lambda asked: (400, {"error": "invalid_grant", "hint": KEY})
+    stream = load_stream(source_of(api, SINGLE_USE), "customers")
+    with closing(server.address.connect()) as budget:
+        stream.bind(ReadContext(tokens=budget))
+        with pytest.raises(AuthenticationError, match="no token could be obtained") as caught:
+            stream.read_page({}, None)
+    assert KEY not in str(caught.value)
+    assert api.asked == ["/token"]
