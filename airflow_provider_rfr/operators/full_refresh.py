@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 
 _REFRESH_TOKEN = "refresh_token"
-_MORE_PARTS = ("store",)
-"""What a driver in a cluster needs besides, where refresh tokens are kept."""
+_TOKEN_PARTS = ("store",)
+"""What a driver in a cluster needs besides, to keep refresh tokens."""
 
 
 class _Attempt:
@@ -341,7 +341,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
             def load(hook: RefreshSparkHook) -> None:
                 hook.on_pages = partial(store_link, context, SparkUiLink())
                 store = _token_store(hook, document["source"])
-                load_application(hook, folder, {**document, **({"store": store} if store else {})}, _MORE_PARTS)
+                shipped, parts = ({**document, "store": store}, _TOKEN_PARTS) if store else (document, ())
+                load_application(hook, folder, shipped, parts)
                 self._leaves_driver = self.deferrable and leave_driver(hook, self._yarn_rm_auth)
 
             attempt.monitor.follow(self.poll_interval)

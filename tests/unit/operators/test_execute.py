@@ -23,6 +23,7 @@ from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators._lineage import _table_asset
+from airflow_provider_rfr.operators.full_refresh import _token_store
 from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.sample_api import SHOP
 from tests.soon import SOON, wait_until
@@ -182,6 +183,39 @@ def test_secrets_are_in_the_shipped_file_and_nowhere_else(bench: Bench, capfd: C
     }
     for place, value in shown.items():
         assert "canary-8f1d2c" not in json.dumps(value), place
+
+
+GRANT = {
+    "base_url": "{{ config.base_url }}",
+    "authenticator": {
+        "type": "oauth2",
+        "grant": "refresh_token",
+        "token_url": "/token",
+        "refresh_token": "{{ config.password }}",
+    },
+    "streams": {"orders": {"request": {"path": "/orders"}}},
+}
+
+
+def test_a_driver_that_may_redeem_a_refresh_token_gets_the_control_store_and_no_other_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/canary-8f1d2c-store.db"
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", url)
+    bench.run()
+    assert "store" not in bench.seen["document"]
+    bench.run(source={"definition": GRANT, "config": {"report": str(bench.report), "last_word": FIGURES}})
+    assert bench.seen["document"]["store"] == url
+    assert "canary-8f1d2c" not in json.dumps([bench.seen["commands"], bench.seen["environment"]])
+
+
+@pytest.mark.parametrize(("url", "store"), [("sqlite:////x/rfr.db", None), ("postgresql://h/rfr", "postgresql://h/rfr")])
+def test_a_driver_in_a_cluster_gets_no_control_store_that_is_a_file_of_this_machine(
+    url: str, store: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", url)
+    hook: Any = SimpleNamespace(in_cluster=True)
+    assert _token_store(hook, {"definition": GRANT}) == store
 
 
 def test_the_driver_runs_this_python_and_none_of_airflows_settings(bench: Bench) -> None:

@@ -1,0 +1,146 @@
+"""Credentials of a refresh on Spark: the driver obtains each token, for the head start and for all tasks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+import pytest
+
+from tests.integration.conftest import Lake, Runner
+
+PAGES, PARTITIONS, ROWS = 6, 6, 10
+FAILED = 1
+
+
+class Api:
+    """Each token ends the one before. A refresh token works once, and a token for ``life`` pages.
+
+    :ivar redeemed: refresh tokens, or logins, in their order
+    :ivar premature: how many of them replaced a token that was still good
+    """
+
+    def __init__(self) -> None:
+        self.redeemed: list[str] = []
+        self.premature = 0
+        self.life = PAGES * PARTITIONS * 10
+        self._left = 0
+        self._lock = threading.Lock()
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                sent = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+                with api._lock:
+                    status, body = api.answer(urlsplit(self.path), self.headers, sent)
+                content = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_POST = do_GET
+
+            def log_message(self, *arguments: Any) -> None:
+                return None
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def answer(self, url: Any, headers: Any, sent: str) -> tuple[int, Any]:
+        issued = len(self.redeemed)
+        if url.path == "/token":
+            refresh_token = dict(parse_qsl(sent)).get("refresh_token", "login")
+            self.redeemed.append(refresh_token)
+            self.premature += issued > 0 and self._left >= 0
+            if refresh_token not in ("login", f"refresh-canary-{issued}"):
+                return 400, {"error": "invalid_grant"}
+            self._left = self.life
+            return 200, {"access_token": f"access-canary-{issued}", "refresh_token": f"refresh-canary-{issued + 1}"}
+        self._left -= 1
+        token = f"access-canary-{issued - 1}"
+        if token not in (headers.get("Authorization") or headers.get("X-Session") or "") or self._left < 0:
+            return 401, {"error": "token expired"}
+        query = parse_qs(url.query)
+        page, first = int(query.get("page", ["1"])[0]), 1000 * int(query["parent"][0])
+        rows = range((page - 1) * ROWS, page * ROWS) if page <= PAGES else ()
+        return 200, {"data": [{"id": first + number} for number in rows]}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def tokens() -> Iterator[Api]:
+    made = Api()
+    yield made
+    made.close()
+
+
+ROTATING = {
+    "type": "oauth2",
+    "grant": "refresh_token",
+    "token_url": "/token",
+    "refresh_token": "{{ config.refresh_token }}",
+}
+SESSION = {
+    "type": "session_token",
+    "login": {"url": "/token", "json": {"password": "{{ config.refresh_token }}"}},
+    "token": {"path": "access_token"},
+    "send_as": {"header": "X-Session"},
+}
+
+
+def source_of(api: Api, authenticator: dict[str, Any]) -> dict[str, Any]:
+    items = {
+        "request": {"path": "/items", "query": {"parent": "{{ stream_slice.parent }}"}},
+        "records": {"path": "data"},
+        "paginator": {"type": "page_number"},
+        "partitions": {"type": "list", "field": "parent", "values": list(range(PARTITIONS))},
+    }
+    return {
+        "definition": {"base_url": api.url, "authenticator": authenticator, "streams": {"items": items}},
+        "secrets": {"refresh_token": "refresh-canary-0"},
+    }
+
+
+@pytest.mark.parametrize("authenticator", [ROTATING, SESSION], ids=["rotating refresh token", "session"])
+@pytest.mark.parametrize("head_start", [True, False])
+def test_all_tasks_read_with_the_tokens_that_the_driver_obtains(
+    authenticator: dict[str, Any], head_start: bool, tokens: Api, lake: Lake, runner: Runner, tmp_path: Path
+) -> None:
+    tokens.life = PAGES * PARTITIONS // 2
+    options = {"concurrency": 8, "head_start": head_start, "round_seconds": 2}
+    store = f"sqlite:///{tmp_path}/control.db"
+    config = runner.config(source=source_of(tokens, authenticator), streams=["items"], options=options, store=store)
+    outcome = runner.run(config)
+    assert lake.rows("raw.items").num_rows == PAGES * PARTITIONS * ROWS
+    assert len(tokens.redeemed) >= 3
+    # Tasks that read at the same time are refused together, and ask for one new token.
+    assert tokens.premature == 0
+    if authenticator is ROTATING:
+        assert tokens.redeemed == [f"refresh-canary-{number}" for number in range(len(tokens.redeemed))]
+    assert "canary" not in outcome.output
+
+
+def test_the_next_run_redeems_the_refresh_token_that_the_last_one_got(
+    tokens: Api, lake: Lake, runner: Runner, tmp_path: Path
+) -> None:
+    more = {"options": {"concurrency": 4}, "store": f"sqlite:///{tmp_path}/control.db"}
+    for _ in range(2):
+        # The connection still has the first one.
+        runner.run(runner.config(source=source_of(tokens, ROTATING), streams=["items"], **more))
+    assert tokens.redeemed == ["refresh-canary-0", "refresh-canary-1"]
+    del more["store"]
+    outcome = runner.run(runner.config(source=source_of(tokens, ROTATING), streams=["items"], **more), expect=FAILED)
+    assert "no token could be obtained: 400 Bad Request" in outcome.figures["error"]["message"]
+    assert "canary" not in outcome.output
