@@ -17,6 +17,10 @@ import argparse  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 
 if __package__ in (None, ""):
     # Run from a clone or from inside the installed package: the package itself may not be on the path.
@@ -43,7 +47,14 @@ def main() -> int:
             check_machine()
         except PreflightError as error:
             return failed(error)
-    return run(arguments.config, began=BEGAN)
+    return run(arguments.config, began=BEGAN, open_keeper=open_control_store)
+
+
+def open_control_store(url: str) -> RefreshTokens:
+    """Open where refresh tokens are kept; few sources need it, and its imports take a while."""
+    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+
+    return RefreshTokens(url)
 
 
 if __name__ == "__main__":

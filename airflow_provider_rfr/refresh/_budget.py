@@ -16,7 +16,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any, Protocol
 
-from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted, RfrError
+from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted
+from airflow_provider_rfr.refresh.errors import task_error
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.tokens import Credential, Reader, Token, find_credential
 
@@ -184,8 +185,7 @@ class BudgetServer:
         finally:
             connection.close()
 
-
-    def _token(self, key: str, refused: str | None) -> Token | RfrError | None:
+    def _token(self, key: str, refused: str | None) -> Token | BaseException | None:
         """Return a credential's token, or why there is none; None while it is obtained."""
         credential = find_credential(key)
         if credential is None:
@@ -196,8 +196,8 @@ class BudgetServer:
             )
         try:
             return credential.token_if_ready(refused, self._context)
-        except RfrError as error:
-            return error
+        except Exception as error:  # noqa: BLE001 - the task raises it
+            return task_error(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +253,12 @@ class _RemoteBudget:
     def token(self, credential: Credential, refused: str | None, context: Reader) -> Token:
         """Return a token that the driver has obtained; waits for it without keeping the connection busy.
 
-        :raises RfrError: the driver can't obtain one
+        :raises AuthenticationError: the driver can't obtain one
         :raises ReadInterrupted: the reader was stopped
         """
         while (answer := self._call("token", credential.key, refused)) is None:
             context.sleep(_TOKEN_POLL_SECONDS)
-        if isinstance(answer, RfrError):
+        if isinstance(answer, BaseException):
             raise answer
         assert isinstance(answer, Token)
         return answer

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -200,15 +201,11 @@ def failed(error: RfrError) -> int:
     return EXIT_CONFIGURATION
 
 
-def _open_tokens(url: str) -> TokenKeeper:
-    # Few sources need it, and its imports take a while.
-    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+def main(path: str, *, began: float, open_keeper: Callable[[str], TokenKeeper] | None = None) -> int:
+    """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code.
 
-    return RefreshTokens(url)
-
-
-def main(path: str, *, began: float) -> int:
-    """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code."""
+    :param open_keeper: opens the control store of the document, to keep refresh tokens
+    """
     # The handler of last resort writes to what standard error is then: the bar puts itself in its place.
     assert logging.lastResort is not None
     logging.basicConfig(
@@ -220,8 +217,8 @@ def main(path: str, *, began: float) -> int:
         config = read_config(path)
     except RfrError as error:
         return failed(error)
-    if config.store is not None:
-        keep_refresh_tokens(partial(_open_tokens, config.store.get_secret_value()))
+    if config.store is not None and open_keeper is not None:
+        keep_refresh_tokens(partial(open_keeper, config.store.get_secret_value()))
     application = Application(config, began=began)
     stop_on_signals(application.stop)
     if (supervisor := config.run.supervisor) is not None:

@@ -195,7 +195,7 @@ class _RunDocument(_Document):
 class RefreshConfig(_Document):
     """The whole document.
 
-    :ivar store: SQLAlchemy's address of the control store, where refresh tokens are kept that replace the configured one
+    :ivar store: SQLAlchemy's address of the control store, which keeps refresh tokens that replace the configured ones
     """
 
     source: _SourceDocument

@@ -2,8 +2,8 @@
 
 Times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as instants. No column holds a
 secret: a delivery keeps the variables of its commit and is rendered for each attempt; of connections there are
-keyed hashes; refresh tokens are sealed with what only their connection holds. Of a sink, ``window`` is written before anything of it is sent, so that the same batches are cut again
-after a crash.
+keyed hashes; refresh tokens are sealed with what only their connection holds. Of a sink, ``window`` is written before
+anything of it is sent, so that the same batches are cut again after a crash.
 """
 
 from __future__ import annotations

@@ -161,7 +161,8 @@ def _login_of_owner(original: Callable[..., None]) -> Callable[..., None]:
     def login(self: Any) -> None:
         work, credential = current_work(), getattr(self, _CREDENTIAL, None)
         if work is None or credential is None:
-            return original(self)
+            original(self)
+            return
         token = work.context.tokens.token(credential, digest_of(self._token) if self._token else None, work.context)
         work.redactor.add(token.value)
         self._token, self._next_expiration_time = token.value, _moment(token)

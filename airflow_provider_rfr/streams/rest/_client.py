@@ -17,7 +17,7 @@ from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.json_numbers import dumps
 from airflow_provider_rfr.streams.rest import _definition as model
-from airflow_provider_rfr.streams.rest._error_handler import Action, ErrorHandler, Retries, Verdict
+from airflow_provider_rfr.streams.rest._error_handler import ErrorHandler, Retries, Verdict
 from airflow_provider_rfr.streams.rest._hosts import HostPolicy
 from airflow_provider_rfr.streams.rest._responses import Answer, Failure
 from airflow_provider_rfr.streams.rest.expressions import REQUEST_NAMES, Template, compile_path, compile_value
@@ -105,7 +105,7 @@ class Authenticator:
         """
 
     def renew(self, draft: Draft, context: ReadContext) -> bool:
-        """Replace the credentials with which the API refused ``draft``; returns whether there are others to send now."""
+        """Replace the credentials with which the API refused ``draft``; returns whether there are others now."""
         return False
 
     def __repr__(self) -> str:

@@ -209,7 +209,9 @@ def test_a_driver_that_may_redeem_a_refresh_token_gets_the_control_store_and_no_
     assert "canary-8f1d2c" not in json.dumps([bench.seen["commands"], bench.seen["environment"]])
 
 
-@pytest.mark.parametrize(("url", "store"), [("sqlite:////x/rfr.db", None), ("postgresql://h/rfr", "postgresql://h/rfr")])
+@pytest.mark.parametrize(
+    ("url", "store"), [("sqlite:////x/rfr.db", None), ("postgresql://h/rfr", "postgresql://h/rfr")]
+)
 def test_a_driver_in_a_cluster_gets_no_control_store_that_is_a_file_of_this_machine(
     url: str, store: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,9 +70,7 @@ def test_a_row_that_is_not_ours_is_an_error_that_names_the_table(store_url: str)
         tokens.load(GRANT)
 
 
-def test_a_refresh_token_that_cannot_be_kept_is_warned_of(
-    store_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_refresh_token_that_cannot_be_kept_is_warned_of(store_url: str, caplog: pytest.LogCaptureFixture) -> None:
     tokens = RefreshTokens(store_url)
     assert tokens.load(GRANT) is None
     with open_store(store_url)._engine.begin() as connection:

@@ -114,9 +114,7 @@ def server() -> Iterator[BudgetServer]:
 RENEWING = {
     "error_handler": {
         "type": "DefaultErrorHandler",
-        "response_filters": [
-            {"type": "HttpResponseFilter", "http_codes": [401], "action": "REFRESH_TOKEN_THEN_RETRY"}
-        ],
+        "response_filters": [{"type": "HttpResponseFilter", "http_codes": [401], "action": "REFRESH_TOKEN_THEN_RETRY"}],
     }
 }
 
