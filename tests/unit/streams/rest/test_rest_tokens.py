@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -248,6 +249,29 @@ def test_later_and_simultaneous_runs_redeem_the_refresh_token_that_replaced_the_
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"rfr_refresh_tokens" in written
     assert b"refresh-" not in written
+
+
+def test_a_refresh_token_is_kept_before_its_token_is_used(api: Api, tmp_path: Path) -> None:
+    tokens, fresh = OneAtATime(api), multiprocessing.get_context("spawn")
+    results, store = fresh.Queue(), f"sqlite:///{tmp_path}/control.db"
+    killed, run = fresh.Process(target=read_as_a_run, args=(api.url, store, results)), None
+
+    def answer(asked: Any) -> Any:
+        if asked.path != "/token" and run is None:
+            killed.kill()
+            return Reply({}, 500)
+        return tokens(asked)
+
+    api.answer = answer
+    killed.start()
+    killed.join(PATIENCE)
+    assert killed.exitcode == -signal.SIGKILL
+    run = fresh.Process(target=read_as_a_run, args=(api.url, store, results))
+    run.start()
+    assert results.get(timeout=PATIENCE) == [1, 2, 3, 4, 5]
+    run.join(PATIENCE)
+    redeemed = [asked.form["refresh_token"] for asked in api.asked if asked.path == "/token"]
+    assert redeemed == ["refresh-0", "refresh-1"]
 
 
 def test_a_replaced_refresh_token_that_nothing_keeps_is_warned_of_once(
