@@ -224,6 +224,7 @@ class _RemoteBudget:
         self._limited = limited
         self._lock = threading.Lock()
         self._blocked_until = 0.0
+        self._asking: dict[str, Credential] = {}
 
     def reserve(self) -> float:
         # Without a rate there is no permit to take, and the pause that the last beat brought is known here.
@@ -256,12 +257,18 @@ class _RemoteBudget:
         :raises AuthenticationError: the driver can't obtain one
         :raises ReadInterrupted: the reader was stopped
         """
-        while (answer := self._call("token", credential.key, refused)) is None:
-            context.sleep(_TOKEN_POLL_SECONDS)
-        if isinstance(answer, BaseException):
-            raise answer
-        assert isinstance(answer, Token)
-        return answer
+
+        def ask() -> Token:
+            while (answer := self._call("token", credential.key, refused)) is None:
+                context.sleep(_TOKEN_POLL_SECONDS)
+            if isinstance(answer, BaseException):
+                raise answer
+            assert isinstance(answer, Token)
+            return answer
+
+        # Its own lock, because the driver's may be in this process. One thread asks, the others get its answer.
+        asking = self._asking.setdefault(credential.key, Credential(credential.key, credential.obtain))
+        return asking.token(refused, context, ask)
 
     def close(self) -> None:
         """Close the connection, by which the driver knows that the task is done."""

@@ -133,10 +133,11 @@ class Credential:
         self._refresh_token: str | None = None
         self._failure: tuple[float, Exception] | None = None
 
-    def token(self, refused: str | None, context: Reader) -> Token:
+    def token(self, refused: str | None, context: Reader, ask: Callable[[], Token] | None = None) -> Token:
         """Return a token that is not the refused one, and obtain it if there is none.
 
         :param refused: digest of the token that the API or its age has ruled out
+        :param ask: gets it from the owner; None where that is this process
         :raises AuthenticationError: no token can be obtained
         :raises ReadInterrupted: the reader was stopped
         """
@@ -144,7 +145,7 @@ class Credential:
         while not self._turn.acquire(timeout=_POLL_SECONDS):
             context.check()
         try:
-            return self._present(refused) or self._obtained(context)
+            return self._present(refused) or self._obtained(context, ask)
         finally:
             self._turn.release()
 
@@ -179,9 +180,14 @@ class Credential:
             raise copy.copy(self._failure[1])
         return None
 
-    def _obtained(self, context: Reader) -> Token:
+    def _obtained(self, context: Reader, ask: Callable[[], Token] | None) -> Token:
         try:
-            token = self.obtain(context, None) if self._grant is None else self._redeemed(self._grant, context)
+            if ask is not None:
+                token = ask()
+            elif self._grant is None:
+                token = self.obtain(context, None)
+            else:
+                token = self._redeemed(self._grant, context)
         except ReadInterrupted:
             raise
         except Exception as error:

@@ -233,9 +233,12 @@ def test_later_and_simultaneous_runs_redeem_the_refresh_token_that_replaced_the_
     api: Api, tmp_path: Path
 ) -> None:
     tokens, fresh = OneAtATime(api), multiprocessing.get_context("spawn")
-    # Several runs read at a time, so a token stays good.
-    api.answer = lambda asked: tokens(asked) if asked.path == "/token" else pages(asked)
-    pages = lambda asked: {"data": [{"id": asked.page}] if asked.page <= 5 else []}  # noqa: E731
+
+    def answer(asked: Any) -> Any:
+        # Several runs read at a time, so a token stays good.
+        return tokens(asked) if asked.path == "/token" else {"data": [{"id": asked.page}] if asked.page <= 5 else []}
+
+    api.answer = answer
     results, store = fresh.Queue(), f"sqlite:///{tmp_path}/control.db"
     for simultaneous in (1, 3, 1):
         runs = [fresh.Process(target=read_as_a_run, args=(api.url, store, results)) for _ in range(simultaneous)]
