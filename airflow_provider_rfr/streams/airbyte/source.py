@@ -155,13 +155,11 @@ class _ManifestSource:
             [stream] = interpreter.built([definition])
             return report_of(stream, self._paging(stream), _limits(interpreter, stream))
 
-        found = StreamReport(str(definition.get("name")), "no", "", is_readable=False)
         try:
-            found = self._working(report, None)
+            return self._working(report, None)
         except ConfigurationError as error:
             why = str(error).removeprefix("source.manifest: ")
-            return replace(found, resumable="no", why=why + self._fields_in(why), is_readable=False)
-        return found
+            return StreamReport(str(definition.get("name")), "no", why + self._fields_in(why), is_readable=False)
 
     def _fields_in(self, problem: str) -> str:
         """Return which fields of the configuration have a value that the problem names."""
