@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -89,14 +89,12 @@ def _commit_summary(
     config: RefreshConfig,
     binding: Binding,
     fetched: tuple[datetime | None, datetime | None],
-    *,
-    removed: int,
-    skipped: int,
-    missing: int,
+    counts: Mapping[str, int],
 ) -> dict[str, str]:
-    """Snapshot properties of the commit that publishes ``header``'s generation, with the event for webhooks.
+    """Return the snapshot properties of the commit that publishes a generation, with the event for webhooks.
 
     :param fetched: when its earliest and its latest page were fetched
+    :param counts: of rows that were removed, pages that were skipped, and records that are missing
     """
     # The same for every try, so that receivers recognise a repeat.
     commit_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{ledger}:{header.generation}"))
@@ -121,9 +119,7 @@ def _commit_summary(
         "stream": binding.collection,
         "mode": config.options.mode,
         "rows": binding.documents,
-        "duplicates-removed": removed,
-        "pages-skipped": skipped,
-        "records-missing": missing,
+        **counts,
         "opened-at": header.opened_at.isoformat(),
         "published-at": datetime.now(timezone.utc).isoformat(),
         "commit-id": commit_id,
@@ -404,12 +400,8 @@ class Publisher:
     ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
         binding = Binding(self.target.name, self.stream.name, rows, sum(file.file.size for file in written))
-        summary = _commit_summary(
-            *(self.ledger.id, header, self.config, binding, self.fetched),
-            removed=removed,
-            skipped=self.skipped,
-            missing=self.missing,
-        )
+        counts = {"duplicates-removed": removed, "pages-skipped": self.skipped, "records-missing": self.missing}
+        summary = _commit_summary(self.ledger.id, header, self.config, binding, self.fetched, counts)
 
         def commit() -> PublishOutcome:
             # An attempt that took over meanwhile may not have published yet, so the target alone can't show it.

@@ -54,7 +54,7 @@ def config(**run: Any) -> RefreshConfig:
 
 def summary(documents: int = 10, ledger: str = "ledger-1", **run: Any) -> dict[str, str]:
     binding = Binding("raw.orders", "orders", documents, 99)
-    return _commit_summary(ledger, HEADER, config(**run), binding, (NOON, LATER), removed=0, skipped=0, missing=0)
+    return _commit_summary(ledger, HEADER, config(**run), binding, (NOON, LATER), {"pages-skipped": 0})
 
 
 def event(*args: Any, **run: Any) -> CommitEvent:
