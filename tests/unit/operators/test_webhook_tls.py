@@ -101,5 +101,5 @@ def test_a_bundle_that_is_not_there_is_named(
     lake.publish("raw.orders")
     block = connect(monkeypatch, secure)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
-    with pytest.raises(AirflowFailException, match=r"SSL_CERT_FILE: '.*gone.pem' can't be read: .*name a file or folder"):
+    with pytest.raises(AirflowFailException, match=r"SSL_CERT_FILE: '.*gone.pem' can't be read"):
         deliver(block)
