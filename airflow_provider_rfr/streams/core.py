@@ -483,7 +483,7 @@ class Page:
     :ivar request: method and address, e.g. ``GET /orders?page=3``; never credentials
     :ivar status: HTTP status
     :ivar skipped: reason, when an ignored error left this page without records
-    :ivar received: records that the API sent, before any filter; None for as many as ``records`` has
+    :ivar received: records that the API sent, before any filter; None if unknown
     :ivar unconfirmed: the page is empty, and nothing but that says that no records are missing: after a full page
         it is asked for once more before it counts
     :ivar promised: records that the partition has by the API's own count; None if the API does not say
@@ -533,5 +533,5 @@ class Page:
 
     @property
     def record_count(self) -> int:
-        """Records that the API sent, before any filter."""
+        """Records that the API sent, as far as that is known."""
         return len(self.records) if self.received is None else self.received

@@ -146,7 +146,8 @@ class PageGuard:
         """
         if not isinstance(page.next, NextPage):
             return None
-        self._empty = 0 if page.record_count else self._empty + 1
+        # A stream that does not say what it received may have filtered the page itself.
+        self._empty = self._empty + 1 if page.received == 0 else 0
         self._repeats = self._repeats + 1 if page.records and records == self._last else 0
         self._last = records
         if self._repeats >= _MAX_REPEATS:

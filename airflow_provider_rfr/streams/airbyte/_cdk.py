@@ -396,12 +396,14 @@ class OnePage:
     passes each record through seven generators, so it is given the last one alone.
 
     :param token: of the page; None for the first
+    :ivar received: records of the answer, before any filter; None where the CDK did not come to it
     """
 
     def __init__(self, token: Any) -> None:
         self.manifests: Any = None
         self.selector: Any = None
         self.records: list[Any] = []
+        self.received: int | None = None
         self.following: Any = None
         self._token = token
         self._begun = 0
@@ -422,8 +424,11 @@ class OnePage:
         return [Record(self.records[-1], self.selector.name, stream_slice)] if self.records else []
 
     def next_page_token(self, **options: Any) -> None:
+        from airbyte_cdk.sources.declarative.extractors.record_selector import extracted_record_count
+
         if self.selector is not None:
             options["last_page_size"] = len(self.records)
+        self.received = extracted_record_count(options["response"], default=options["last_page_size"])
         found = self.manifests.next_page_token(**options)
         self.following = found.get("next_page_token") if found else None
 

@@ -126,7 +126,9 @@ class ManifestStream(PagedStream):
         if work.ignored is not None:
             is_last = page is not None and following is None
             skipped = f"the manifest ignores {work.ignored}" + (", and reads no further" if is_last else "")
-        return Page(records, to_json(following, "page token"), None, work.request, work.status, skipped=skipped)
+        received = None if page is None else page.received
+        following = to_json(following, "page token")
+        return Page(records, following, None, work.request, work.status, skipped=skipped, received=received)
 
     def _whole_slice(self, stream_slice: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Read a slice whole, by objects that keep nothing of a slice that was left half way.

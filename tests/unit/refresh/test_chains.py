@@ -31,7 +31,7 @@ def fetched(
     number = request.number
     following = NextPage(number + 1 if next_token == "default" else next_token) if number < last else Complete()
     content = [{"page": number}] if records is None else records
-    page = Page(content, following, total_pages=total)
+    page = Page(content, following, total_pages=total, received=len(content))
     row = page_row(
         page, generation=1, epoch=1, ordinal=0, key="{}", chain=request.chain_number, number=number, token=request.token
     )

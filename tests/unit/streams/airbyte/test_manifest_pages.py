@@ -184,6 +184,8 @@ def test_numbered_pages_go_on_after_one_of_which_a_filter_drops_records(api: Api
     manifest["definitions"]["selector"]["record_filter"] = EVEN
     pages = list(iter_pages(load_stream(api.source(manifest), "customers"), {}))
     assert [[record["id"] for record in page.records] for page in pages] == [[2], [4, 6], [8]]
+    # So a page that the filter empties is no empty page, of which only so many may follow each other.
+    assert [page.received for page in pages] == [3, 3, 2]
 
 
 @pytest.mark.parametrize("is_parent", [False, True])
