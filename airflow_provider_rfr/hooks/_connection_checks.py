@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,12 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.hooks._connection_sources import as_connection
 from airflow_provider_rfr.hooks.common import mask_secrets
-from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.http.redaction import without_credentials
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.types import Definition
     from airflow_provider_rfr.store.connections import Use
 
-_CHECK_SECONDS = 30.0
 _OF_LIBPQ = ("service", "sslmode", "sslcert", "sslkey", "sslrootcert")
 
 
@@ -133,30 +130,10 @@ def _system_identifier(definition: Definition) -> str | None:
 
 
 def _read_a_page(candidate: Definition, noted: Any) -> None:
-    from airflow_provider_rfr.hooks.api import source_settings
-    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
-    from airflow_provider_rfr.streams.core import ReadContext
-    from airflow_provider_rfr.streams.loader import load_stream
-    from airflow_provider_rfr.streams.paged import as_paged
-    from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
+    from airflow_provider_rfr.hooks.api import read_first_page, source_settings
 
-    # This may redeem the candidate's refresh token, whose successor the refresh has to find.
-    keep_refresh_tokens(lambda: RefreshTokens(ControlStoreHook().url_for_driver))
     settings = source_settings(as_connection(candidate))
-    config = {**settings.config, **(noted["source"].get("config") or {})}
-    stop = threading.Event()
-    timer = threading.Timer(_CHECK_SECONDS, stop.set)
-    timer.daemon = True
-    timer.start()
-    try:
-        source = {**noted["source"], "config": config, "secrets": settings.secrets}
-        stream = as_paged(load_stream(source, noted["stream"]))
-        stream.bind(ReadContext(stop=stop))
-        first = next(iter(stream.stream_slices()), None)
-        if first is not None:
-            stream.read_page(first, None)
-    finally:
-        timer.cancel()
+    read_first_page(settings.completed(noted["source"]), noted["stream"])
 
 
 def _find_tables(candidate: Definition, present: Definition | None, tables: list[str]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
+from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted, SourceError
 from airflow_provider_rfr.hooks.common import connection_named, extras_of, mapping_extra, require_type
 from airflow_provider_rfr.http.redaction import is_secret_extra, without_credentials
 
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
     from requests import Response
 
+    from airflow_provider_rfr.streams.core import Page
+
 _TEST_TIMEOUT = (5.0, 20.0)
+_PAGE_SECONDS = 30.0
 _OWN_EXTRAS = frozenset({"secrets", "test_path", "identity_path", "ssh_conn_id"})
 
 
@@ -26,6 +31,11 @@ class SourceSettings:
 
     config: dict[str, Any]
     secrets: dict[str, Any] = field(repr=False)
+
+    def completed(self, source: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the source with these settings; its own ``config`` takes precedence."""
+        config = {**self.config, **(source.get("config") or {})}
+        return {**source, "config": config, "secrets": self.secrets}
 
 
 class ApiHook(BaseHook):
@@ -115,6 +125,38 @@ def ask(connection: Connection, path: str = "") -> Response:
             said = type(error).__name__ if reason is None else getattr(reason, "strerror", "")
             problem = f"the API did not answer at {without_credentials(url)} ({said})"
             raise SourceError(problem) from None
+
+
+def read_first_page(source: Mapping[str, Any], name: str) -> Page | None:
+    """Read the first page of the stream's first partition; return None if it has no partition.
+
+    :param source: with its settings and secrets
+    :param name: of the stream
+    :raises ConfigurationError: the source is wrong, or has no such stream
+    :raises SourceError: the API answers with an error, or the page does not come in time
+    """
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+    from airflow_provider_rfr.streams.core import ReadContext
+    from airflow_provider_rfr.streams.loader import load_stream
+    from airflow_provider_rfr.streams.paged import as_paged
+    from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
+
+    # This may redeem a refresh token, whose successor the next refresh has to find.
+    keep_refresh_tokens(lambda: RefreshTokens(ControlStoreHook().url_for_driver))
+    stop = threading.Event()
+    timer = threading.Timer(_PAGE_SECONDS, stop.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        stream = as_paged(load_stream(source, name))
+        stream.bind(ReadContext(stop=stop))
+        first = next(iter(stream.stream_slices()), None)
+        return None if first is None else stream.read_page(first, None)
+    except ReadInterrupted:
+        raise SourceError(f"the first page did not come within {_PAGE_SECONDS:g} s") from None
+    finally:
+        timer.cancel()
 
 
 def source_settings(connection: Connection) -> SourceSettings:

@@ -396,9 +396,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         source, streams = shipped_source(self.source, dag_folder(self)), stream_names(self.streams)
         settings, moved = self._read_source(lake), connection_use.moved(self.api_conn_id)
         check_streams(streams, None)
-        config = {**settings.config, **(source.get("config") or {})}
         document: dict[str, Any] = {
-            "source": {**source, "config": config, "secrets": settings.secrets},
+            "source": settings.completed(source),
             "streams": streams,
             "target": self.target,
             "lake": {"name": lake.name, "properties": lake.properties},
