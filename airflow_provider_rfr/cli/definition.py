@@ -387,6 +387,12 @@ _DOCTOR = _command(
         metavar="FILE",
         help="Triggers file whose keys and hosts are checked (default: RFR_TRIGGERS_FILE)",
     ),
+    Arg(
+        ("--dag",),
+        metavar="DAG_ID",
+        help="Check the connections that this DAG's tasks name, in place of the usual ones and of all others, and read"
+        " the first page of each stream (default: no DAG)",
+    ),
     Arg(("--spark-conn-id",), default="spark_default", help="Connection of type spark (default: %(default)s)"),
     *_STORE,
     ARG_OUTPUT,

@@ -1,7 +1,8 @@
 """``airflow rfr doctor``: whether this machine and Airflow's connections have what refreshes and webhooks need.
 
 Each check does what the product does first, by the same code: it reads the connection, lists the catalog, writes one
-small object below the warehouse and deletes it, opens the control store, connects to the hosts of webhooks.
+small object below the warehouse and deletes it, opens the control store, connects to the hosts of webhooks. With
+``--dag`` it tries the connections of one DAG's tasks, and reads the first page of each of their streams.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from airflow_provider_rfr.cli.common import command, print_data, say
 from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
     CatalogError,
     ConfigurationError,
     PreflightError,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
     from airflow_provider_rfr.hooks.http import HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
+    from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
     from airflow_provider_rfr.webhooks.config import TriggerBlock
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
@@ -84,26 +87,35 @@ def doctor(args: Namespace) -> int:
             _show(each)
     missing = sum(each.outcome == _MISSING for each in findings)
     if not print_data({"ok": not missing, "checks": [asdict(each) for each in findings]}, args):
-        say(f"{missing} of {len(findings)} checks found something to do" if missing else "nothing is missing")
+        result = f"{missing} of {len(findings)} checks found something to do" if missing else "nothing is missing"
+        say(result if args.dag is not None else f"{result}{_HINT_OF_DAG}")
     return 1 if missing else 0
 
 
 def _findings(args: Namespace) -> Iterator[Finding]:
-    """Of all checks; one that can't be made is something missing, and hinders no other."""
+    """Yield what all checks find; with ``--dag``, the connections that its tasks name replace the usual ones."""
     for name, (check, remedy) in _CHECKS.items():
-        try:
-            yield from check(name, args)
-        except (PreflightError, CatalogError) as error:
-            problem, _, own = str(error).partition("; ")
-            yield Finding(name, _MISSING, problem, own or remedy)
-        except ConfigurationError as error:
-            for each in error.problems:
-                words = [word for word in (each.place, each.field, each.problem) if word and word != name]
-                yield Finding(name, _MISSING, ": ".join(words), each.remedy or remedy)
-        except RfrError as error:
-            yield Finding(name, _MISSING, str(error), remedy)
-        except Exception as error:  # noqa: BLE001 - whatever fails is a finding; texts of others may hold secrets
-            yield Finding(name, _MISSING, f"it failed with {type(error).__name__}", remedy)
+        if args.dag is None or name not in _REPLACED_BY_DAG:
+            yield from _checked(name, remedy, check(name, args))
+    if args.dag is not None:
+        yield from _checked("DAG", _DAG_REMEDY, _dag("DAG", args))
+
+
+def _checked(name: str, remedy: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield what a check finds; one that can't be made is something missing, and hinders no other."""
+    try:
+        yield from findings
+    except (PreflightError, CatalogError) as error:
+        text, _, own = str(error).partition("; ")
+        yield Finding(name, _MISSING, text, own or remedy)
+    except ConfigurationError as error:
+        for problem in error.problems:
+            words = [word for word in (problem.place, problem.field, problem.problem) if word and word != name]
+            yield Finding(name, _MISSING, ": ".join(words), problem.remedy or remedy)
+    except RfrError as error:
+        yield Finding(name, _MISSING, str(error), remedy)
+    except Exception as error:  # noqa: BLE001 - whatever fails is a finding; texts of others may hold secrets
+        yield Finding(name, _MISSING, f"it failed with {type(error).__name__}", remedy)
 
 
 def _show(finding: Finding) -> None:
@@ -183,7 +195,7 @@ def _spark(name: str, args: Namespace) -> Iterator[Finding]:
     from airflow_provider_rfr.operators.submit import spark_environment
 
     remedy = f"run: airflow connections add {args.spark_conn_id} --conn-type spark --conn-host 'local[*]'"
-    connection = connection_named(args.spark_conn_id, "--spark-conn-id", remedy)
+    connection = connection_named(args.spark_conn_id, name, remedy)
     require_type(connection, "spark")
     spark_environment(str(extras_of(connection).get("spark-binary", "spark-submit")), os.environ)
     master = _master_of(connection)
@@ -282,10 +294,15 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
     hooks = [kinds[kind](conn_id) for conn_id, kind in others]
     # A thread begins with an empty context, in which Airflow's warnings of short secrets are not quiet.
     tried = in_threads(lambda given: given[0].run(_tried, given[1]), [(copy_context(), hook) for hook in hooks])
-    for (conn_id, kind), (works, message) in zip(others, tried, strict=True):
-        problem, _, own = message.partition("; ")
-        remedy = own or _remedy_of_connection(conn_id, problem)
-        yield Finding(f"{name} {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
+    for (conn_id, kind), trial in zip(others, tried, strict=True):
+        yield _of_trial(conn_id, kind, trial)
+
+
+def _of_trial(conn_id: str, kind: str, trial: tuple[bool, str]) -> Finding:
+    works, message = trial
+    problem, _, own = message.partition("; ")
+    remedy = own or _remedy_of_connection(conn_id, problem)
+    return Finding(f"connection {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
 
 
 def _remedy_of_connection(conn_id: str, problem: str) -> str:
@@ -423,6 +440,102 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
     return Finding(name, _OK, f"{call.host} accepts connections")
 
 
+def _dag(name: str, args: Namespace) -> Iterator[Finding]:
+    """Try the connections of the DAG's tasks, each once, and read a page of each stream of its refreshes."""
+    from airflow_provider_rfr.cli.dag_tasks import connections_of, find_dag, is_mapped, tasks_of_package
+    from airflow_provider_rfr.hooks.dag_arguments import is_pending
+    from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+
+    tasks = tasks_of_package(find_dag(args.dag))
+    if not tasks:
+        yield Finding(name, _SKIPPED, f"{args.dag} has no task of this package")
+        return
+    yield Finding(name, _OK, f"{args.dag} has these tasks of this package: {', '.join(t.task_id for t in tasks)}")
+    tried = set()
+    for task in tasks:
+        check = f"task {task.task_id}"
+        if is_mapped(task):
+            yield Finding(check, _SKIPPED, "it is mapped, so its arguments are known in a run only")
+            continue
+        for field, conn_id in connections_of(task).items():
+            if is_pending(conn_id):
+                yield Finding(check, _SKIPPED, f"{field} is a template, which only a run fills in")
+            elif (field, conn_id) not in tried:
+                tried.add((field, conn_id))
+                yield from _connection_of_task(field, conn_id)
+        if isinstance(task, ResumableFullRefreshOperator):
+            yield from _checked(check, _PAGE_REMEDY, _first_pages(check, task))
+
+
+def _connection_of_task(field: str, conn_id: str) -> Iterator[Finding]:
+    """Try a connection by the check of the usual one, or by its test button.
+
+    :param field: the argument that names it
+    """
+    from airflow_provider_rfr.hooks.api import ApiHook
+    from airflow_provider_rfr.hooks.http import HttpHook
+
+    if field in ("api_conn_id", "airflow_api_conn_id"):
+        hook = ApiHook(conn_id) if field == "api_conn_id" else HttpHook(conn_id)
+        yield _of_trial(conn_id, hook.conn_type, _tried(hook))
+        return
+    args = Namespace(spark_conn_id=conn_id, lake_conn_id=conn_id, control_store_conn_id=conn_id)
+    for name in _CHECKS_OF_FIELDS[field]:
+        check, remedy = _CHECKS[name]
+        yield from _checked(name, remedy, check(name, args))
+
+
+def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Finding]:
+    from airflow_provider_rfr.cli.dag_tasks import pending_arguments
+    from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
+    from airflow_provider_rfr.hooks.common import mask_secrets
+    from airflow_provider_rfr.hooks.dag_arguments import dag_folder
+    from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
+
+    if pending := pending_arguments(task):
+        templates = f"{', '.join(pending)} {'is a template' if len(pending) == 1 else 'are templates'}"
+        yield Finding(name, _SKIPPED, f"no page is read: {templates}, which only a run fills in")
+        return
+    try:
+        settings = ApiHook(task.api_conn_id).get_source_config() if task.api_conn_id else SourceSettings({}, {})
+    except ConfigurationError:
+        yield Finding(name, _SKIPPED, f"no page is read: {task.api_conn_id} can't be read, as its check says")
+        return
+    mask_secrets(settings.secrets.values())
+    source = settings.completed(shipped_source(task.source, dag_folder(task)))
+    for stream in stream_names(task.streams):
+        check = f"{name}, stream {stream}"
+        yield from _checked(check, _PAGE_REMEDY, _first_page(check, source, stream, task.api_conn_id))
+
+
+def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: str | None) -> Iterator[Finding]:
+    """Read the first page of the stream's first partition; no rows are written."""
+    from airflow_provider_rfr.hooks.api import read_first_page
+
+    try:
+        page = read_first_page(source, stream)
+    except AuthenticationError as error:
+        remedy = _remedy_of_connection(api_conn_id, "401") if api_conn_id else _PAGE_REMEDY
+        yield Finding(name, _MISSING, str(error), remedy)
+        return
+    if page is None:
+        yield Finding(name, _OK, "it has no partitions, so there is no page to read")
+        return
+    count = len(page.records)
+    skipped = f": {page.skipped}" if page.skipped else ""
+    yield Finding(name, _OK, f"first page read, {count} {'record' if count == 1 else 'records'}{skipped}")
+
+
+_REPLACED_BY_DAG: Final = ("Spark", "catalog", "warehouse", "connection")
+"""Checks of connections that the tasks of a DAG name themselves."""
+_CHECKS_OF_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "conn_id": ("Spark",),
+    "lake_conn_id": ("catalog", "warehouse"),
+    "control_store_conn_id": ("control store",),
+}
+_HINT_OF_DAG: Final = "; --dag DAG_ID checks what a DAG's own tasks use"
+_DAG_REMEDY: Final = "see airflow dags list-import-errors"
+_PAGE_REMEDY: Final = "correct the task's source, or the connection that its api_conn_id names"
 _STORE_REMEDY: Final = "correct the connection rfr_control_store, or the option control_store of section [rfr]"
 _NO_HOST: Final = "its address has a host or a port that no machine can have"
 _HOST_REMEDY: Final = "correct the trigger's address, or let this machine reach it"

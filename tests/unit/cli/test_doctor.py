@@ -6,6 +6,7 @@ import json
 import shlex
 import socket
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,11 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
 from airflow_provider_rfr.connections._parser import parse_statement
+from airflow_provider_rfr.hooks import api as api_hook
 from airflow_provider_rfr.hooks import common, connection_gateways, control_store
 from airflow_provider_rfr.hooks import lake as lake_hook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.sample_api import SHOP, SampleApi, Sizes
 from airflow_provider_rfr.webhooks.sealing import seal_file
 from tests.unit.cli import calls
 from tests.unit.test_preflight import java
@@ -96,7 +99,7 @@ def test_a_healthy_machine_is_all_ticks(healthy: Path, tmp_path: Path, capsys: p
     assert missing(capsys, healthy) == []
     assert rfr("--triggers", healthy) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "nothing is missing"
+    assert lines[-1] == "nothing is missing; --dag DAG_ID checks what a DAG's own tasks use"
     checks = [line.partition(":")[0] for line in lines[:-1]]
     assert [check.lstrip("\N{CHECK MARK}- ") for check in checks] == [*list(doctor._CHECKS)[:-1], "webhook hook"]
     left = [path.name for path in (tmp_path / "warehouse").rglob("*") if path.is_file()]
@@ -553,3 +556,212 @@ def test_a_webhook_with_an_address_that_no_machine_has_is_named_and_the_next_one
     assert found["detail"] == "its address has a host or a port that no machine can have"
     assert rfr("--triggers", healthy) == 1
     assert "webhook good: http://127.0.0.1:" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[SampleApi]:
+    with SampleApi(Sizes(customers=3, records=120), api_key=CANARY) as api:
+        yield api
+
+
+@pytest.fixture
+def dags(healthy: Path, tmp_path: Path, shop: SampleApi, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder of DAGs; the connection ``shop_api`` leads to the sample API."""
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    bundle = {
+        "name": "test",
+        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+        "kwargs": {"path": str(folder)},
+    }
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps([bundle]))
+    # Airflow adds the folder for good.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    connect(monkeypatch, "shop_api", conn_type="rfr_api", host=shop.base_url, password=CANARY)
+    return folder
+
+
+def refresh_dag(folder: Path, dag_id: str = "load_shop", more: str = "", **arguments: Any) -> None:
+    """Write a DAG with one refresh of the sample API, ``load``."""
+    arguments = {
+        "source": {"file": str(SHOP), "config": {"page_size": 50}},
+        "streams": ["customers", "orders"],
+        "target": "raw.{stream}",
+        "api_conn_id": "shop_api",
+        "lake_conn_id": "lake",
+        **arguments,
+    }
+    text = f"""
+from airflow.sdk import DAG
+
+from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators.webhooks import CommitWebhookOperator
+
+print("a DAG's file may print")
+with DAG({dag_id!r}):
+    arguments = {arguments!r}
+    load = ResumableFullRefreshOperator(task_id="load", **arguments)
+{more}
+"""
+    (folder / f"{dag_id}.py").write_text(text)
+
+
+def details(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, str]:
+    """What each check of the DAG says, by check, after those of the machine."""
+    rfr("--dag", "load_shop", "--json", *arguments)
+    told = capsys.readouterr()
+    assert CANARY not in told.out + told.err
+    checks = [(check["check"], f"{check['outcome']}: {check['detail']}") for check in json.loads(told.out)["checks"]]
+    start = next(number for number, (name, _) in enumerate(checks) if name == "DAG")
+    return dict(checks[start:])
+
+
+def test_a_dag_s_own_connections_are_tried_and_a_page_of_each_stream_is_read(
+    dags: Path, shop: SampleApi, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refresh_dag(dags)
+    # The usual connections are not looked at: the DAG names its own.
+    usual = ("--lake-conn-id", "nope")
+    assert missing(capsys, healthy, "--dag", "load_shop", *usual) == []
+    before = shop.counts()["requests"]
+    assert details(capsys, *usual) == {
+        "DAG": "ok: load_shop has these tasks of this package: load",
+        "Spark": "ok: spark_default leads to local[*]",
+        "catalog": "ok: lake has 0 namespaces",
+        "warehouse": "ok: an object was written and deleted",
+        "connection shop_api (rfr_api)": "ok: The API answered 404 Not Found",
+        "task load, stream customers": "ok: first page read, 3 records",
+        "task load, stream orders": "ok: first page read, 50 records",
+    }
+    assert shop.counts()["requests"] - before <= 3, "a page of each stream, and the test of the connection"
+    assert rfr("--dag", "load_shop") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].endswith(" task load, stream orders: first page read, 50 records")
+    assert lines[-1] == "nothing is missing"
+
+
+def test_a_dag_whose_connection_does_not_exist_is_a_miss(
+    dags: Path, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refresh_dag(dags, api_conn_id="helpdesk_api")
+    assert missing(capsys, healthy) == [], "without --dag nobody knows of it"
+    (found,) = missing(capsys, healthy, "--dag", "load_shop")
+    assert found["check"] == "connection helpdesk_api (rfr_api)"
+    assert found["detail"] == "api_conn_id: there is no connection 'helpdesk_api'"
+    assert found["remedy"].startswith("run: airflow connections add helpdesk_api --conn-type rfr_api")
+    assert details(capsys)["task load"] == "skipped: no page is read: helpdesk_api can't be read, as its check says"
+    refresh_dag(dags, conn_id="spark_here", lake_conn_id="lake_here")
+    found_checks = [found["detail"] for found in missing(capsys, healthy, "--dag", "load_shop")]
+    assert found_checks == ["there is no connection 'spark_here'", "lake_conn_id: there is no connection 'lake_here'"]
+
+
+def test_a_key_that_the_dag_s_api_refuses_is_a_miss_of_each_stream(
+    dags: Path, shop: SampleApi, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refresh_dag(dags)
+    connect(monkeypatch, "shop_api", conn_type="rfr_api", host=shop.base_url, password=f"wrong-{CANARY}")
+    *_, customers, orders = missing(capsys, healthy, "--dag", "load_shop")
+    assert (customers["check"], orders["check"]) == ("task load, stream customers", "task load, stream orders")
+    assert customers["detail"].startswith("the API does not accept the credentials: ")
+    assert customers["remedy"] == "correct the environment variable AIRFLOW_CONN_SHOP_API"
+
+
+def test_a_stream_that_can_not_be_read_hinders_no_other(
+    dags: Path, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = {"type": "api_key", "value": "{{ config.api_key }}", "send_as": {"header": "X-Api-Key"}}
+    definition = {
+        "version": 1,
+        "base_url": "{{ config.base_url }}",
+        "authenticator": key,
+        "streams": {
+            "gone": {"request": {"path": "/gone"}, "records": {"path": "data"}},
+            "orders": {"request": {"path": "/orders"}, "records": {"path": "data"}},
+        },
+    }
+    refresh_dag(dags, source={"definition": definition}, streams="gone, orders")
+    (found,) = missing(capsys, healthy, "--dag", "load_shop")
+    assert found["check"] == "task load, stream gone"
+    assert "404" in found["detail"]
+    assert found["remedy"] == "correct the task's source, or the connection that its api_conn_id names"
+    assert details(capsys)["task load, stream orders"].startswith("ok: first page read, ")
+
+
+def test_what_a_source_s_class_raises_may_hold_a_secret_and_is_not_repeated(
+    dags: Path, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dags / "doctors_source.py").write_text(
+        "from airflow_provider_rfr.streams import Stream\n\n"
+        "class Leaky(Stream):\n"
+        "    def __init__(self, config):\n        self.token = config['token']\n\n"
+        "    def read_records(self, stream_slice=None, stream_state=None):\n        raise ValueError(self.token)\n"
+    )
+    refresh_dag(dags, source={"class": "doctors_source:Leaky"}, streams=["leaky"])
+    (found,) = missing(capsys, healthy, "--dag", "load_shop")
+    assert (found["check"], found["detail"]) == ("task load, stream leaky", "it failed with ValueError")
+
+
+def test_a_page_that_does_not_come_is_not_waited_for_for_ever(
+    dags: Path, shop: SampleApi, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(api_hook, "_PAGE_SECONDS", 0.3)
+    refresh_dag(dags, streams=["orders"])
+    shop.set_faults({"kind": "error", "path": "/orders"})
+    try:
+        (found,) = missing(capsys, healthy, "--dag", "load_shop")
+    finally:
+        shop.set_faults()
+    assert found["detail"] == "the first page did not come within 0.3 s"
+
+
+def test_arguments_that_only_a_run_knows_are_skipped_by_name(
+    dags: Path, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapped = """
+    each = ResumableFullRefreshOperator.partial(task_id="each", source=arguments["source"], target="raw.{stream}")
+    each.expand(streams=[["customers"], ["orders"]])
+"""
+    source = {"file": str(SHOP), "config": {"day": "{{ ds }}"}}
+    refresh_dag(dags, more=mapped, source=source, lake_conn_id="{{ params.lake }}", streams="{{ params.streams }}")
+    assert missing(capsys, healthy, "--dag", "load_shop") == []
+    found = details(capsys, "--triggers", healthy)
+    templates = "streams, source.config are templates, which only a run fills in"
+    assert found["task load"] == f"skipped: no page is read: {templates}"
+    assert found["task each"] == "skipped: it is mapped, so its arguments are known in a run only"
+    assert "catalog" not in found
+    rfr("--dag", "load_shop")
+    assert "- task load: lake_conn_id is a template, which only a run fills in\n" in capsys.readouterr().out
+
+
+def test_the_lake_of_a_webhook_s_task_is_tried_too(
+    dags: Path, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deliver = f"""
+    load >> CommitWebhookOperator(task_id="deliver", triggers={str(healthy)!r}, lake_conn_id="lake_there")
+"""
+    refresh_dag(dags, more=deliver)
+    (found,) = missing(capsys, healthy, "--dag", "load_shop")
+    assert found["detail"] == "lake_conn_id: there is no connection 'lake_there'"
+
+
+def test_a_dag_that_is_not_there_leads_to_the_nearest_and_one_with_a_mistake_to_its_error(
+    dags: Path, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refresh_dag(dags)
+    (found,) = missing(capsys, healthy, "--dag", "load_shops")
+    assert (found["check"], found["detail"]) == ("DAG", "--dag: there is no DAG 'load_shops'")
+    assert found["remedy"] == "did you mean 'load_shop'? airflow dags list shows all"
+    refresh_dag(dags, "broken", options={"concurency": 4})
+    (found,) = missing(capsys, healthy, "--dag", "broken")
+    assert found["detail"].startswith(f"{dags}/broken.py: can't be imported: ")
+    assert "ConfigurationError: options: options.concurency: unknown" in found["detail"]
+    assert found["remedy"] == f"correct it; python {dags}/broken.py shows the whole error"
+    (found,) = missing(capsys, healthy, "--dag", "load_shops")
+    assert found["remedy"].endswith("; files that can't be imported: 1, see airflow dags list-import-errors")
+
+
+def test_a_dag_without_tasks_of_this_package_has_nothing_to_check(
+    dags: Path, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dags / "other.py").write_text("from airflow.sdk import DAG\ndag = DAG('load_shop')\n")
+    assert details(capsys) == {"DAG": "skipped: load_shop has no task of this package"}
