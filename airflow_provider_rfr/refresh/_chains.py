@@ -115,7 +115,7 @@ class Chain:
         self._total: int | None = None
         self._delivered = False
         resumed = work.cursor.pages > 0
-        self._guard = PageGuard(page_size, resumed=resumed, most=max_empty_pages, asked=work.asked)
+        self._guard = PageGuard(page_size, resumed=resumed, most=max_empty_pages, asked=work.asked, streak=work.streak)
         self._on_repeated_page = on_repeated_page
         self._seen = array("Q", work.seen)
         self._seen_set = set(self._seen)
@@ -232,6 +232,7 @@ class Chain:
             error=self.error,
             overran=self.overran,
             asked=self._guard.asked,
+            streak=self._guard.streak,
         )
 
     def _request(self, number: int, token: Any) -> _PageRequest:
@@ -254,8 +255,8 @@ class Chain:
             return None
         if self._guard.doubts(fetched.page):
             return None
-        if self._on_repeated_page == "end":
-            row = self._ended_by_repeat(row)
+        row = self._ended_by_repeat(row, fetched.page)
+        is_repeat = self._repeats_last(row)
         if self._is_repeated(row):
             return None
         self.pages = row.page
@@ -265,13 +266,18 @@ class Chain:
         self.token = decode_token(row.token_out)
         self._total = fetched.page.total_pages if fetched.page.total_pages is not None else self._total
         if not self.complete:
-            self.error = self._guard.endless(fetched.page, row.checksum)
+            self.error = self._guard.endless(fetched.page, is_repeat=is_repeat)
         return row
 
-    def _ended_by_repeat(self, row: PageRow) -> PageRow:
-        """Return the row as the chain's last one, where it repeats the page before it or names itself as the next."""
-        # The last mark is that of the page before: of its records, if it has any.
-        if row.record_count and self._seen and self._seen[-1] == _mark(f"c{row.checksum}"):
+    def _ended_by_repeat(self, row: PageRow, page: Page) -> PageRow:
+        """Return the row as the chain's last one, where a repeat is the end of the chain.
+
+        Behind the last page by the API's count, that is a repeat of any page; with the option ``end``, a repeat of the
+        page before it, or a page that names itself as the next one.
+        """
+        is_end = self._on_repeated_page == "end"
+        is_known = bool(row.record_count) and _mark(f"c{row.checksum}") in self._seen_set
+        if (page.is_beyond and is_known) or (is_end and self._repeats_last(row)):
             nothing = encode_records(())
             return replace(
                 row,
@@ -282,15 +288,19 @@ class Chain:
                 records=nothing,
                 checksum=checksum_of(nothing),
             )
-        if row.token_out is not None and row.token_out == row.token_in:
+        if is_end and row.token_out is not None and row.token_out == row.token_in:
             return replace(row, token_out=None, complete=True)
         return row
 
+    def _repeats_last(self, row: PageRow) -> bool:
+        """Tell whether a page has the records of the page before it, whose last mark is that of its records."""
+        return bool(row.record_count and self._seen and self._seen[-1] == _mark(f"c{row.checksum}"))
+
     def _is_repeated(self, row: PageRow) -> bool:
         """Remember a page; True where it came before, and the chain starts again or ends with an error."""
-        checksum = row.checksum if row.record_count and self._on_repeated_page != "accept" else None
-        marks = _marks(row.page, row.token_in, row.token_out, checksum)
-        repeated = next((name for mark, name in marks.items() if mark in self._seen_set), None)
+        marks = _marks(row.page, row.token_in, row.token_out, row.checksum if row.record_count else None)
+        accepted = _mark(f"c{row.checksum}") if self._on_repeated_page == "accept" else None
+        repeated = next((name for mark, name in marks.items() if mark in self._seen_set and mark != accepted), None)
         if repeated is not None and not self.restarts:
             # One bad answer may have caused a loop, and may be committed already: so start again, once per attempt.
             self.restart()

@@ -43,20 +43,21 @@ def shortfalls(pages: pa.Table) -> list[Shortfall]:
     """
     if not pc.any(pc.is_valid(pages["promised"])).as_py():
         return []
-    ordinal, chain, page, received = (
-        pages[name].to_numpy() for name in ("partition_ordinal", "chain", "page", "received")
-    )
+    ordinal, chain, page = (pages[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
+    received = pages["received"].to_numpy().astype(np.float64)
     promised = pc.fill_null(pages["promised"], -1).to_numpy()
     numbers, place = np.unique(ordinal, return_inverse=True)
     newest = np.zeros(len(numbers), dtype=chain.dtype)
     np.maximum.at(newest, place, chain)
     is_live = chain == newest[place]
-    totals = np.bincount(place, weights=received * is_live, minlength=len(numbers)).astype(np.int64)
+    totals = np.bincount(place, weights=np.nan_to_num(received) * is_live, minlength=len(numbers)).astype(np.int64)
     # The page that decides comes last in its partition: of pages with records the highest, else the lowest.
     rank = np.where(received > 0, page, -page)
     order = np.lexsort((rank, received > 0, is_live & (promised >= 0), place))
     last = order[np.append(np.diff(place[order]) != 0, True)]
-    promises = np.where(is_live[last], promised[last], -1)
+    # A page that an older release wrote does not say how many records it received.
+    is_known = np.bincount(place, weights=np.isnan(received) & is_live, minlength=len(numbers)) == 0
+    promises = np.where(is_live[last] & is_known, promised[last], -1)
     return [
         Shortfall(int(number), int(total), int(promise))
         for number, total, promise in zip(numbers, totals, promises, strict=True)

@@ -43,6 +43,7 @@ class PartitionWork:
     :ivar restarts: chains that this attempt opened for the partition
     :ivar asked: the next page was empty when it was first requested; the second answer counts
     :ivar resumed: an earlier attempt read all pages so far, so the cursor may have expired since
+    :ivar streak: pages at the cursor that are empty, and that repeat the page before them
     """
 
     ordinal: int
@@ -54,6 +55,7 @@ class PartitionWork:
     restarts: int = 0
     asked: bool = False
     resumed: bool = False
+    streak: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class PartitionProgress:
     error: BaseException | None = None
     overran: bool = False
     asked: bool = False
+    streak: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.streams.core import PrimaryKey
+from airflow_provider_rfr.streams.core import PrimaryKey, key_paths
 
 _SHOWN = 20
-
-
-def key_paths(primary_key: PrimaryKey) -> tuple[tuple[str, ...], ...]:
-    """Return the path of each field of the key."""
-    if primary_key is None:
-        return ()
-    parts = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-    return tuple((part,) if isinstance(part, str) else tuple(part) for part in parts)
 
 
 def key_columns(primary_key: PrimaryKey, rows: pa.Schema) -> tuple[tuple[str, ...], ...]:

@@ -52,7 +52,7 @@ from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
-from airflow_provider_rfr.streams.core import Stream
+from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class Publisher:
     book: PartitionBook
     cluster: Cluster
     target: TargetTable
-    stream: Stream
+    stream: PagedStream
     rules: ColumnRules
     config: RefreshConfig
     skipped: int = 0
@@ -233,7 +233,7 @@ class Publisher:
         )
 
     def _check_staged(self) -> int:
-        """Every partition complete, every page there once, and the counts those that were fetched; returns the rows."""
+        """Check that each partition is complete, each page is there once, and all counts agree; return the rows."""
         table = self.ledger.read_pages((*CURSOR_COLUMNS, *COMPLETENESS_COLUMNS, "skipped", "fetched_at"))
         cursors = cursors_of(table) if table is not None else {}
         if table is not None:
@@ -242,9 +242,7 @@ class Publisher:
             self.skipped = pages.num_rows - pages["skipped"].null_count
             span = pc.min_max(pages["fetched_at"])
             self.fetched = span["min"].as_py(), span["max"].as_py()
-            check_absent_fields(pages, self.book.keys, self.stream.page_size)
-            fail = self.config.options.on_missing_records == "fail"
-            self.missing = check_promises(pages, self.book.keys, fail=fail)
+            self._check_announced(pages)
         if self.skipped:
             first = pages.filter(pages["skipped"].is_valid()).slice(0, 1).to_pylist()[0]
             _log.warning(
@@ -264,6 +262,13 @@ class Publisher:
                     f" {cursor.records} are staged; nothing is published"
                 )
         return sum(cursor.records for cursor in cursors.values())
+
+    def _check_announced(self, pages: pa.Table) -> None:
+        """Compare what was read with what the API announced."""
+        if not self.stream.absent_field_ends:
+            check_absent_fields(pages, self.book.keys, self.stream.page_size)
+        fail = self.config.options.on_missing_records == "fail"
+        self.missing = check_promises(pages, self.book.keys, fail=fail)
 
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(header, staged)

@@ -29,7 +29,7 @@ from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.streams.core import Stream
+from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class Fingerprints:
 
 
 def fingerprints_of(
-    stream: Stream,
+    stream: PagedStream,
     relocations: Relocations | None = None,
     options: RefreshOptions | None = None,
     table: str | None = None,
@@ -231,7 +231,13 @@ def fingerprints_of(
     if stream.additional_fields != "drop":
         published["additional_fields"] = stream.additional_fields
     read = stream.fingerprint()
-    rules = {"published": published, "options": (options or RefreshOptions()).publish_rules(), "table": table}
+    rules: dict[str, Any] = {
+        "published": published,
+        "options": (options or RefreshOptions()).publish_rules(),
+        "table": table,
+    }
+    if stream.absent_field_ends:
+        rules["absent_field_ends"] = True
     return Fingerprints(
         _digest(read if relocations is None else relocations.as_begun(read)), _digest(published), _digest(rules)
     )

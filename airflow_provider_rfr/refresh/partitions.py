@@ -43,6 +43,7 @@ class PartitionBook:
     overran: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     resumed: set[int] = field(default_factory=set)
+    streaks: dict[int, tuple[int, int]] = field(default_factory=dict)
     done: int = 0
 
     def __len__(self) -> int:
@@ -75,6 +76,7 @@ class PartitionBook:
             restarts=self.restarts.get(ordinal, 0),
             asked=ordinal in self.asked,
             resumed=ordinal in self.resumed,
+            streak=self.streaks.get(ordinal, (0, 0)),
         )
 
     def apply(self, progress: PartitionProgress) -> None:
@@ -87,10 +89,12 @@ class PartitionBook:
             self.move({ordinal: progress.cursor})
         self.restarts[ordinal] = progress.restarts
         self.seen[ordinal] = progress.seen
+        self.streaks[ordinal] = progress.streak
         if progress.checked:
             self.overlaps.pop(ordinal, None)
         if progress.cursor.complete:
             self.seen.pop(ordinal, None)
+            self.streaks.pop(ordinal, None)
         if progress.error is not None:
             self.failed[ordinal] = progress.error
         (self.overran.add if progress.overran else self.overran.discard)(ordinal)

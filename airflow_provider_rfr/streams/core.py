@@ -288,6 +288,14 @@ def legacy_slice(stream_slice: StreamSlice) -> dict[str, Any]:
 PrimaryKey: TypeAlias = str | Sequence[str] | Sequence[Sequence[str]] | None
 
 
+def key_paths(primary_key: PrimaryKey) -> tuple[tuple[str, ...], ...]:
+    """Return the path of each field of the key."""
+    if primary_key is None:
+        return ()
+    parts = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+    return tuple((part,) if isinstance(part, str) else tuple(part) for part in parts)
+
+
 class Stream(ABC):
     """One table's worth of records at an API.
 
@@ -489,6 +497,7 @@ class Page:
     :ivar promised: records that the partition has by the API's own count; None if the API does not say
     :ivar absent: the first page is taken for the only one because it lacks the field that names the next page; a
         sentence that says which field, and what the answer has instead
+    :ivar is_beyond: by the API's own count there is no such page, so it is the end if it repeats an earlier one
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -501,6 +510,7 @@ class Page:
     unconfirmed: bool
     promised: int | None
     absent: str | None
+    is_beyond: bool
 
     def __init__(
         self,
@@ -514,6 +524,7 @@ class Page:
         unconfirmed: bool = False,
         promised: int | None = None,
         absent: str | None = None,
+        is_beyond: bool = False,
     ) -> None:
         if isinstance(next, NotStarted):
             raise ValueError("a page is followed by NextPage(token) or Complete(), not by NotStarted()")
@@ -530,6 +541,7 @@ class Page:
         assign(self, "unconfirmed", unconfirmed)
         assign(self, "promised", promised)
         assign(self, "absent", absent)
+        assign(self, "is_beyond", is_beyond)
 
     @property
     def record_count(self) -> int:

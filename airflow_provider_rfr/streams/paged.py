@@ -6,7 +6,7 @@ import copy
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceDefinitionError, SourceError
@@ -37,10 +37,12 @@ class PagedStream(Stream):
     :ivar addressable: the token of every position is known beforehand (page numbers, offsets), so that
         pages of one slice can be read at the same time
     :ivar max_empty_pages: pages without records that may follow each other before the slice counts as endless
+    :ivar absent_field_ends: a first page that lacks the field which leads to the next page is the only one
     """
 
     addressable: bool = False
     max_empty_pages: int = 100
+    absent_field_ends: bool = False
 
     @abstractmethod
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
@@ -127,36 +129,44 @@ class PageGuard:
     :param resumed: the page before was read by another attempt, so it may have been full
     :param most: pages without records that may follow each other
     :ivar asked: the page in question is being read for the second time
+    :ivar streak: pages directly before this one that are empty, and that repeat the page before them
     """
 
-    def __init__(self, page_size: int | None, *, resumed: bool, most: int = 100, asked: bool = False) -> None:
+    def __init__(
+        self,
+        page_size: int | None,
+        *,
+        resumed: bool,
+        most: int = 100,
+        asked: bool = False,
+        streak: tuple[int, int] = (0, 0),
+    ) -> None:
         self.asked = asked
+        self.streak = streak
         self._page_size = page_size
         self._after_full = resumed
         self._before: int | None = None
         self._most = most
-        self._empty = 0
-        self._repeats = 0
-        self._last: Any = None
 
-    def endless(self, page: Page, records: Any) -> SourceError | None:
+    def endless(self, page: Page, *, is_repeat: bool) -> SourceError | None:
         """Return the error where too many pages in a row are empty or equal; call it with the pages that count.
 
-        :param records: of the page, or a checksum of them
+        :param is_repeat: the page has the records of the page before it
         """
         if not isinstance(page.next, NextPage):
             return None
+        empty, repeats = self.streak
         # A stream that does not say what it received may have filtered the page itself.
-        self._empty = self._empty + 1 if page.received == 0 else 0
-        self._repeats = self._repeats + 1 if page.records and records == self._last else 0
-        self._last = records
-        if self._repeats >= _MAX_REPEATS:
+        empty = empty + 1 if page.received == 0 else 0
+        repeats = repeats + 1 if is_repeat else 0
+        self.streak = (empty, repeats)
+        if repeats >= _MAX_REPEATS:
             problem = f"{_MAX_REPEATS} pages in a row have the same records, so the partition would never end"
             return RepeatedPageError(problem, request=page.request, status=page.status)
-        if self._empty < self._most:
+        if empty < self._most:
             return None
         return SourceError(
-            f"{self._empty} pages in a row have no records, and each names a next page, so the partition may never"
+            f"{empty} pages in a row have no records, and each names a next page, so the partition may never"
             " end; set paginator.stop_when to recognise the last page, or max_empty_pages to a larger number",
             request=page.request,
             status=page.status,
@@ -190,6 +200,7 @@ class ChainReader:
         self._partition = partition
         self._guard = PageGuard(stream.page_size, resumed=resumed, most=stream.max_empty_pages)
         self._tokens: set[str] = set()
+        self._last: Sequence[Mapping[str, Any]] = ()
 
     def read(self, state: NotStarted | NextPage) -> Page:
         """Read the page at a position.
@@ -206,7 +217,9 @@ class ChainReader:
         if self._guard.doubts(page):
             page = self._stream.read_page(self._partition, token)
             self._guard.doubts(page)
-        if (error := self._guard.endless(page, page.records)) is not None:
+        is_repeat = bool(page.records) and page.records == self._last
+        self._last = page.records
+        if (error := self._guard.endless(page, is_repeat=is_repeat)) is not None:
             raise error
         return page
 

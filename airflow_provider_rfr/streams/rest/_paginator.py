@@ -151,11 +151,13 @@ class Paginator(ABC):
 
     :ivar page_size: records of a page that isn't the last, if known
     :ivar max_empty_pages: pages without records that may follow each other
+    :ivar on_missing: what it means that the field which leads to the next page is absent: ``end``, ``fail``, or None
     """
 
     addressable: bool = False
     page_size: int | None = None
     max_empty_pages: int = 100
+    on_missing: str | None = None
 
     @abstractmethod
     def inject(self, token: Any | None, draft: Draft) -> None:
@@ -171,22 +173,25 @@ class Paginator(ABC):
         :raises SourceError: the answer lacks what the paginator needs
         """
 
-    def end_without(self, token: Any | None, reply: Reply, on_missing: str | None, problem: str) -> Step:
+    def end_without(self, token: Any | None, reply: Reply, problem: str) -> Step:
         """Return the end of a partition at a page that lacks the field which leads to the next page.
 
         The page before proves that the field exists, unless this is the first page. Then the end is marked as
         ``absent``: it holds if the page is short or empty, or if another page of the load has the field.
 
-        :param on_missing: ``end`` takes absence for the end, ``fail`` never does
-        :param problem: what is absent
+        :param problem: names the absent field
         :raises SourceError: ``on_missing`` is ``fail``
         """
-        if on_missing == "fail":
+        if self.on_missing == "fail":
             raise reply.error(problem)
-        return COMPLETE if on_missing == "end" or token is not None else Step(Complete(), absent=problem)
+        return COMPLETE if self.on_missing == "end" or token is not None else Step(Complete(), absent=problem)
 
-    def is_confirming(self, token: Any | None) -> bool:
-        """Tell whether the page is asked for only to confirm that there is none; a refusal confirms it."""
+    def after_no_content(self, token: Any | None) -> Step:
+        """Return the position after an answer without content, e.g. 204."""
+        return Step(Complete(), unconfirmed=True)
+
+    def is_beyond_the_end(self, token: Any | None) -> bool:
+        """Tell whether there is no such page by the API's own count; a refusal confirms that."""
         return False
 
     def after_skipped(self, token: Any | None) -> Any | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -30,6 +30,7 @@ from airflow_provider_rfr.streams.rest.expressions import (
     CONFIG_NAMES,
     MISSING,
     RESPONSE_NAMES,
+    Path,
     Template,
     UndefinedValue,
     compile_condition,
@@ -49,16 +50,16 @@ class _Position:
     """A page of a numbered paginator; its token is the number alone unless one of the other fields is set.
 
     :ivar number: of the page, or of the records before it
-    :ivar until: ``empty``: the API's count can't be used any more, so the first empty page is the last.
-        ``confirmed``: by that count the page before was the last, but it was full; so this page is asked for, too
+    :ivar until: ``empty``: the API's count can't be used any more, so the first empty page is the last
+    :ivar beyond: by the API's count the page before was the last, but it was full, so this page is asked for, too; a
+        digest of the page before
     :ivar empty: pages without records directly before it, where the API's count promises more
-    :ivar last: digest of the records of the page before, with ``confirmed``
     """
 
     number: int
     until: str | None = None
+    beyond: str | None = None
     empty: int = 0
-    last: str | None = None
 
 
 class _Numbered(SizedPaginator):
@@ -71,14 +72,17 @@ class _Numbered(SizedPaginator):
 
     _unit: str
 
-    def __init__(self, definition: model.PageNumber | model.Offset, page_size: int | None, stop: StopPolicy) -> None:
+    def __init__(
+        self, definition: model.PageNumber | model.Offset, page_size: int | None, key: Sequence[Path], stop: StopPolicy
+    ) -> None:
         super().__init__(definition, page_size)
         self._start = definition.start
         self._put = put_at(definition.send_as)
         self._send_first = definition.send_first
+        self._key = key
         self._stop = stop
         self._total = definition.total if definition.stop_policy == "total" else None
-        self._on_missing = definition.flag.on_missing if definition.flag is not None else None
+        self.on_missing = definition.flag.on_missing if definition.flag is not None else None
         self._has_warned = False
 
     def inject(self, token: Any | None, draft: Draft) -> None:
@@ -89,51 +93,87 @@ class _Numbered(SizedPaginator):
 
     def step(self, token: Any | None, reply: Reply) -> Step:
         at = self._at(token)
-        if at.until == "confirmed" and at.last == _digest(reply.records):
-            # Servers that clamp the page number send their last page again.
-            return Step(Complete(), is_repeat=True)
+        if at.beyond is not None:
+            return self._beyond(at, reply)
         if at.until is not None:
             return self._until_empty(at, reply)
         seen = Seen(reply, self.position_of(token), self._records_before(at.number), token is None)
         ending = self._stop(seen)
         if ending.absent is not None:
-            step = self.end_without(token, reply, self._on_missing, ending.absent)
+            step = self.end_without(token, reply, ending.absent)
             return replace(step, unconfirmed=ending.unconfirmed)
-        empty = at.empty + 1 if ending.total_pages is not None and not reply.count else 0
-        if (ending.last and not ending.contradicted) or empty > _EMPTY_PAGES_WITHIN_A_TOTAL:
+        if ending.last and not ending.contradicted:
             return Step(Complete(), ending.total_pages, ending.unconfirmed, ending.promised)
+        if ending.total_pages is not None and not reply.count:
+            return replace(self._within_total(at, ending.total_pages), promised=ending.promised)
         following = _Position(self._number_after(at.number, reply))
         total_pages: int | None = ending.total_pages
         if ending.contradicted:
-            following, total_pages = replace(following, until="confirmed", last=_digest(reply.records)), None
+            following, total_pages = replace(following, beyond=self._digest(reply)), None
         elif ending.doubtful:
             following, total_pages = replace(following, until="empty"), None
-        elif empty:
-            following = replace(following, empty=empty)
         return Step(NextPage(self._token(following)), total_pages, ending.unconfirmed, ending.promised)
+
+    def after_no_content(self, token: Any | None) -> Step:
+        at = self._at(token)
+        if self._total is None or token is None or at.until is not None or at.beyond is not None:
+            return Step(Complete(), unconfirmed=at.beyond is None)
+        return self._within_total(at, None)
+
+    def _within_total(self, at: _Position, total_pages: int | None) -> Step:
+        """Return the position after an empty page that is not the last by the API's count.
+
+        Some APIs count records that they don't show, so a few such pages in a row end a partition; the records that
+        are missing then are reported. A number of pages is believed.
+        """
+        empty = at.empty + 1
+        counts_records = self._total is not None and self._total.of == "records"
+        if counts_records and empty > _EMPTY_PAGES_WITHIN_A_TOTAL:
+            return Step(Complete(), total_pages, unconfirmed=True)
+        number = self._number_after(at.number, None)
+        if number is None:
+            raise SourceError("an empty page isn't the last one here, and without page_size no offset follows it")
+        following = _Position(number, empty=empty)
+        return Step(NextPage(self._token(following)), total_pages, unconfirmed=True)
+
+    def _beyond(self, at: _Position, reply: Reply) -> Step:
+        """Return the position after a page that does not exist by the API's count."""
+        if not reply.count:
+            return Step(Complete(), promised=promised_records(self._total, reply))
+        digest = self._digest(reply)
+        if digest == at.beyond:
+            # Servers that clamp the page number send their last page again.
+            return Step(Complete(), is_repeat=True)
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: by the API's own count, paginator.total, the page before was the last, but this page has %d"
+                " records; such partitions are read to the first page that is empty, refused or repeated",
+                *(reply.answer.request, reply.count),
+            )
+        following = _Position(self._number_after(at.number, reply), beyond=digest)
+        return Step(NextPage(self._token(following)), promised=promised_records(self._total, reply))
 
     def _until_empty(self, at: _Position, reply: Reply) -> Step:
         promised = promised_records(self._total, reply)
         if not reply.count:
-            # An empty page behind the last one by the API's count needs no second answer.
-            return Step(Complete(), unconfirmed=at.until == "empty", promised=promised)
-        if at.until == "confirmed" and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "%s: by the API's own count, paginator.total, the page before was the last, but this page has %d"
-                " records; partitions of which that is true are read to their first empty page",
-                *(reply.answer.request, reply.count),
-            )
+            return Step(Complete(), unconfirmed=True, promised=promised)
         following = _Position(self._number_after(at.number, reply), until="empty")
         return Step(NextPage(self._token(following)), promised=promised)
 
-    def is_confirming(self, token: Any | None) -> bool:
-        return self._at(token).until == "confirmed"
+    def is_beyond_the_end(self, token: Any | None) -> bool:
+        return self._at(token).beyond is not None
 
     def after_skipped(self, token: Any | None) -> Any:
         at = self._at(token)
         following = self._number_after(at.number, None)
-        return None if following is None else self._token(replace(at, number=following, last=None))
+        return None if following is None else self._token(replace(at, number=following))
+
+    def _digest(self, reply: Reply) -> str:
+        """Return what shows that a page came again: a digest of its keys, or of its records if it has no keys."""
+        keys = [[lookup(record, path) for path in self._key] for record in reply.records]
+        has_keys = self._key and not any(value is MISSING for key in keys for value in key)
+        return hashlib.blake2b(dumps(keys if has_keys else reply.records), digest_size=8).hexdigest()
 
     def _number_after(self, number: int, reply: Reply | None) -> Any:
         """Return the number of the next page; None if an ignored page leaves it unknown."""
@@ -143,7 +183,7 @@ class _Numbered(SizedPaginator):
         raise NotImplementedError
 
     def _token(self, position: _Position) -> Any:
-        extra = {name: getattr(position, name) for name in ("until", "empty", "last")}
+        extra = {name: getattr(position, name) for name in ("until", "beyond", "empty")}
         extra = {name: value for name, value in extra.items() if value}
         return {self._unit: position.number, **extra} if extra else position.number
 
@@ -151,15 +191,11 @@ class _Numbered(SizedPaginator):
         if token is None:
             return _Position(self._start)
         number, extra = token, {}
-        if isinstance(token, Mapping) and token.keys() <= {self._unit, "until", "empty", "last"}:
+        if isinstance(token, Mapping) and token.keys() <= {self._unit, "until", "beyond", "empty"}:
             number, extra = token.get(self._unit), {name: token[name] for name in token if name != self._unit}
         if isinstance(number, bool) or not isinstance(number, int) or number < self._start:
             raise SourceError(f"page token {token!r} is not a whole number from {self._start}")
         return _Position(number, **extra)
-
-
-def _digest(records: list[dict[str, Any]]) -> str:
-    return hashlib.blake2b(dumps(records), digest_size=8).hexdigest()
 
 
 class _PageNumber(_Numbered):
@@ -168,8 +204,8 @@ class _PageNumber(_Numbered):
     addressable = True
     _unit = "page"
 
-    def __init__(self, definition: model.PageNumber, page_size: int | None) -> None:
-        super().__init__(definition, page_size, stop_policy(definition, page_size))
+    def __init__(self, definition: model.PageNumber, page_size: int | None, key: Sequence[Path]) -> None:
+        super().__init__(definition, page_size, key, stop_policy(definition, page_size))
 
     def token_at(self, position: int) -> int | None:
         return self._start + position if position else None
@@ -194,9 +230,9 @@ class _Offset(_Numbered):
 
     _unit = "offset"
 
-    def __init__(self, definition: model.Offset, page_size: int | None) -> None:
+    def __init__(self, definition: model.Offset, page_size: int | None, key: Sequence[Path]) -> None:
         self._by_records = definition.advance == "records"
-        super().__init__(definition, page_size, stop_policy(definition, page_size, self._by_records))
+        super().__init__(definition, page_size, key, stop_policy(definition, page_size, self._by_records))
         self.addressable = page_size is not None
 
     def token_at(self, position: int) -> int | None:
@@ -243,6 +279,7 @@ class _Cursor(SizedPaginator):
         self, definition: model.Cursor, page_size: int | None, stop_when: Template | None, expression: Template | None
     ) -> None:
         super().__init__(definition, page_size)
+        self.on_missing = definition.on_missing
         self._definition = definition
         self._put = put_at(definition.send_as)
         self._stop_when = stop_when
@@ -264,7 +301,7 @@ class _Cursor(SizedPaginator):
             if self._expression is not None and not reply.count:
                 return Step(Complete(), unconfirmed=True)
             problem = f"paginator.cursor: {self._without(reply)}"
-            return self.end_without(token, reply, self._definition.on_missing, problem)
+            return self.end_without(token, reply, problem)
         if _is_end(value):
             return COMPLETE
         # A number with more digits than a double has goes into the next request as it came.
@@ -303,6 +340,7 @@ class _NextUrl(SizedPaginator):
         redactor: Redactor,
     ) -> None:
         super().__init__(definition, page_size)
+        self.on_missing = definition.on_missing
         self._definition = definition
         self._keep_query = definition.keep_query
         self._stop_when = stop_when
@@ -328,7 +366,7 @@ class _NextUrl(SizedPaginator):
             return COMPLETE
         value, absent = self._find(reply)
         if value is MISSING:
-            return self.end_without(token, reply, self._definition.on_missing, absent)
+            return self.end_without(token, reply, absent)
         if _is_end(value):
             return COMPLETE
         if not isinstance(value, str):
@@ -360,7 +398,7 @@ class _Keyset(SizedPaginator):
         self._field = parse_path(definition.field)
         self._put = put_at(definition.send_as)
         self._stop = stop_policy(definition, page_size)
-        self._on_missing = definition.flag.on_missing if definition.flag is not None else None
+        self.on_missing = definition.flag.on_missing if definition.flag is not None else None
 
     def inject(self, token: Any | None, draft: Draft) -> None:
         super().inject(token, draft)
@@ -372,7 +410,7 @@ class _Keyset(SizedPaginator):
             return Step(Complete(), unconfirmed=True)
         ending = self._stop(Seen(reply, 0, 0, token is None))
         if ending.absent is not None:
-            return self.end_without(token, reply, self._on_missing, ending.absent)
+            return self.end_without(token, reply, ending.absent)
         if ending.last:
             return COMPLETE
         value = lookup(reply.records[-1], self._field)
@@ -408,9 +446,11 @@ def build_paginator(
     config: Mapping[str, Any],
     hosts: HostPolicy,
     redactor: Redactor,
+    key: Sequence[Path] = (),
 ) -> Paginator:
-    """The paginator of a definition; without one there is a single page.
+    """Return the paginator of a definition; without one there is a single page.
 
+    :param key: paths of the primary key
     :raises SourceDefinitionError: an expression is wrong
     """
 
@@ -420,9 +460,9 @@ def build_paginator(
     if definition is None or isinstance(definition, model.NoPaging):
         return SinglePage()
     if isinstance(definition, model.PageNumber):
-        return _PageNumber(definition, page_size)
+        return _PageNumber(definition, page_size, key)
     if isinstance(definition, model.Offset):
-        return _Offset(definition, page_size)
+        return _Offset(definition, page_size, key)
     if isinstance(definition, model.Keyset):
         return _Keyset(definition, page_size)
     if isinstance(definition, model.Cursor):

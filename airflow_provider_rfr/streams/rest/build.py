@@ -8,6 +8,7 @@ from typing import Any, Final
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
 from airflow_provider_rfr.http.client import Client, Limits, check_certificates
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
+from airflow_provider_rfr.streams.core import key_paths
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._auth import build_authenticator
 from airflow_provider_rfr.streams.rest._client import (
@@ -31,9 +32,11 @@ _MAX_BYTES: Final = 256 * 1024 * 1024
 _FINGERPRINT_FORMAT: Final = 1
 # They may change while a refresh is under way: credentials, error handling, limits, types and primary key.
 # The base URL is part of the fingerprint, but not in the definition's place.
-_NOT_IN_FINGERPRINT: Final = {
-    *("primary_key", "json_schema", "json_schema_file", "columns", "additional_fields", "base_url"),
-    *("authenticator", "error_handler", "timeouts", "max_response_bytes"),
+_NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
+    **dict.fromkeys(("primary_key", "json_schema", "json_schema_file", "columns", "additional_fields"), True),
+    **dict.fromkeys(("base_url", "authenticator", "error_handler", "timeouts", "max_response_bytes"), True),
+    # Whether a page counts as the last one is decided again at the publish.
+    "paginator": {"on_missing": True, "max_empty_pages": True, "flag": {"on_missing"}},
 }
 
 
@@ -130,7 +133,8 @@ class _Source:
         hosts = HostPolicy.of(base_url, self.definition.allowed_hosts)
         page_size = resolved_page_size(stream.paginator, f"{place}.paginator", self._config)
         paginator = build_paginator(
-            stream.paginator, f"{place}.paginator", page_size, self._public, hosts, self._redactor
+            *(stream.paginator, f"{place}.paginator", page_size, self._public, hosts, self._redactor),
+            key_paths(stream.primary_key),
         )
         router = build_router(
             stream.partitions, f"{place}.partitions", self._public, self.definition.streams, self.stream

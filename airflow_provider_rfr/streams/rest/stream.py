@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError, TokenExpiredError
+from airflow_provider_rfr.exceptions import RateLimitedError, SourceDefinitionError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page, PrimaryKey, ReadContext, unique_slices
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
 from airflow_provider_rfr.streams.rest._client import Requester
 from airflow_provider_rfr.streams.rest._error_handler import Action, Verdict
-from airflow_provider_rfr.streams.rest._paginator import Paginator, Reply
+from airflow_provider_rfr.streams.rest._paginator import Paginator, Reply, Step
 from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter
 from airflow_provider_rfr.streams.rest._records import Selector, SkipGuard, Transformation, transform
+from airflow_provider_rfr.streams.rest._responses import Answer
+
+_log = logging.getLogger(__name__)
 
 #: Statuses by which an API says that it does not know a page, or a page token.
 _NO_SUCH_PAGE = frozenset({400, 404, 410, 416, 422})
+
+
+def _may_pass(error: SourceError) -> bool:
+    """Tell whether a refusal is about the credentials or the rate, and not about the page."""
+    return isinstance(error, RateLimitedError) or error.status == 401
 
 
 class RestStream(PagedStream):
@@ -58,6 +67,7 @@ class RestStream(PagedStream):
         self.addressable = paginator.addressable
         self.page_size = paginator.page_size
         self.max_empty_pages = paginator.max_empty_pages
+        self.absent_field_ends = paginator.on_missing == "end"
         self.partition_fields = router.key_fields
         self.slice_fields = router.fields
         self._requester = requester
@@ -94,38 +104,32 @@ class RestStream(PagedStream):
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
         try:
             verdict = self._requester.fetch(stream_slice, token, self._paginator, self.context)
+            return self._page_of(stream_slice, token, verdict)
         except SourceError as error:
-            if error.status not in _NO_SUCH_PAGE or token is None or isinstance(error, TokenExpiredError):
-                raise
-            if self._paginator.is_confirming(token):
-                return Page((), Complete(), request=error.request, status=error.status)
-            if not self.addressable:
+            if self._paginator.is_beyond_the_end(token) and not _may_pass(error):
+                return self._refused_beyond_the_end(error)
+            is_refused = error.status in _NO_SUCH_PAGE and not isinstance(error, TokenExpiredError)
+            if token is not None and is_refused and not self.addressable:
                 error.message += (
                     f"; if the page token has expired, add {error.status} to error_handler.expired_token_status, and"
                     " the partition is read again from its first page"
                 )
             raise
-        return self._page_of(stream_slice, token, verdict)
+
+    def _refused_beyond_the_end(self, error: SourceError) -> Page:
+        """Return the end of a partition where the API refuses a page that does not exist by its own count."""
+        if error.status not in _NO_SUCH_PAGE:
+            _log.warning("%s: taken for the end, because the API's own count says so", error)
+        return Page((), Complete(), request=error.request, status=error.status)
 
     def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
         answer = verdict.answer
-        if verdict.action is Action.END:
+        is_beyond = self._paginator.is_beyond_the_end(token)
+        if verdict.action is Action.END or (verdict.action is Action.IGNORE and is_beyond):
             return Page((), Complete(), request=verdict.request, status=verdict.status)
         if verdict.action is Action.IGNORE or answer is None:
             return self._skipped(stream_slice, token, verdict)
-        if not answer.has_content:
-            # 204 and 205 say that there are no records, and have no field that a paginator could look for.
-            unconfirmed = not self._paginator.is_confirming(token)
-            return Page([], Complete(), request=answer.request, status=answer.status, unconfirmed=unconfirmed)
-        records = self._selector.select(answer)
-        variables = {**self._variables, "stream_slice": stream_slice}
-        # Before the filter: a page that it empties is not the last one.
-        step = self._paginator.step(token, Reply(answer, records, {**variables, "token": token}))
-        records = [] if step.is_repeat else records
-        received = len(records)
-        records = self._selector.keep(records, variables, answer.request)
-        if self._transformations:
-            transform(records, self._transformations, variables, answer.request)
+        received, records, step = self._content(stream_slice, token, answer)
         page = Page(
             records,
             step.next,
@@ -136,11 +140,31 @@ class RestStream(PagedStream):
             unconfirmed=step.unconfirmed,
             promised=step.promised,
             absent=step.absent,
+            is_beyond=is_beyond,
         )
         if not self.slice_fields and is_unexplained_end(page, self.page_size):
             # No other partition can show that the field exists.
             raise SourceDefinitionError(f"streams.{self.name}", page.absent or "", REMEDY_FOR_ABSENT_FIELD)
         return page
+
+    def _content(
+        self, stream_slice: Mapping[str, Any], token: Any | None, answer: Answer
+    ) -> tuple[int, list[dict[str, Any]], Step]:
+        """Return how many records came, those of them that count, and the position after the page."""
+        if not answer.has_content:
+            # 204 and 205 say that there are no records, and have no field that a paginator could look for.
+            return 0, [], self._paginator.after_no_content(token)
+        records = self._selector.select(answer)
+        variables = {**self._variables, "stream_slice": stream_slice}
+        # Before the filter: a page that it empties is not the last one.
+        step = self._paginator.step(token, Reply(answer, records, {**variables, "token": token}))
+        if step.is_repeat:
+            return 0, [], step
+        received = len(records)
+        records = self._selector.keep(records, variables, answer.request)
+        if self._transformations:
+            transform(records, self._transformations, variables, answer.request)
+        return received, records, step
 
     def _skipped(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
         following = self._paginator.after_skipped(token)

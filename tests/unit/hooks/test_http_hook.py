@@ -74,7 +74,10 @@ def test_the_test_button_sends_what_a_delivery_would(
     ("fields", "problem"),
     [
         ({"host": "http://127.0.0.1:1/canary-31aa"}, "no complete answer from http://127.0.0.1:1: Connection refused"),
-        ({"host": "https://a", "extra": {"verify": "/no/such.pem"}}, "connection: verify: there is no '/no/such.pem'"),
+        (
+            {"host": "https://a", "extra": {"verify": "/no/such.pem"}},
+            "connection: verify: '/no/such.pem' can't be read",
+        ),
     ],
 )
 def test_the_test_button_says_why_nothing_was_answered(

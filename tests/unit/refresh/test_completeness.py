@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.exceptions import PublishRefusedError, SourceDefinitionError
+from airflow_provider_rfr.exceptions import PublishRefusedError, RefreshFailedError, SourceDefinitionError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh._completeness import Shortfall, shortfalls
@@ -135,6 +135,33 @@ def test_one_partition_that_has_the_field_explains_the_others(shop, paging):
     assert set(shop.ids) >= {1, 2, 5}
 
 
+def test_the_refusal_is_lifted_by_on_missing_without_another_request(shop):
+    shop.api.answers({"data": [{"id": 1}, {"id": 2}], "paging": {"next": "2"}})
+    with pytest.raises(PublishRefusedError):
+        shop.load(BY_CURSOR, ["a", "b"])
+    asked = len(shop.api.asked)
+    assert shop.load({**BY_CURSOR, "on_missing": "end"}, ["a", "b"]).rows == 4
+    assert len(shop.api.asked) == asked
+
+
+@pytest.mark.parametrize("policy", ["fail", "accept", "end"])
+def test_an_api_that_begins_again_behind_its_last_page_doubles_nothing(shop, policy):
+    def first_page_again(asked: Asked) -> Any:
+        page = asked.page if asked.page <= 2 else 1
+        return {"data": [{"id": number} for number in range(page * 10 - 9, page * 10 + 1)], "total": 20}
+
+    shop.api.answer = first_page_again
+    assert shop.load(BY_PAGE, on_repeated_page=policy).rows == 20
+    assert shop.ids == list(range(1, 21))
+
+
+def test_empty_pages_are_counted_over_rounds(shop):
+    shop.api.answer = lambda asked: {"data": [], "paging": {"nextt": f"{len(shop.api.asked)}"}}
+    with pytest.raises(RefreshFailedError, match=r"100 pages in a row have no records"):
+        shop.load(BY_CURSOR, round_seconds=0.05)
+    assert len(shop.api.asked) <= 101
+
+
 def test_a_ledger_that_lacks_the_newer_columns_is_read_on(shop):
     """A load that an older release began."""
     shop.api.answer = lambda asked: {"data": [{"id": asked.page}] if asked.page <= 3 else [], "total": 3}
@@ -150,7 +177,7 @@ def test_a_ledger_that_lacks_the_newer_columns_is_read_on(shop):
     assert {"received", "promised", "absent"} <= set(names)
 
 
-def pages_of(*rows: tuple[int, int, int, int, int | None]) -> pa.Table:
+def pages_of(*rows: tuple[int, int, int, int | None, int | None]) -> pa.Table:
     names = ("partition_ordinal", "chain", "page", "received", "promised")
     columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
     return pa.table(dict(zip(names, columns, strict=True)))
@@ -172,6 +199,8 @@ def pages_of(*rows: tuple[int, int, int, int, int | None]) -> pa.Table:
         ([(0, 0, 1, 10, 10), (0, 1, 1, 8, 9)], [Shortfall(0, 8, 9)]),
         ([(3, 0, 1, 1, 1), (7, 0, 1, 1, 2), (9, 0, 1, 1, None)], [Shortfall(7, 1, 2)]),
         ([(0, 0, 1, 1, None)], []),
+        # An older release wrote the first page.
+        ([(0, 0, 1, None, None), (0, 0, 2, 10, 50)], []),
     ],
 )
 def test_the_promise_of_a_partition_is_that_of_its_last_page_with_records(rows, short):

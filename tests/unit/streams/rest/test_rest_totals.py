@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rest_api import Asked, Reply, ids
+from rest_api import QUICK, Asked, Reply, ids
 
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.streams.paged import iter_pages
@@ -109,3 +109,72 @@ def test_a_refusal_of_any_other_page_is_an_error(api, make):
     api.answer = lambda asked: Reply({}, 404) if asked.page == 3 else answer(asked)
     with pytest.raises(SourceError, match="404"):
         read_ids(make(paginator=BY_PAGE))
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"total": 30},
+        {"data": None, "total": 30},
+        {"error": "page out of range"},
+        {"success": False, "data": []},
+        Reply({"message": "server error"}, 500),
+        Reply({"message": "forbidden"}, 403),
+    ],
+    ids=["no records", "null", "an error", "no success", "500", "403"],
+)
+@both_kinds
+def test_any_other_refusal_behind_the_last_page_ends_the_partition_with_a_warning(api, make, paginator, beyond, caplog):
+    totals(api, 30, lambda start, count: 30, beyond=beyond)
+    assert read_ids(make(paginator=paginator)) == list(range(1, 31))
+    assert "taken for the end" in caplog.text
+
+
+def test_so_does_a_page_behind_it_that_a_rule_ignores(api, make):
+    totals(api, 30, lambda start, count: 30, beyond=Reply({}, 404))
+    stream = make(paginator=BY_PAGE, error_handler={**QUICK, "rules": [{"status": 404, "action": "IGNORE"}]})
+    pages = list(iter_pages(stream))
+    assert [len(page.records) for page in pages] == [10, 10, 10, 0]
+    assert not any(page.skipped for page in pages)
+
+
+@pytest.mark.parametrize("status", [401, 429])
+def test_a_refusal_of_the_credentials_or_the_rate_is_no_end(api, make, status):
+    totals(api, 30, lambda start, count: 30, beyond=Reply({}, status))
+    with pytest.raises(SourceError, match=str(status)):
+        read_ids(make(paginator=BY_PAGE, error_handler={**QUICK, "max_rate_limit_wait": 0}))
+
+
+def test_records_that_are_added_while_they_are_read_are_followed_by_a_refusal(api, make):
+    def page(asked: Asked) -> Any:
+        count = 20 if asked.page <= 2 else 23
+        numbers = range(asked.page * 10 - 9, min(asked.page * 10, count) + 1)
+        return {"data": [{"id": number} for number in numbers], "total": count} if numbers else Reply({}, 404)
+
+    api.answer = page
+    assert read_ids(make(paginator=BY_PAGE)) == list(range(1, 24))
+
+
+def test_a_last_page_that_comes_again_is_recognised_by_its_keys(api, make):
+    clock = iter(range(1_000))
+
+    def page(asked: Asked) -> Any:
+        first = min(asked.page, 2) * 10 - 9
+        records = [{"id": number, "age": next(clock)} for number in range(first, first + 10)]
+        return {"data": records, "total": 20}
+
+    api.answer = page
+    assert read_ids(make(paginator=BY_PAGE, primary_key="id")) == list(range(1, 21))
+    assert len(api.asked) == 3
+
+
+@pytest.mark.parametrize("empty", [{"data": [], "total": 20}, Reply(None, 204)], ids=["empty", "204"])
+def test_a_number_of_pages_is_believed_however_many_of_them_are_empty(api, make, empty):
+    def page(asked: Asked) -> Any:
+        if 5 <= asked.page <= 11:
+            return empty
+        numbers = range(10) if asked.page <= 20 else ()
+        return {"data": [{"id": asked.page * 10 + number} for number in numbers], "total": 20}
+
+    api.answer = page
+    assert len(read_ids(make(paginator=BY_PAGES))) == 130
