@@ -1,4 +1,4 @@
-"""A sample API: a real HTTP server with deterministic data, several ways of paging, and faults on demand.
+"""A sample API: an HTTP server with deterministic data, several kinds of paging, and faults on demand.
 
 Resources, all ``GET``:
 
@@ -8,8 +8,8 @@ Resources, all ``GET``:
 * ``/invoices?page=&per_page=``: a bare list, the next page in the ``Link`` header
 * ``/partitions`` and ``/partitions/{p}/items?page=&page_size=``: many independent partitions, for measuring
 
-Start it with ``python -m airflow_provider_rfr.sample_api``; `SHOP` is a source for it. The module ``faults`` says what
-can be made to go wrong, ``admin`` how to ask what was served.
+Start it with ``python -m airflow_provider_rfr.sample_api``; `SHOP` is a source for it. The module ``faults``
+describes the faults, and ``admin`` the requests for tests, such as the log of served pages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serve the sample API; print one JSON line, with its address and the path of a source for it, once it listens."""
+"""The command that serves the sample API. Once it listens, it prints one JSON line with its address and a source."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=program, description="A sample API with faults.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
-    parser.add_argument("--records", type=int, default=sizes.records, help="of /orders and of /invoices")
+    parser.add_argument("--records", type=int, default=sizes.records, help="number of /orders and of /invoices")
     parser.add_argument("--customers", type=int, default=sizes.customers)
     parser.add_argument("--partitions", type=int, default=sizes.partitions)
-    parser.add_argument("--pages", type=int, default=sizes.pages, help="of each partition")
+    parser.add_argument("--pages", type=int, default=sizes.pages, help="pages of each partition")
     parser.add_argument("--page-records", type=int, default=sizes.page_records, help="records of a partition's page")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="of each answer")
-    parser.add_argument("--api-key", help="wanted in X-Api-Key or as a bearer token")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="latency of each answer")
+    parser.add_argument("--api-key", help="required in X-Api-Key or as a bearer token")
     parser.add_argument("--faults", default="[]", help="JSON list, as for POST /_admin/faults")
     parser.add_argument("--changes", default="[]", help="JSON list, each as for POST /_admin/change")
-    parser.add_argument("--diary", help="a file that records each served page, also after a kill")
-    parser.add_argument("--warm", action="store_true", help="make the partitions' pages before the start")
+    parser.add_argument("--diary", help="file that records each served page and survives a kill")
+    parser.add_argument("--warm", action="store_true", help="make the pages of the partitions before the start")
     parser.add_argument("--until-stdin-closes", action="store_true", help="end when stdin closes")
     return parser.parse_args(arguments)
 

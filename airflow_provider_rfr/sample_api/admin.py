@@ -4,7 +4,7 @@
 * ``GET | POST | DELETE /_admin/faults``: the faults in force; POST replaces them by a JSON list
 * ``GET /_admin/log?since=N&path=GLOB``: the data requests
 * ``GET /_admin/counts?since=N&path=GLOB&detail=1``: pages served once, and more often
-* ``GET /_admin/wait?pages=N``: answers once N different pages were served
+* ``GET /_admin/wait?pages=N``: answers after N different pages were served
 * ``POST /_admin/change``: a fault of a kind that changes data (``shrink``, ``edit``), at once
 * ``POST /_admin/reset``: forget requests, faults and changes of the data
 * ``GET /_admin/truth/COLLECTION``: ids and checksum as they are now; ``/customers/orders`` and
@@ -20,30 +20,30 @@ from typing import Any
 
 import orjson
 
-from airflow_provider_rfr.sample_api.app import Delivery, Request, SampleApp, split_target
+from airflow_provider_rfr.sample_api.app import ReceivedRequest, ReplyPlan, SampleApp, split_target
 from airflow_provider_rfr.sample_api.dataset import records_of
 from airflow_provider_rfr.sample_api.faults import Fault
 from airflow_provider_rfr.sample_api.records import checksum
-from airflow_provider_rfr.sample_api.replies import Reply, error_reply, json_reply
+from airflow_provider_rfr.sample_api.replies import EncodedReply, error_reply, json_reply
 
 PREFIX = "/_admin/"
 
 
-def administer(app: SampleApp, request: Request) -> Delivery:
-    """The delivery of one request below ``/_admin``."""
+def administer(app: SampleApp, request: ReceivedRequest) -> ReplyPlan:
+    """Answer one request below ``/_admin``."""
     path, query = split_target(request.target)
     name = path.removeprefix(PREFIX)
     try:
         if name == "wait":
             return _wait(app, query)
-        return Delivery(_reply(app, request, name, query))
+        return ReplyPlan(_reply(app, request, name, query))
     except (ValueError, TypeError) as error:
-        return Delivery(error_reply(400, str(error)))
+        return ReplyPlan(error_reply(400, str(error)))
     except KeyError as error:
-        return Delivery(error_reply(404, f"there is nothing at {error.args[0]}"))
+        return ReplyPlan(error_reply(404, f"there is nothing at {error.args[0]}"))
 
 
-def _reply(app: SampleApp, request: Request, name: str, query: Mapping[str, str]) -> Reply:
+def _reply(app: SampleApp, request: ReceivedRequest, name: str, query: Mapping[str, str]) -> EncodedReply:
     if name.startswith("truth/"):
         return json_reply(truth(app, name.removeprefix("truth")))
     if name == "faults":
@@ -65,15 +65,15 @@ def _reply(app: SampleApp, request: Request, name: str, query: Mapping[str, str]
 
 
 def truth(app: SampleApp, path: str) -> dict[str, Any]:
-    """Count, ids and checksum of a collection.
+    """Return count, ids and checksum of a collection.
 
-    :raises KeyError: there is none
+    :raises KeyError: no such collection
     """
     records = list(records_of(app.dataset.family(path)))
-    return {"count": len(records), "ids": [one["id"] for one in records], "checksum": checksum(records)}
+    return {"count": len(records), "ids": [record["id"] for record in records], "checksum": checksum(records)}
 
 
-def _faults(app: SampleApp, request: Request) -> Reply:
+def _faults(app: SampleApp, request: ReceivedRequest) -> EncodedReply:
     if request.method == "POST":
         app.faults.replace(orjson.loads(request.body))
     elif request.method == "DELETE":
@@ -81,13 +81,13 @@ def _faults(app: SampleApp, request: Request) -> Reply:
     return json_reply([fault.to_json() for fault in app.faults.faults])
 
 
-def _log(app: SampleApp, query: Mapping[str, str]) -> Reply:
+def _log(app: SampleApp, query: Mapping[str, str]) -> EncodedReply:
     since, path = int(query.get("since", 0)), query.get("path", "*")
     return json_reply(
         [entry.to_json() for entry in app.journal.entries if entry.sequence > since and fnmatchcase(entry.path, path)]
     )
 
 
-def _wait(app: SampleApp, query: Mapping[str, str]) -> Delivery:
+def _wait(app: SampleApp, query: Mapping[str, str]) -> ReplyPlan:
     pages = int(query["pages"])
-    return Delivery(json_reply({"pages": pages}), subscribe=partial(app.journal.when, pages))
+    return ReplyPlan(json_reply({"pages": pages}), subscribe=partial(app.journal.when, pages))

@@ -1,4 +1,4 @@
-"""From a request to what the connection shall do: the key, the faults, the page."""
+"""The application of the sample API: checks the key, applies the faults and makes the page."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from urllib.parse import parse_qsl, unquote
 from airflow_provider_rfr.sample_api.dataset import Dataset, Sizes
 from airflow_provider_rfr.sample_api.diary import Diary
 from airflow_provider_rfr.sample_api.faults import CHANGES, Fault, FaultKind, FaultPlan
-from airflow_provider_rfr.sample_api.journal import Entry, Journal
+from airflow_provider_rfr.sample_api.journal import JournalEntry, RequestJournal
 from airflow_provider_rfr.sample_api.pages import PLAIN, Tweak, page_of
-from airflow_provider_rfr.sample_api.replies import BadRequest, NotFound, Reply, error_reply, raw_reply
+from airflow_provider_rfr.sample_api.replies import BadRequest, EncodedReply, NotFound, error_reply, raw_reply
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReceivedRequest:
     """:ivar headers: by lower-case name"""
 
     method: str
@@ -30,7 +30,7 @@ class Request:
 
 
 class Manner(Enum):
-    """How an answer goes out."""
+    """The ways to send a reply."""
 
     WHOLE = auto()
     DRIP = auto()
@@ -40,17 +40,17 @@ class Manner(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """What the connection shall do with one request.
+class ReplyPlan:
+    """The reply to one request, and how the connection sends it.
 
     :ivar delay: seconds before the first byte
     :ivar entry: the journal's entry, None for the admin's paths
-    :ivar fault: the measures of any manner but WHOLE
-    :ivar subscribe: when set, the answer waits until the function that is handed over is called
+    :ivar fault: the parameters of any manner but WHOLE
+    :ivar subscribe: takes the function that sends the reply; None to send it at once
     """
 
-    reply: Reply
-    entry: Entry | None = None
+    reply: EncodedReply
+    entry: JournalEntry | None = None
     delay: float = 0.0
     manner: Manner = Manner.WHOLE
     fault: Fault | None = None
@@ -59,9 +59,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """:ivar latency: seconds that each answer takes at least
-    :ivar api_key: wanted in ``X-Api-Key`` or as a bearer token, None for an open API
-    :ivar cache_bytes: pages are kept as bytes up to this many
+    """:ivar latency: shortest time of an answer, in seconds
+    :ivar api_key: required in ``X-Api-Key`` or as a bearer token; None for an open API
+    :ivar cache_bytes: limit of the cache of pages
     :ivar diary: file that survives a kill of the API; see `airflow_provider_rfr.sample_api.diary`
     """
 
@@ -87,8 +87,8 @@ class SampleApp:
         self.options = options
         self.dataset = Dataset(options.sizes)
         self.faults = FaultPlan()
-        self.journal = Journal()
-        self._cache: dict[tuple[str, str, frozenset[tuple[str, str]]], Reply] = {}
+        self.journal = RequestJournal()
+        self._cache: dict[tuple[str, str, frozenset[tuple[str, str]]], EncodedReply] = {}
         self._cached_bytes = 0
         self._changed = False
         self._chance = random.Random(1)
@@ -107,8 +107,8 @@ class SampleApp:
         self._cache.clear()
         self._cached_bytes = 0
 
-    def serve(self, request: Request) -> Delivery:
-        """The delivery of one data request."""
+    def serve(self, request: ReceivedRequest) -> ReplyPlan:
+        """Plan the reply to one data request."""
         path, query = split_target(request.target)
         entry = self.journal.begin(request.method, path, query)
         if (refusal := self._refusal(request)) is not None:
@@ -123,10 +123,10 @@ class SampleApp:
         return delivery
 
     def change(self, fault: Fault) -> None:
-        """Change the data at once, and not with the next request.
+        """Change the data now instead of with the next request.
 
         :raises ValueError: the fault changes no data, or names no collection
-        :raises KeyError: there is no such collection
+        :raises KeyError: the collection does not exist
         """
         if fault.collection is None or fault.kind not in (FaultKind.SHRINK, FaultKind.EDIT):
             raise ValueError("a change is a shrink or an edit, and names its collection")
@@ -138,30 +138,30 @@ class SampleApp:
         self._forget_pages()
 
     def warm(self, origin: str, page_size: int) -> None:
-        """Make every page of the partitions beforehand, so that no reader waits for its making."""
+        """Make every page of the partitions in advance, so that readers do not wait."""
         sizes = self.options.sizes
         for partition in range(sizes.partitions):
             for page in range(1, -(-sizes.items_per_partition // page_size) + 1):
                 target = f"/partitions/{partition}/items?page={page}&page_size={page_size}"
                 path, query = split_target(target)
-                self._page(Request("GET", target, {"host": origin}, b""), path, query, PLAIN)
+                self._page(ReceivedRequest("GET", target, {"host": origin}, b""), path, query, PLAIN)
 
-    def _refusal(self, request: Request) -> Reply | None:
+    def _refusal(self, request: ReceivedRequest) -> EncodedReply | None:
         if request.method != "GET":
             return error_reply(405, f"{request.method} is not allowed", {"Allow": "GET"})
         key = self.options.api_key
-        given = (request.headers.get("x-api-key"), request.headers.get("authorization"))
-        if key is not None and given[0] != key and given[1] != f"Bearer {key}":
+        api_key, authorization = request.headers.get("x-api-key"), request.headers.get("authorization")
+        if key is not None and api_key != key and authorization != f"Bearer {key}":
             return error_reply(401, "an API key is needed", {"WWW-Authenticate": "Bearer"})
         return None
 
-    def _delivery(self, reply: Reply, entry: Entry, delay: float = 0.0) -> Delivery:
+    def _delivery(self, reply: EncodedReply, entry: JournalEntry, delay: float = 0.0) -> ReplyPlan:
         entry.page, entry.status, entry.records = reply.page, reply.status, reply.records
-        return Delivery(reply, entry, self.options.latency + delay)
+        return ReplyPlan(reply, entry, self.options.latency + delay)
 
-    def _page(self, request: Request, path: str, query: Mapping[str, str], tweak: Tweak) -> Reply:
+    def _page(self, request: ReceivedRequest, path: str, query: Mapping[str, str], tweak: Tweak) -> EncodedReply:
         host = request.headers.get("host", "")
-        # Clients differ in the order of their parameters, and shall find the pages that were made beforehand.
+        # Clients send parameters in different orders, and all of them use the pages made in advance.
         place = (host, path, frozenset(query.items()))
         if tweak is PLAIN and (cached := self._cache.get(place)) is not None:
             return cached
@@ -177,12 +177,12 @@ class SampleApp:
         return reply
 
     def _faulty(
-        self, request: Request, path: str, query: Mapping[str, str], entry: Entry, hits: list[Fault]
-    ) -> Delivery:
+        self, request: ReceivedRequest, path: str, query: Mapping[str, str], entry: JournalEntry, hits: list[Fault]
+    ) -> ReplyPlan:
         for fault in hits:
             if fault.kind in CHANGES:
                 self._change(fault, path)
-        reply = next((made for fault in hits if (made := _instead(fault)) is not None), None)
+        reply = next((substitute for fault in hits if (substitute := _instead(fault)) is not None), None)
         if reply is None:
             reply = self._page(request, path, query, _tweak(hits))
         for fault in hits:
@@ -215,7 +215,7 @@ class SampleApp:
 
 @lru_cache(maxsize=200_000)
 def split_target(target: str) -> tuple[str, dict[str, str]]:
-    """Path and query; of a repeated name the last value counts. The answer is shared: don't change it."""
+    """Return path and query; the last value of a repeated name counts. The result is shared: don't change it."""
     path, _, query = target.partition("?")
     return unquote(path), dict(parse_qsl(query, keep_blank_values=True))
 
@@ -227,8 +227,8 @@ def _tweak(hits: list[Fault]) -> Tweak:
     return Tweak(leave_out, repeat, stale) if leave_out or repeat or stale else PLAIN
 
 
-def _instead(fault: Fault) -> Reply | None:
-    """The answer that a fault gives in the page's place, None for the other kinds."""
+def _instead(fault: Fault) -> EncodedReply | None:
+    """Return the reply that a fault sends instead of the page; None for other kinds of fault."""
     if fault.kind is FaultKind.RATE_LIMIT:
         seconds = fault.retry_after
         wait = formatdate(time.time() + seconds, usegmt=True) if fault.as_date else f"{seconds:g}"

@@ -1,4 +1,4 @@
-"""The sample API as a process of its own, held by a test, a demo or a benchmark."""
+"""A client that runs the sample API in its own process, for tests, demos and benchmarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE = 300.0
 
 
 class SampleApi:
-    """A context manager around the process of a sample API, which ends with its holder in any case.
+    """A context manager that runs a sample API in its own process. The process ends when its parent ends.
 
     ::
 
@@ -73,9 +73,9 @@ class SampleApi:
         return self._process.pid
 
     def start(self) -> None:
-        """Start, and return when requests are answered.
+        """Start the process, and return when it answers requests.
 
-        :raises RuntimeError: it ended instead
+        :raises RuntimeError: the process ended
         """
         self._process = subprocess.Popen(
             self._command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -96,38 +96,41 @@ class SampleApi:
         process.communicate()
 
     def kill(self) -> None:
-        """SIGKILL. Its state is lost, except for its diary."""
+        """Kill the process with SIGKILL. Its state is lost, except for its diary."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.communicate()
 
     def change(self, change: Mapping[str, Any]) -> None:
-        """Change the data now; a fault of kind ``shrink`` or ``edit`` that names its ``collection``."""
+        """Change the data now.
+
+        :param change: a fault of kind ``shrink`` or ``edit`` with its ``collection``
+        """
         self._call("POST", "change", change)
 
     def set_faults(self, *faults: Mapping[str, Any]) -> None:
-        """Put these faults in the place of all present ones; none: everything works again."""
+        """Replace all faults with these; none to end all faults."""
         self._call("POST", "faults", list(faults))
 
     def faults(self) -> list[dict[str, Any]]:
-        """The faults in force, with the requests each has ``seen`` and those it was ``used`` on."""
+        """Return the active faults. ``seen`` counts their matching requests, ``used`` those that they changed."""
         return list(self._call("GET", "faults"))
 
     def log(self, *, since: int = 0, path: str = "*") -> list[dict[str, Any]]:
         return list(self._call("GET", f"log?{urlencode({'since': since, 'path': path})}"))
 
     def counts(self, *, since: int = 0, path: str = "*", detail: bool = False) -> dict[str, Any]:
-        """Requests and pages served; ``refetched`` is how often a page was served again."""
+        """Count the requests and pages served; ``refetched`` counts pages that were served again."""
         query = urlencode({"since": since, "path": path, "detail": int(detail)})
         return dict(self._call("GET", f"counts?{query}"))
 
     def truth(self, path: str) -> dict[str, Any]:
-        """Count, ids and checksum of a collection (`records.checksum` makes the same)."""
+        """Return count, ids and checksum of a collection (the same as `records.checksum`)."""
         return dict(self._call("GET", "truth" + quote(path)))
 
     def wait_for_pages(self, pages: int, timeout: float = _PATIENCE) -> None:
-        """Return as soon as so many different pages were served.
+        """Wait until this number of different pages was served.
 
         :raises TimeoutError: it took longer than ``timeout`` seconds
         """

@@ -15,7 +15,7 @@ _ITEMS_OF = re.compile(r"/partitions/(\d+)/items")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much there is of everything.
+    """The sizes of the data set.
 
     :ivar records: orders, and as many invoices
     :ivar customers: parents of the orders; every order belongs to one
@@ -47,12 +47,12 @@ class Collection:
         return [self.make(number, self.revision) for number in self.numbers[start:stop]]
 
     def after(self, number: int) -> int:
-        """Position of the first record whose number is greater (a keyset, so deletions don't shift it)."""
+        """Return the position of the first record with a greater number. Deletions don't shift such a cursor."""
         return bisect_right(self.numbers, number)
 
 
 class Dataset:
-    """All collections by path; the ones never asked for cost nothing."""
+    """All collections by path. A collection is made at its first request."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -62,18 +62,18 @@ class Dataset:
         self._collections.clear()
 
     def collection(self, path: str) -> Collection | None:
-        """The collection at this path, or None where the API has none."""
-        found = self._collections.get(path)
-        if found is None:
-            found = self._new(path)
-            if found is not None:
-                self._collections[path] = found
-        return found
+        """Return the collection at this path; None if the API has none."""
+        collection = self._collections.get(path)
+        if collection is None:
+            collection = self._new(path)
+            if collection is not None:
+                self._collections[path] = collection
+        return collection
 
     def family(self, path: str) -> list[Collection]:
-        """The collection itself, or all children of the present parents.
+        """Return the collection, or those of all current parents.
 
-        :raises KeyError: nothing is there
+        :raises KeyError: no such collection
         """
         if path == "/customers/orders":
             paths = [f"/customers/{number}/orders" for number in self.parents()]
@@ -81,7 +81,7 @@ class Dataset:
             paths = [f"/partitions/{number}/items" for number in range(self.sizes.partitions)]
         else:
             paths = [path]
-        return [self._existing(one) for one in paths]
+        return [self._existing(member) for member in paths]
 
     def parents(self) -> Sequence[int]:
         return self._existing("/customers").numbers
@@ -92,12 +92,12 @@ class Dataset:
             collection.numbers = collection.numbers[records:]
 
     def edit(self, path: str) -> None:
-        """Change every record's content, and no id."""
+        """Change the content of every record, but no id."""
         for collection in self.family(path):
             collection.revision += 1
 
     def change_parents(self, *, add: int = 0, remove: Sequence[int] = (), reverse: bool = False) -> None:
-        """Add new customers at the end, remove some by id, turn the order round."""
+        """Add customers at the end, remove some by id, or reverse the order."""
         customers = self._existing("/customers")
         numbers = [number for number in customers.numbers if number not in remove]
         last = max(customers.numbers, default=0)
@@ -107,10 +107,10 @@ class Dataset:
             self._collections.pop(f"/customers/{number}/orders", None)
 
     def _existing(self, path: str) -> Collection:
-        found = self.collection(path)
-        if found is None:
+        collection = self.collection(path)
+        if collection is None:
             raise KeyError(path)
-        return found
+        return collection
 
     def _new(self, path: str) -> Collection | None:
         sizes = self.sizes

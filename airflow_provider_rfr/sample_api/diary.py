@@ -1,8 +1,8 @@
-"""What was served, in a file: the journal in memory dies with the API, and a kill must not hide a page.
+"""A file that records each served page, so that the record survives a kill of the API.
 
-One JSON line a page: when, path, query, what was read, and ``[id, revision]`` of each record. A line is written
-*before* the answer, in one call and past any buffer, so whatever a client holds is in the
-file, whichever process was killed.
+Each page is one JSON line: time, path, query, page, and ``[id, revision]`` of each record. The line is written
+*before* the answer, unbuffered and in one call. So every page that a client received is in the file, whichever
+process was killed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Mapping
 
 import orjson
 
-from airflow_provider_rfr.sample_api.replies import Reply
+from airflow_provider_rfr.sample_api.replies import EncodedReply
 
 
 class Diary:
-    """Appends to one file; a second API with the same file continues in it."""
+    """An append-only file; a restarted API continues the same file."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def note(self, path: str, query: Mapping[str, str], reply: Reply) -> None:
-        """Note one page; answers that are no page are left out."""
+    def note(self, path: str, query: Mapping[str, str], reply: EncodedReply) -> None:
+        """Record one page; ignore other answers."""
         if reply.page is None or reply.status != 200:
             return
         body = orjson.loads(reply.body)

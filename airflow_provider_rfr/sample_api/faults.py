@@ -1,13 +1,13 @@
-"""What can go wrong on purpose, and when.
+"""Faults that the sample API injects on demand.
 
-A fault is one JSON object. Which requests it looks at:
+A fault is one JSON object. These fields select its requests:
 
 * ``path``: a glob on the path (``/orders``, ``/customers/*/orders``; default: every path but ``/_admin``)
 * ``query``: values that the query must have (``{"page": "3"}``)
-* ``after``: so many matching requests pass first (default 0)
-* ``times``: so many get it then (default: all from there on)
+* ``after``: matching requests that pass before the first fault (default 0)
+* ``times``: requests that get the fault after that (default: all)
 
-``kind`` says what happens, see `FaultKind`; the other fields are its measures.
+``kind`` selects the fault, see `FaultKind`; the other fields are its parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class FaultKind(str, Enum):
-    """The kinds, each with the fields that it reads."""
+    """The kinds of fault, with the fields that they read."""
 
     RATE_LIMIT = "rate_limit"  # 429 with Retry-After: retry_after (s), as_date
     ERROR = "error"  # status (500), with the JSON body {"error": message}
@@ -48,7 +48,7 @@ CHANGES = frozenset({FaultKind.SHRINK, FaultKind.EDIT, FaultKind.CHANGE_PARENTS}
 
 @dataclass(slots=True)
 class Fault:
-    """One fault and what became of it: ``seen`` matching requests, ``used`` of them hit."""
+    """One fault with its counters: ``seen`` matching requests, of which it changed ``used``."""
 
     kind: FaultKind
     path: str = "*"
@@ -75,12 +75,12 @@ class Fault:
 
     @classmethod
     def from_json(cls, value: Any) -> Fault:
-        """:raises ValueError: the value is not an object, or names a kind or field that there isn't"""
+        """:raises ValueError: the value is not an object, or has an unknown kind or field"""
         if not isinstance(value, Mapping) or "kind" not in value:
             raise ValueError(f"a fault is an object with a 'kind', got {value!r}")
-        known = {one.name for one in fields(cls) if one.init}
-        if unknown := sorted(set(value) - known):
-            raise ValueError(f"unknown field {unknown[0]!r} of a fault, allowed: {', '.join(sorted(known))}")
+        allowed = {field.name for field in fields(cls) if field.init}
+        if unknown := sorted(set(value) - allowed):
+            raise ValueError(f"unknown field {unknown[0]!r} of a fault, allowed: {', '.join(sorted(allowed))}")
         fault = cls(**{**value, "kind": FaultKind(value["kind"])})
         fault.query = {name: str(wanted) for name, wanted in fault.query.items()}
         if fault.kind in CHANGES and fault.times is None:
@@ -88,18 +88,18 @@ class Fault:
         return fault
 
     def to_json(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("_")}
+        return {field.name: getattr(self, field.name) for field in fields(self) if not field.name.startswith("_")}
 
     def delay(self, chance: random.Random) -> float:
-        """Seconds to wait, for the kinds that wait."""
+        """Return the seconds to wait, for the kinds that wait."""
         return self.seconds if self.seconds_max is None else chance.uniform(self.seconds, self.seconds_max)
 
     def hits(self, path: str, query: Mapping[str, str]) -> bool:
-        """Whether this request gets the fault; counts it."""
+        """Count the request; return True if it gets the fault."""
         if not self._concerns(path, query):
             return False
         if self.kind is FaultKind.HOLD and self.seen < self.after:
-            # How often a page is asked for again depends on how many rounds a slow machine needs.
+            # A slow machine needs more rounds and requests a page more often, so count different requests.
             self._answered.add((path, frozenset(query.items())))
             self.seen = len(self._answered)
             return False
@@ -120,20 +120,20 @@ class Fault:
 
 
 class FaultPlan:
-    """The faults now in force."""
+    """The active faults."""
 
     def __init__(self, faults: Sequence[Fault] = ()) -> None:
         self.faults = list(faults)
         self._held: list[Callable[[], None]] = []
 
     def replace(self, value: Any) -> None:
-        """Take a JSON list of faults instead of the present ones, and answer what they held.
+        """Replace the faults with a JSON list of faults, and send the answers that were on hold.
 
-        :raises ValueError: one of them is wrong; the present ones stay then
+        :raises ValueError: a fault is invalid; the faults stay as they are
         """
         if not isinstance(value, list):
             raise ValueError("faults are a JSON list")
-        self.faults = [Fault.from_json(one) for one in value]
+        self.faults = [Fault.from_json(item) for item in value]
         held, self._held = self._held, []
         for answer in held:
             answer()
@@ -143,7 +143,7 @@ class FaultPlan:
         self._held.append(answer)
 
     def hit(self, path: str, query: Mapping[str, str]) -> list[Fault]:
-        """The faults of one request. Every matching fault counts it, so ``after`` means the same for each."""
+        """Return the faults for one request. Every matching fault counts the request, so ``after`` is independent."""
         if not self.faults:
             return []
         return [fault for fault in self.faults if fault.hits(path, query)]

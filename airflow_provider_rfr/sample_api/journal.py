@@ -1,4 +1,4 @@
-"""What was served, as the API saw it: the measure of lost, doubled and re-fetched pages."""
+"""A journal of the served requests, to count lost, repeated and refetched pages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Entry:
+class JournalEntry:
     """One data request.
 
-    :ivar page: what was read, as collection, place and size: two spellings of one page have the same; None
-        where no page was given
-    :ivar status: None while the answer is due, and where none was given
-    :ivar complete: the whole answer went to the operating system; what the client did with it is not known
+    :ivar page: collection, position and size, the same for all spellings of a page; None if no page was sent
+    :ivar status: None until the answer is ready, and if none is sent
+    :ivar complete: whether the whole answer was passed to the operating system; the client may not have read it
     """
 
     sequence: int
@@ -42,56 +41,58 @@ class Entry:
 @dataclass(slots=True)
 class _Waiting:
     pages: int
-    tell: Callable[[], None]
+    notify: Callable[[], None]
 
 
 @dataclass(slots=True)
-class Journal:
-    """Entries in the order of their requests, and the number of times that each page was served."""
+class RequestJournal:
+    """Entries in the order of their requests, with a count of how often each page was served."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     times: Counter[str] = field(default_factory=Counter)
     _next: int = 1
     _waiting: list[_Waiting] = field(default_factory=list)
 
-    def begin(self, method: str, path: str, query: dict[str, str]) -> Entry:
-        entry = Entry(self._next, time.time(), method, path, query)
+    def begin(self, method: str, path: str, query: dict[str, str]) -> JournalEntry:
+        entry = JournalEntry(self._next, time.time(), method, path, query)
         self._next += 1
         self.entries.append(entry)
         return entry
 
-    def finish(self, entry: Entry) -> None:
-        """The answer was written as a whole."""
+    def finish(self, entry: JournalEntry) -> None:
+        """Record that the whole answer was written."""
         entry.complete = True
         entry.seconds = time.time() - entry.at
         if entry.page is None or entry.status != 200:
             return
         self.times[entry.page] += 1
         if self._waiting:
-            self._tell()
+            self._notify()
 
     def reset(self) -> None:
-        """Forget the past. Numbers continue, so that ``since`` stays meaningful."""
+        """Remove all entries. Sequence numbers continue, so that ``since`` stays valid."""
         self.entries.clear()
         self.times.clear()
 
-    def when(self, pages: int, tell: Callable[[], None]) -> None:
-        """Call ``tell`` once so many different pages were served."""
-        self._waiting.append(_Waiting(pages, tell))
-        self._tell()
+    def when(self, pages: int, notify: Callable[[], None]) -> None:
+        """Call ``notify`` once this number of different pages was served."""
+        self._waiting.append(_Waiting(pages, notify))
+        self._notify()
 
     def counts(self, path: str = "*", since: int = 0, detail: bool = False) -> dict[str, Any]:
-        """Pages served, by what the API wrote.
+        """Count the requests and the served pages.
 
         :param path: a glob on the path
         :param since: only requests after this sequence number
         """
         if path == "*" and since == 0:
             return self._summary(self.entries, self.times, detail)
-        chosen = [e for e in self.entries if e.sequence > since and (path == "*" or fnmatchcase(e.path, path))]
-        return self._summary(chosen, Counter(e.page for e in chosen if e.served and e.page), detail)
+        chosen = [
+            entry for entry in self.entries if entry.sequence > since and (path == "*" or fnmatchcase(entry.path, path))
+        ]
+        return self._summary(chosen, Counter(entry.page for entry in chosen if entry.served and entry.page), detail)
 
-    def _summary(self, entries: list[Entry], times: Counter[str], detail: bool) -> dict[str, Any]:
+    def _summary(self, entries: list[JournalEntry], times: Counter[str], detail: bool) -> dict[str, Any]:
         served = sum(times.values())
         repeated = {page: count for page, count in times.items() if count > 1}
         summary = {
@@ -109,8 +110,8 @@ class Journal:
             summary["repeated_pages"] = repeated
         return summary
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         ready = [waiting for waiting in self._waiting if len(self.times) >= waiting.pages]
         self._waiting = [waiting for waiting in self._waiting if len(self.times) < waiting.pages]
         for waiting in ready:
-            waiting.tell()
+            waiting.notify()

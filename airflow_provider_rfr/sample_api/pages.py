@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from airflow_provider_rfr.sample_api.dataset import Collection, Dataset
-from airflow_provider_rfr.sample_api.replies import BadRequest, NotFound, Reply, json_reply
+from airflow_provider_rfr.sample_api.replies import BadRequest, EncodedReply, NotFound, json_reply
 
 _NUMBERED = re.compile(r"/customers|/partitions/\d+/items")
 _CHILDREN = re.compile(r"/customers/\d+/orders")
@@ -21,7 +21,7 @@ _LARGEST_PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Tweak:
-    """What faults do to the content of one page."""
+    """The changes that faults make to the content of one page."""
 
     leave_out: int = 0
     repeat_cursor: bool = False
@@ -31,11 +31,11 @@ class Tweak:
 PLAIN = Tweak()
 
 
-def page_of(dataset: Dataset, path: str, query: Mapping[str, str], origin: str, tweak: Tweak = PLAIN) -> Reply:
-    """One page of a resource.
+def page_of(dataset: Dataset, path: str, query: Mapping[str, str], origin: str, tweak: Tweak = PLAIN) -> EncodedReply:
+    """Return one page of a resource.
 
     :param origin: scheme and host as the client wrote them, for links
-    :raises NotFound: there is no such resource
+    :raises NotFound: the resource does not exist
     :raises BadRequest: a parameter can't be read
     """
     if path == "/partitions":
@@ -53,7 +53,7 @@ def page_of(dataset: Dataset, path: str, query: Mapping[str, str], origin: str, 
     return _linked(collection, query, origin, tweak)
 
 
-def _numbered(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> Reply:
+def _numbered(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> EncodedReply:
     number, size = _integer(query, "page", 1, 1), _size(query, "page_size")
     total = len(collection.numbers)
     start = (number - 1) * size
@@ -61,13 +61,13 @@ def _numbered(collection: Collection, query: Mapping[str, str], tweak: Tweak) ->
     return _reply(collection, start, size, body, tweak)
 
 
-def _by_offset(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> Reply:
+def _by_offset(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> EncodedReply:
     start, size = _integer(query, "offset", 0, 0), _size(query, "limit")
     body = {"offset": start, "limit": size, "total": len(collection.numbers)}
     return _reply(collection, start, size, body, tweak)
 
 
-def _by_cursor(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> Reply:
+def _by_cursor(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> EncodedReply:
     size = _size(query, "limit")
     after = _decoded(query["cursor"], collection) if query.get("cursor") else 0
     start = collection.after(after) if after else 0
@@ -80,7 +80,7 @@ def _by_cursor(collection: Collection, query: Mapping[str, str], tweak: Tweak) -
     return _reply(collection, start, size, {"next_cursor": following}, tweak, place=f"after {after}")
 
 
-def _linked(collection: Collection, query: Mapping[str, str], origin: str, tweak: Tweak) -> Reply:
+def _linked(collection: Collection, query: Mapping[str, str], origin: str, tweak: Tweak) -> EncodedReply:
     number, size = _integer(query, "page", 1, 1), _size(query, "per_page")
     start, last = (number - 1) * size, max(-(-len(collection.numbers) // size), 1)
     base = f"{origin}{collection.path}?per_page={size}&page="
@@ -99,7 +99,7 @@ def _reply(
     *,
     place: str | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Reply:
+) -> EncodedReply:
     shown = max(start - size, 0) if tweak.repeat_page else start
     records = collection.part(shown, shown + size)
     if tweak.leave_out:

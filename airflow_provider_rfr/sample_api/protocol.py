@@ -1,6 +1,6 @@
-"""HTTP/1.1 with kept-alive connections, by hand: a general server would cost more than the reader under test.
+"""A minimal HTTP/1.1 server with keep-alive: a general server would use more CPU than the reader under test.
 
-One request of a connection is answered at a time; pipelined ones wait in the buffer.
+A connection answers one request at a time; pipelined requests wait in the buffer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import cast
 
 from airflow_provider_rfr.sample_api.admin import PREFIX, administer
-from airflow_provider_rfr.sample_api.app import Delivery, Manner, Request, SampleApp
+from airflow_provider_rfr.sample_api.app import Manner, ReceivedRequest, ReplyPlan, SampleApp
 from airflow_provider_rfr.sample_api.replies import error_reply
 
 _END = b"\r\n\r\n"
@@ -30,11 +30,11 @@ class HttpProtocol(asyncio.Protocol):
         self._paused = False
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._current: Delivery | None = None
+        self._current: ReplyPlan | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # With no buffer of its own, resume_writing means that the operating system has all of the answer.
+        # Without a write buffer, resume_writing means that the operating system has the whole answer.
         self._transport.set_write_buffer_limits(high=0)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -58,7 +58,7 @@ class HttpProtocol(asyncio.Protocol):
                 return
 
     def _take(self) -> bool:
-        """Answer the next request, if it is there as a whole."""
+        """Answer the next request; return False if it is not complete yet."""
         end = self._received.find(_END)
         if end < 0:
             if len(self._received) > _LARGEST_HEAD:
@@ -71,15 +71,15 @@ class HttpProtocol(asyncio.Protocol):
         body, self._received = self._received[end + len(_END) : stop], self._received[stop:]
         self._busy = True
         self._closing = headers.get("connection", "").lower() == "close"
-        self._answer(Request(method, target, headers, body))
+        self._answer(ReceivedRequest(method, target, headers, body))
         return True
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: ReceivedRequest) -> None:
         handle = administer if request.target.startswith(PREFIX) else SampleApp.serve
         try:
             delivery = handle(self._app, request)
-        except Exception as error:  # noqa: BLE001 - the client shall see a defect of ours, not a silent end
-            delivery = Delivery(error_reply(500, f"sample API: {error!r}"))
+        except Exception as error:  # noqa: BLE001 - show the client an error of the sample API
+            delivery = ReplyPlan(error_reply(500, f"sample API: {error!r}"))
         self._current = delivery
         if delivery.subscribe is not None:
             delivery.subscribe(self._send)
@@ -88,10 +88,10 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self._send()
 
-    def _later(self, seconds: float, then: Callable[[], None]) -> None:
+    def _later(self, seconds: float, callback: Callable[[], None]) -> None:
         def fire() -> None:
             self._timer = None
-            then()
+            callback()
 
         self._timer = self._loop.call_later(seconds, fire)
 
@@ -131,7 +131,7 @@ class HttpProtocol(asyncio.Protocol):
             self._finished()
 
     def _finished(self) -> None:
-        """The whole answer is with the operating system."""
+        """Record that the operating system has the whole answer, and take the next request."""
         delivery, self._current = self._current, None
         if delivery is not None and delivery.entry is not None:
             self._app.journal.finish(delivery.entry)

@@ -1,6 +1,6 @@
-"""Deterministic records: the same number gives the same record in every process, for ever.
+"""Deterministic records: a number gives the same record in every process.
 
-A record is 220 to 250 bytes of JSON with strings (some beyond ASCII), integers, floats, booleans, nulls,
+A record is 220 to 250 bytes of JSON with strings (some not ASCII), integers, floats, booleans, nulls,
 a nested object, a list and UTC date-times. ``revision`` counts the edits that a fault made.
 """
 
@@ -91,10 +91,10 @@ def item(number: int, revision: int) -> Record:
 
 
 def canonical(value: Any) -> Any:
-    """The form in which an API record and a row of a typed table compare equal.
+    """Convert a value so that an API record and its row of a typed table compare equal.
 
-    Nulls and absent fields are the same, dates and times (UTC where they name no zone) become the
-    API's text, and names that begin with ``_rfr_`` (columns that the refresh adds) are left out.
+    Nulls are removed, dates and times (UTC if they have no zone) become the API's text, and names that begin
+    with ``_rfr_`` (columns that the refresh adds) are left out.
     """
     if isinstance(value, Mapping):
         kept = ((name, canonical(inner)) for name, inner in value.items() if not name.startswith("_rfr_"))
@@ -110,6 +110,6 @@ def canonical(value: Any) -> Any:
 
 
 def checksum(records: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 over the canonical records, whatever their order; a doubled record changes it."""
+    """Return a SHA-256 of the canonical records in any order; a repeated record changes it."""
     lines = sorted(orjson.dumps(canonical(record), option=orjson.OPT_SORT_KEYS) for record in records)
     return hashlib.sha256(b"\n".join(lines)).hexdigest()

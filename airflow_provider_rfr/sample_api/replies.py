@@ -1,4 +1,4 @@
-"""Answers as bytes, made once and sent many times."""
+"""Replies as bytes, encoded once and sent many times."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import orjson
 
 
 class BadRequest(Exception):
-    """The client's parameters are wrong: status 400."""
+    """Status 400: a parameter is invalid."""
 
 
 class NotFound(Exception):
-    """Status 404."""
+    """Status 404: the resource does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """One answer.
+class EncodedReply:
+    """One encoded reply.
 
     :ivar head: status line and headers, with the blank line
-    :ivar page: which page this is, None if it is no page
+    :ivar page: name of the page; None if the reply is not a page
     """
 
     status: int
@@ -40,7 +40,7 @@ def json_reply(
     page: str | None = None,
     records: int = 0,
     headers: Mapping[str, str] | None = None,
-) -> Reply:
+) -> EncodedReply:
     return raw_reply(orjson.dumps(value), status=status, page=page, records=records, headers=headers)
 
 
@@ -51,15 +51,15 @@ def raw_reply(
     page: str | None = None,
     records: int = 0,
     headers: Mapping[str, str] | None = None,
-) -> Reply:
+) -> EncodedReply:
     lines = [
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
         *(f"{name}: {text}" for name, text in (headers or {}).items()),
     ]
-    return Reply(status, ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), body, page, records)
+    return EncodedReply(status, ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), body, page, records)
 
 
-def error_reply(status: int, message: str, headers: Mapping[str, str] | None = None) -> Reply:
+def error_reply(status: int, message: str, headers: Mapping[str, str] | None = None) -> EncodedReply:
     return json_reply({"error": message}, status=status, headers=headers)
