@@ -47,7 +47,7 @@ def main() -> int:
             check_machine()
         except PreflightError as error:
             return failed(error)
-    return run(arguments.config, began=BEGAN, open_keeper=open_control_store)
+    return run(arguments.config, began=BEGAN, open_token_store=open_control_store)
 
 
 def open_control_store(url: str) -> RefreshTokens:

@@ -20,7 +20,7 @@ _AGAIN: Final = frozenset({"queued", "scheduled", "up_for_retry"})
 _AT_ONCE: Final = 200
 
 
-class _Seen(NamedTuple):
+class _TaskState(NamedTuple):
     state: str | None
     started_at: datetime | None
 
@@ -79,7 +79,7 @@ def _signs(status: TableStatus) -> tuple[datetime, int] | None:
     return None if status.header is None else (status.header.committed_at, status.header.attempts)
 
 
-def _judged(states: Mapping[TaskRef, _Seen], status: TableStatus) -> tuple[State, str] | None:
+def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> tuple[State, str] | None:
     """Return the state and the sentence that hold instead of the ledger's; None where the ledger is right."""
     from airflow_provider_rfr.refresh.status import State
 
@@ -99,7 +99,7 @@ def _judged(states: Mapping[TaskRef, _Seen], status: TableStatus) -> tuple[State
     return State.INTERRUPTED, f"{attempt}. {kept}, and the next run continues: the task is {seen.state or 'cleared'}"
 
 
-def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _Seen]:
+def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _TaskState]:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select, tuple_
 
@@ -113,5 +113,5 @@ def _states(tasks: Iterable[TaskRef]) -> dict[TaskRef, _Seen]:
             )
             for dag_id, run_id, task_id, map_index, state, started_at in session.execute(query):
                 text = None if state is None else str(getattr(state, "value", state))
-                states[TaskRef(dag_id, run_id, task_id, map_index)] = _Seen(text, started_at)
+                states[TaskRef(dag_id, run_id, task_id, map_index)] = _TaskState(text, started_at)
     return states

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted
 from airflow_provider_rfr.refresh.errors import task_error
 from airflow_provider_rfr.streams.core import ReadContext
-from airflow_provider_rfr.streams.tokens import Credential, Reader, Token, find_credential
+from airflow_provider_rfr.streams.tokens import AccessToken, Credential, Reader, find_credential
 
 BEAT_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
@@ -185,7 +185,7 @@ class BudgetServer:
         finally:
             connection.close()
 
-    def _token(self, key: str, refused: str | None) -> Token | BaseException | None:
+    def _token(self, key: str, refused: str | None) -> AccessToken | BaseException | None:
         """Return a credential's token, or why there is none; None while it is obtained."""
         credential = find_credential(key)
         if credential is None:
@@ -251,19 +251,19 @@ class _RemoteBudget:
         except (EOFError, OSError):
             return False
 
-    def token(self, credential: Credential, refused: str | None, context: Reader) -> Token:
+    def token(self, credential: Credential, refused: str | None, context: Reader) -> AccessToken:
         """Return a token that the driver has obtained; waits for it without keeping the connection busy.
 
         :raises AuthenticationError: the driver can't obtain one
         :raises ReadInterrupted: the reader was stopped
         """
 
-        def ask() -> Token:
+        def ask() -> AccessToken:
             while (answer := self._call("token", credential.key, refused)) is None:
                 context.sleep(_TOKEN_POLL_SECONDS)
             if isinstance(answer, BaseException):
                 raise answer
-            assert isinstance(answer, Token)
+            assert isinstance(answer, AccessToken)
             return answer
 
         # Its own lock, because the driver's may be in this process. One thread asks, the others get its answer.

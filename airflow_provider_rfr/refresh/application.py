@@ -29,7 +29,7 @@ from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
 from airflow_provider_rfr.refresh.jvm import write_in_background
 from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor
-from airflow_provider_rfr.streams.tokens import TokenKeeper, keep_refresh_tokens
+from airflow_provider_rfr.streams.tokens import RefreshTokenStore, keep_refresh_tokens
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh._rounds import RoundReport
@@ -201,10 +201,10 @@ def failed(error: RfrError) -> int:
     return EXIT_CONFIGURATION
 
 
-def main(path: str, *, began: float, open_keeper: Callable[[str], TokenKeeper] | None = None) -> int:
+def main(path: str, *, began: float, open_token_store: Callable[[str], RefreshTokenStore] | None = None) -> int:
     """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code.
 
-    :param open_keeper: opens the control store of the document, to keep refresh tokens
+    :param open_token_store: opens the control store at the URL in the document, to keep refresh tokens
     """
     # The handler of last resort writes to what standard error is then: the bar puts itself in its place.
     assert logging.lastResort is not None
@@ -217,8 +217,8 @@ def main(path: str, *, began: float, open_keeper: Callable[[str], TokenKeeper] |
         config = read_config(path)
     except RfrError as error:
         return failed(error)
-    if config.store is not None and open_keeper is not None:
-        keep_refresh_tokens(partial(open_keeper, config.store.get_secret_value()))
+    if config.store is not None and open_token_store is not None:
+        keep_refresh_tokens(partial(open_token_store, config.store.get_secret_value()))
     application = Application(config, began=began)
     stop_on_signals(application.stop)
     if (supervisor := config.run.supervisor) is not None:

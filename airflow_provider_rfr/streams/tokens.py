@@ -1,7 +1,7 @@
 """Tokens that streams obtain by a login or an OAuth2 grant. Each credential has one owner, which obtains its tokens.
 
-A process that reads on its own is the owner of its credentials. In a refresh the driver is: executors ask it, so that
-one token serves all tasks, and a refresh token that each use replaces is redeemed once.
+A process that reads on its own owns its credentials. In a refresh the driver owns them and executors ask it. So one
+token serves all tasks, and a single-use refresh token is redeemed once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 class Reader(Protocol):
-    """Whoever waits for a token; a ReadContext."""
+    """A reader that waits for a token; a ReadContext."""
 
     def check(self) -> None:
         """:raises ReadInterrupted: the reader was stopped"""
@@ -41,7 +41,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AccessToken:
     """A token that requests are sent with.
 
     :ivar expires: when to replace it, on this process's monotonic clock
@@ -53,15 +53,15 @@ class Token:
     refresh_token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def lasting(cls, value: str, seconds: float | None, refresh_token: str | None = None) -> Token:
-        """Make a token that is valid for so many seconds, None if that is not known."""
-        # A token that is valid for less than the margin would be obtained for each request.
+    def lasting(cls, value: str, seconds: float | None, refresh_token: str | None = None) -> AccessToken:
+        """Make a token that is valid for these seconds; None if the API does not say how long."""
+        # Without this, a token that is valid for less than the margin would be obtained for each request.
         rest = inf if not seconds else max(seconds - _MARGIN, seconds / 2)
         return cls(value, time.monotonic() + rest, refresh_token)
 
     @property
     def digest(self) -> str:
-        """Identifies the token without revealing it."""
+        """A hash that identifies the token without revealing it."""
         return digest_of(self.value)
 
     @property
@@ -78,47 +78,47 @@ class Token:
 
 
 def digest_of(value: str) -> str:
-    """Return what identifies a token without revealing it."""
+    """Return a hash that identifies a token without revealing it."""
     return hashlib.sha256(value.encode()).hexdigest()
 
 
-def _received(value: str, seconds: float) -> Token:
-    return Token(value, time.monotonic() + seconds)
+def _received(value: str, seconds: float) -> AccessToken:
+    return AccessToken(value, time.monotonic() + seconds)
 
 
-Obtain: TypeAlias = Callable[[Any, str | None], Token]
+Obtain: TypeAlias = Callable[[Any, str | None], AccessToken]
 """Obtains a token, from the reader's context and the refresh token that replaced the configured one, if any did."""
 
 
-class TokenKeeper(Protocol):
-    """Keeps the newest refresh token of each grant, for other processes and later runs."""
+class RefreshTokenStore(Protocol):
+    """A store of the newest refresh token of each grant, for other processes and later runs."""
 
     def turn(self, grant: str, check: Callable[[], None]) -> AbstractContextManager[None]:
-        """Keep other processes from redeeming the grant's refresh token within the context."""
+        """Return a context in which no other process redeems the grant's refresh token."""
 
     def load(self, grant: str) -> str | None:
         """Return the refresh token that replaced the configured one, None if none did."""
 
     def keep(self, grant: str, refresh_token: str) -> bool:
-        """Replace the grant's refresh token; returns False if it could not be written."""
+        """Replace the grant's refresh token; return False if it could not be written."""
 
 
-_open_keeper: Callable[[], TokenKeeper] | None = None
+_open_token_store: Callable[[], RefreshTokenStore] | None = None
 
 
-def keep_refresh_tokens(open_keeper: Callable[[], TokenKeeper] | None) -> None:
-    """Have this process keep the refresh tokens that replace configured ones.
+def keep_refresh_tokens(open_token_store: Callable[[], RefreshTokenStore] | None) -> None:
+    """Set where this process keeps the refresh tokens that replace configured ones.
 
-    :param open_keeper: called before a refresh token is redeemed; None to keep them in this process alone
+    :param open_token_store: called before a refresh token is redeemed; None to keep them in memory only
     """
-    global _open_keeper
-    _open_keeper = None if open_keeper is None else cache(open_keeper)
+    global _open_token_store
+    _open_token_store = None if open_token_store is None else cache(open_token_store)
 
 
 class Credential:
     """A credential with the newest token that was obtained by it; thread-safe.
 
-    :ivar key: the same in each process that builds the same source
+    :ivar key: equal in every process that builds the same source
     :param grant: the configured refresh token and where it is redeemed; None where there is none
     """
 
@@ -128,16 +128,16 @@ class Credential:
         self._grant = grant
         # Held while a token is obtained.
         self._turn = threading.Lock()
-        self._token: Token | None = None
-        # The newest one that is kept in this process alone.
+        self._token: AccessToken | None = None
+        # The newest one, if it is kept in this process only.
         self._refresh_token: str | None = None
         self._failure: tuple[float, Exception] | None = None
 
-    def token(self, refused: str | None, context: Reader, ask: Callable[[], Token] | None = None) -> Token:
-        """Return a token that is not the refused one, and obtain it if there is none.
+    def token(self, refused: str | None, context: Reader, ask: Callable[[], AccessToken] | None = None) -> AccessToken:
+        """Return a token other than the refused one; obtain it if necessary.
 
         :param refused: digest of the token that the API or its age has ruled out
-        :param ask: gets it from the owner; None where that is this process
+        :param ask: gets the token from the owner; None if this process is the owner
         :raises AuthenticationError: no token can be obtained
         :raises ReadInterrupted: the reader was stopped
         """
@@ -149,8 +149,8 @@ class Credential:
         finally:
             self._turn.release()
 
-    def token_if_ready(self, refused: str | None, context: Reader) -> Token | None:
-        """Return the token; None while it is obtained, in a thread that this begins if none does.
+    def token_if_ready(self, refused: str | None, context: Reader) -> AccessToken | None:
+        """Return the token if it is ready; else return None, and obtain it in a thread.
 
         :raises AuthenticationError: no token can be obtained
         """
@@ -171,16 +171,16 @@ class Credential:
         threading.Thread(target=obtain, name="rfr-token", daemon=True).start()
         return None
 
-    def _present(self, refused: str | None) -> Token | None:
+    def _present(self, refused: str | None) -> AccessToken | None:
         token = self._token
         if token is not None and token.digest != refused and not token.has_expired:
             return token
         if self._failure is not None and time.monotonic() - self._failure[0] < _FAILURE_SECONDS:
-            # A copy, because whoever catches it writes the partition into it.
+            # A copy, because the caller adds the partition to it.
             raise copy.copy(self._failure[1])
         return None
 
-    def _obtained(self, context: Reader, ask: Callable[[], Token] | None) -> Token:
+    def _obtained(self, context: Reader, ask: Callable[[], AccessToken] | None) -> AccessToken:
         try:
             if ask is not None:
                 token = ask()
@@ -197,8 +197,8 @@ class Credential:
         self._token = token
         return token
 
-    def _redeemed(self, grant: str, context: Reader) -> Token:
-        if _open_keeper is None:
+    def _redeemed(self, grant: str, context: Reader) -> AccessToken:
+        if _open_token_store is None:
             token = self.obtain(context, self._refresh_token)
             if token.refresh_token is not None and self._refresh_token is None:
                 _log.warning(
@@ -207,12 +207,12 @@ class Credential:
                 )
             self._refresh_token = token.refresh_token or self._refresh_token
             return token
-        keeper = _open_keeper()
-        with keeper.turn(grant, context.check):
-            token = self.obtain(context, self._refresh_token or keeper.load(grant))
-            # At once: if this process dies before, the token endpoint has replaced what nobody knows.
+        token_store = _open_token_store()
+        with token_store.turn(grant, context.check):
+            token = self.obtain(context, self._refresh_token or token_store.load(grant))
+            # Keep it before anything else: if this process dies first, the new refresh token is lost.
             if token.refresh_token is not None:
-                self._refresh_token = None if keeper.keep(grant, token.refresh_token) else token.refresh_token
+                self._refresh_token = None if token_store.keep(grant, token.refresh_token) else token.refresh_token
         return token
 
     def __repr__(self) -> str:
@@ -220,16 +220,16 @@ class Credential:
 
 
 class TokenOwner(Protocol):
-    """Obtains tokens for all readers that share it."""
+    """The process that obtains tokens for all readers."""
 
-    def token(self, credential: Credential, refused: str | None, context: Reader) -> Token:
+    def token(self, credential: Credential, refused: str | None, context: Reader) -> AccessToken:
         """Return a token of the credential that is not the refused one; see :meth:`Credential.token`."""
 
 
 class OwnTokens:
-    """Obtains tokens in this process."""
+    """A token owner that obtains tokens in this process."""
 
-    def token(self, credential: Credential, refused: str | None, context: Reader) -> Token:
+    def token(self, credential: Credential, refused: str | None, context: Reader) -> AccessToken:
         return credential.token(refused, context)
 
 
@@ -240,9 +240,9 @@ _registering: Final = threading.Lock()
 def shared_credential(key: str, obtain: Obtain, grant: str | None = None) -> Credential:
     """Return this process's credential with the key, for all streams that are built with it.
 
-    It is kept until the process ends, because a refresh token that was replaced is of no more use.
+    It is kept until the process ends, because a replaced refresh token can't be redeemed again.
 
-    :param obtain: takes the place of one with which the credential was built before
+    :param obtain: replaces the function of a credential that exists already
     """
     with _registering:
         credential = _credentials.setdefault(key, Credential(key, obtain, grant))
@@ -256,5 +256,5 @@ def find_credential(key: str) -> Credential | None:
 
 
 def key_of(*parts: Any) -> str:
-    """Return a key for what decides which token is obtained, which no part can be read from."""
+    """Return a hash of the parts that determine a token. It reveals none of them."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""How fast a manifest lets its API be asked, as limits that all processes of a refresh keep together.
+"""Rate limits of a manifest, which all processes of a refresh share.
 
-The CDK obeys ``api_budget`` in each process by itself, so that a refresh on ten of them would be ten times as fast.
+The CDK applies ``api_budget`` in each process, so ten processes would send ten times as many requests.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 
-#: Fields of a budget that name what the API answers. Of answers, 429 alone slows a refresh down.
+#: Fields of a budget that concern answers of the API. A refresh slows down only for 429.
 _OF_ANSWERS: Final = ("ratelimit_reset_header", "ratelimit_remaining_header", "status_codes_for_ratelimit_hit")
 
 Render = Callable[[str, Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ManifestLimits:
     """Limits of one stream; None where the manifest sets none.
 
     :ivar concurrency: requests in flight
@@ -33,33 +33,35 @@ class Limits:
     not_kept: tuple[str, ...] = ()
 
     def words(self) -> Iterator[str]:
-        """Yield the limits in words, for people."""
+        """Yield the limits as text for messages."""
         if self.requests_per_second is not None:
             yield f"at most {self.requests_per_second:.4g} requests per second"
         if self.concurrency is not None:
             yield f"at most {self.concurrency} requests at the same time"
 
 
-def limits_of(budget: Any, nodes: Iterable[Mapping[str, Any]], concurrency: int | None, render: Render) -> Limits:
+def limits_of(
+    budget: Any, nodes: Iterable[Mapping[str, Any]], concurrency: int | None, render: Render
+) -> ManifestLimits:
     """Return the limits of a stream.
 
     :param budget: ``api_budget`` of the manifest
     :param nodes: all mappings in the definition of the stream, which holds its parents
-    :param render: gives a template's text with the configuration alone; empty where that is not enough
-    :raises ConfigurationError: a rate is not one
+    :param render: renders a template with the configuration; returns an empty text if it needs more
+    :raises ConfigurationError: a rate is invalid
     """
     if not isinstance(budget, Mapping):
-        return Limits(concurrency=concurrency)
+        return ManifestLimits(concurrency=concurrency)
     requests = [_request(node, render) for node in nodes if {"url_base", "url"} & node.keys()]
     rates = [rate for policy in budget.get("policies") or () for rate in _rates(policy, requests, render)]
     if not rates:
-        return Limits(concurrency=concurrency)
+        return ManifestLimits(concurrency=concurrency)
     not_kept = tuple(name for name in _OF_ANSWERS if budget.get(name) not in (None, [429]))
-    return Limits(min(rates), concurrency, not_kept)
+    return ManifestLimits(min(rates), concurrency, not_kept)
 
 
 def _request(requester: Mapping[str, Any], render: Render) -> tuple[str, str]:
-    """Return method and address of a requester; the address is empty where it is known with a slice only."""
+    """Return method and address of a requester; the address is empty if it depends on the slice."""
     parameters = requester.get("$parameters") or {}
     base = render(str(requester.get("url") or requester.get("url_base")), parameters)
     path = str(requester.get("path") or "")
@@ -70,7 +72,7 @@ def _request(requester: Mapping[str, Any], render: Render) -> tuple[str, str]:
 
 
 def _rates(policy: Mapping[str, Any], requests: list[tuple[str, str]], render: Render) -> Iterator[float]:
-    """Yield the rates of a policy, if it may concern one of the requests."""
+    """Yield the rates of a policy that may apply to one of the requests."""
     matchers = policy.get("matchers") or [{}]
     concerned = [matcher for matcher in matchers if any(_may_match(matcher, *request) for request in requests)]
     if not concerned:
@@ -83,7 +85,7 @@ def _rates(policy: Mapping[str, Any], requests: list[tuple[str, str]], render: R
 
 
 def _may_match(matcher: Mapping[str, Any], method: str, address: str) -> bool:
-    """Return whether a request of this method and address may be one that the matcher means."""
+    """Return True if the matcher may apply to a request of this method and address."""
     if str(matcher.get("method") or method).upper() != method:
         return False
     if not address:

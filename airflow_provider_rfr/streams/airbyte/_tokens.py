@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, RfrError, SourceError
 from airflow_provider_rfr.streams.airbyte._guard import Work, current_work, shown, working_for
-from airflow_provider_rfr.streams.tokens import Obtain, Token, digest_of, key_of, shared_credential
+from airflow_provider_rfr.streams.tokens import AccessToken, Obtain, digest_of, key_of, shared_credential
 
 _CREDENTIAL: Final = "_rfr_credential"
 _LONGEST_SECONDS: Final = 365 * 86400.0
@@ -83,15 +83,15 @@ def _register_oauth(authenticator: Any, key: str, work: Work) -> None:
     is_single_use = hasattr(authenticator, "set_refresh_token")
     configured = authenticator.get_refresh_token() if is_single_use else None
 
-    def obtain(refresh_token: str | None) -> Token:
+    def obtain(refresh_token: str | None) -> AccessToken:
         if not is_single_use:
             value, expiry = fetch(authenticator)
-            return Token.lasting(str(value), _seconds_to(expiry))
+            return AccessToken.lasting(str(value), _seconds_to(expiry))
         sent = refresh_token or configured
         authenticator.set_refresh_token(sent)
         value, expiry, replaced = fetch(authenticator)
         work.redactor.add(replaced)
-        return Token.lasting(str(value), _seconds_to(expiry), replaced if replaced and replaced != sent else None)
+        return AccessToken.lasting(str(value), _seconds_to(expiry), replaced if replaced and replaced != sent else None)
 
     grant = f"{authenticator.get_token_refresh_endpoint()} {configured}" if is_single_use else None
     setattr(authenticator, _CREDENTIAL, shared_credential(key, _working_as_owner(obtain, work), grant))
@@ -104,21 +104,21 @@ def _register_session(authenticator: Any, key: str, work: Work) -> None:
         return
     login = type(provider)._refresh.__wrapped__
 
-    def obtain(refresh_token: str | None) -> Token:
+    def obtain(refresh_token: str | None) -> AccessToken:
         login(provider)
-        return Token.lasting(str(provider._token), _seconds_to(provider._next_expiration_time))
+        return AccessToken.lasting(str(provider._token), _seconds_to(provider._next_expiration_time))
 
     setattr(provider, _CREDENTIAL, shared_credential(key, _working_as_owner(obtain, work)))
 
 
-def _working_as_owner(obtain: Callable[[str | None], Token], work: Work) -> Obtain:
+def _working_as_owner(obtain: Callable[[str | None], AccessToken], work: Work) -> Obtain:
     """Return ``obtain`` for the owner's thread: it sends where the stream may, and fails with errors of this package.
 
     :param work: for which the authenticator was made; of it, only what is the same for all readers is kept
     """
     redactor, hosts = work.redactor, work.hosts
 
-    def obtained(context: Any, refresh_token: str | None) -> Token:
+    def obtained(context: Any, refresh_token: str | None) -> AccessToken:
         with working_for(redactor, context, hosts) as own:
             try:
                 token = obtain(refresh_token)
@@ -187,7 +187,7 @@ def _seconds_to(moment: Any) -> float:
     return float((moment - ab_datetime_now()).total_seconds())
 
 
-def _moment(token: Token) -> Any:
+def _moment(token: AccessToken) -> Any:
     from airbyte_cdk.utils.datetime_helpers import ab_datetime_now
 
     return ab_datetime_now() + timedelta(seconds=min(token.seconds_left, _LONGEST_SECONDS))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, Paging
-from airflow_provider_rfr.streams.airbyte._limits import Limits
+from airflow_provider_rfr.streams.airbyte._limits import ManifestLimits
 
 Resumable: TypeAlias = Literal["by page", "by slice", "one request", "no"]
 
@@ -35,7 +35,7 @@ class StreamReport:
     notes: tuple[str, ...] = ()
 
 
-def report_of(stream: Interpreted, paging: Paging, limits: Limits) -> StreamReport:
+def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits) -> StreamReport:
     """Return what can be told of a stream that the manifest declares."""
     partitions, schema = tuple(_partitions(stream.definition)), _schema(stream.definition)
     resumable: Resumable = "by page" if paging.by_page else "by slice"
@@ -51,7 +51,7 @@ def report_of(stream: Interpreted, paging: Paging, limits: Limits) -> StreamRepo
     return StreamReport(stream.name, resumable, why, partitions, key, schema, columns, notes=notes)
 
 
-def warnings_of(definition: Mapping[str, Any], limits: Limits) -> Iterator[str]:
+def warnings_of(definition: Mapping[str, Any], limits: ManifestLimits) -> Iterator[str]:
     """Yield what the manifest asks for and a refresh does not do."""
     if definition.get("file_uploader"):
         yield "no file is fetched, rows only (file_uploader)"

@@ -16,7 +16,7 @@ from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte import spec as specs
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work
-from airflow_provider_rfr.streams.airbyte._limits import Limits, limits_of
+from airflow_provider_rfr.streams.airbyte._limits import ManifestLimits, limits_of
 from airflow_provider_rfr.streams.airbyte._schema_problems import config_problems, manifest_problem
 from airflow_provider_rfr.streams.airbyte.report import StreamReport, custom_classes, report_of, report_of_listing
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
@@ -266,7 +266,7 @@ def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from _nodes(each)
 
 
-def _limits(interpreter: _cdk.Interpreter, stream: _cdk.Interpreted) -> Limits:
+def _limits(interpreter: _cdk.Interpreter, stream: _cdk.Interpreted) -> ManifestLimits:
     budget = interpreter.definition.get("api_budget")
     return limits_of(budget, _nodes(stream.definition), interpreter.concurrency, interpreter.rendered)
 

@@ -21,7 +21,7 @@ from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, OnePage, Paging
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work, shown, without_secret_arguments, working_for
-from airflow_provider_rfr.streams.airbyte._limits import Limits
+from airflow_provider_rfr.streams.airbyte._limits import ManifestLimits
 from airflow_provider_rfr.streams.airbyte._values import from_json, slice_parts, slice_to_json, to_json
 from airflow_provider_rfr.streams.airbyte.report import custom_classes, warnings_of
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
@@ -60,7 +60,7 @@ class ManifestStream(PagedStream):
         paging: Paging,
         redactor: Redactor,
         hosts: Hosts,
-        limits: Limits,
+        limits: ManifestLimits,
         fingerprint: Mapping[str, Any],
         rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
         hint: str = "",

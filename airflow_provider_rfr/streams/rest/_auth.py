@@ -25,7 +25,7 @@ from airflow_provider_rfr.streams.rest._client import (
 from airflow_provider_rfr.streams.rest._error_handler import ErrorHandler, Retries, build_error_handler
 from airflow_provider_rfr.streams.rest._responses import Answer
 from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, MISSING, Path, compile_value, lookup, parse_path
-from airflow_provider_rfr.streams.tokens import Token, key_of, shared_credential
+from airflow_provider_rfr.streams.tokens import AccessToken, key_of, shared_credential
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,12 @@ class _TokenAuthenticator(Authenticator, ABC):
         self._redactor = endpoint.transport.redactor
         key = (request.method, request.url, request.query, request.headers, request.json, request.form, *decisive)
         self._credential = shared_credential(key_of(type(self).__name__, *key), self.obtain, grant)
-        self._token: Token | None = None
+        self._token: AccessToken | None = None
         if place.query is not None:
             self._redactor.add_parameter(place.query)
 
     @abstractmethod
-    def obtain(self, context: ReadContext, refresh_token: str | None) -> Token:
+    def obtain(self, context: ReadContext, refresh_token: str | None) -> AccessToken:
         """Obtain a token.
 
         :param refresh_token: the one that replaced the configured one; None if none did
@@ -136,7 +136,7 @@ class _TokenAuthenticator(Authenticator, ABC):
         # Otherwise another thread has replaced the token since the draft was made.
         return True
 
-    def _renewed(self, old: Token | None, context: ReadContext) -> Token:
+    def _renewed(self, old: AccessToken | None, context: ReadContext) -> AccessToken:
         token = context.tokens.token(self._credential, None if old is None else old.digest, context)
         self._redactor.add(token.value)
         self._token = token
@@ -163,7 +163,7 @@ class _OAuth2(_TokenAuthenticator):
         self._item = item
         self._token_path: Path = parse_path(item.token_path)
 
-    def obtain(self, context: ReadContext, refresh_token: str | None) -> Token:
+    def obtain(self, context: ReadContext, refresh_token: str | None) -> AccessToken:
         request, form = self._request, dict(self._request.form or {})
         if refresh_token is not None:
             form["refresh_token"] = refresh_token
@@ -176,7 +176,7 @@ class _OAuth2(_TokenAuthenticator):
             rotated = None
         else:
             self._redactor.add(rotated)
-        return Token.lasting(token, self._item.expires_in or self._seconds(body), rotated)
+        return AccessToken.lasting(token, self._item.expires_in or self._seconds(body), rotated)
 
     def _seconds(self, body: Any) -> float | None:
         seconds = lookup(body, parse_path(self._item.expires_path))
@@ -196,14 +196,14 @@ class _SessionToken(_TokenAuthenticator):
         super().__init__(place, request, endpoint, (item.token.path, item.token.header, item.expires_in))
         self._item = item
 
-    def obtain(self, context: ReadContext, refresh_token: str | None) -> Token:
+    def obtain(self, context: ReadContext, refresh_token: str | None) -> AccessToken:
         answer, origin = self._endpoint.ask(self._request, context), self._item.token
         if origin.header is not None:
             token = self.checked(answer, answer.headers.get(origin.header), origin.header)
         else:
             path = parse_path(origin.path or ())
             token = self.checked(answer, lookup(answer.json(), path), ".".join(path))
-        return Token.lasting(token, self._item.expires_in)
+        return AccessToken.lasting(token, self._item.expires_in)
 
 
 def build_authenticator(

@@ -344,7 +344,9 @@ def test_a_killed_attempt_is_told_as_on_the_page_as_soon_as_airflow_knows(
     name: str, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read_page(begun(lake.catalog))
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._Seen("up_for_retry", None) for task in wanted})
+    monkeypatch.setattr(
+        tasks, "_states", lambda wanted: {task: tasks._TaskState("up_for_retry", None) for task in wanted}
+    )
     assert rfr(name, NAME, "--json") == 0
     output = told(capsys)
     status = output["tables"][0] if name == "list" else output

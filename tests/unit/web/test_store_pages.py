@@ -313,7 +313,7 @@ def test_the_state_of_a_use_is_the_one_that_its_refresh_has(
     token = store.run(lambda connection: register_use(connection, 1, task, "refresh", ["shop_api"], {}))
     if used != "running":
         store.run(lambda connection: end_use(connection, 2, task, token, used, "SourceError: 503"))
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._Seen(airflow, None) for task in wanted})
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._TaskState(airflow, None) for task in wanted})
     assert f'<div><span class="state {shown}">{shown}</span>' in login("owner").get("/rfr/connections").text
 
 

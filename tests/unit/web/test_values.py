@@ -146,7 +146,7 @@ def test_a_refresh_whose_task_is_not_at_it_waits_or_is_interrupted_before_its_le
     began = None if later is None else datetime.now(timezone.utc) + timedelta(seconds=later)
 
     def states(wanted: Any) -> dict[Any, Any]:
-        return {each: tasks._Seen(state, began) for each in wanted}
+        return {each: tasks._TaskState(state, began) for each in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
@@ -160,7 +160,7 @@ def test_a_failed_attempt_waits_while_airflow_tries_the_task_again(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, state: str, expected: State
 ) -> None:
     begun(catalog, "raw.orders", **TASK).end("SourceError: 503")
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._Seen(state, None) for task in wanted})
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._TaskState(state, None) for task in wanted})
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is expected
     assert "SourceError: 503" in found.sentence
@@ -168,7 +168,9 @@ def test_a_failed_attempt_waits_while_airflow_tries_the_task_again(
 
 def test_a_refused_publish_stays_failed(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(catalog, "raw.orders", **TASK).end("TypeMismatchError: no number", refused_under="rules")
-    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._Seen("up_for_retry", None) for task in wanted})
+    monkeypatch.setattr(
+        tasks, "_states", lambda wanted: {task: tasks._TaskState("up_for_retry", None) for task in wanted}
+    )
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
     assert found.state is State.FAILED
 
@@ -187,7 +189,7 @@ def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
 
     def states(wanted: Any) -> dict[Any, Any]:
         ledger.commit([], state=RefreshState.PUBLISHED, snapshot_id=7, published_rows=1)
-        return {each: tasks._Seen("success", None) for each in wanted}
+        return {each: tasks._TaskState("success", None) for each in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
     found = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
@@ -204,7 +206,7 @@ def test_an_attempt_that_went_on_before_airflow_was_asked_is_not_interrupted(
 
     def states(wanted: Any) -> dict[Any, Any]:
         read_page(ledger)
-        return {each: tasks._Seen("queued", None) for each in wanted}
+        return {each: tasks._TaskState("queued", None) for each in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
     [found] = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
