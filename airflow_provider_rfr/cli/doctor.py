@@ -281,14 +281,14 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
         hook.conn_type: hook for hook in (ApiHook, HttpHook, LakeHook)
     }
     try:
-        found = connections_of_types(kinds)
+        connections = connections_of_types(kinds)
     except SQLAlchemyError as error:
         if isinstance(error, ProgrammingError) or "no such table" in str(error):
             yield Finding(name, _MISSING, "Airflow's database has no tables", "airflow db migrate makes them")
         else:
             yield Finding(name, _MISSING, "Airflow's database does not answer", "see airflow db check")
         return
-    others = sorted((conn_id, kind) for conn_id, kind in found.items() if conn_id != args.lake_conn_id)
+    others = sorted((conn_id, kind) for conn_id, kind in connections.items() if conn_id != args.lake_conn_id)
     if not others:
         yield Finding(name, _SKIPPED, f"there is no other one of type {', '.join(kinds)}")
     hooks = [kinds[kind](conn_id) for conn_id, kind in others]

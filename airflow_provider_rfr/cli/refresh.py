@@ -34,16 +34,16 @@ def list_refreshes(args: Namespace) -> None:
 
     tables = list(dict.fromkeys(check_identifier(each, "table") for each in args.tables))
     catalog = lake_of(args)
-    found = _with_tasks(catalog, answered(lambda: statuses(catalog, tables)))
+    refreshes = _with_tasks(catalog, answered(lambda: statuses(catalog, tables)))
     for table in tables:
-        if not any(each.table == table for each in found):
+        if not any(status.table == table for status in refreshes):
             raise _none_of(table)
-    if print_data({"tables": [each.to_json() for each in found]}, args):
+    if print_data({"tables": [status.to_json() for status in refreshes]}, args):
         return
-    print_columns([_row(each) for each in found], "no table here has a ledger: nothing was refreshed yet")
-    for each in found:
-        if each.state.value != "published":
-            say(f"{_name(each)}: {each.sentence}")
+    print_columns([_row(status) for status in refreshes], "no table here has a ledger: nothing was refreshed yet")
+    for status in refreshes:
+        if status.state.value != "published":
+            say(f"{_name(status)}: {status.sentence}")
 
 
 @command
@@ -168,8 +168,8 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
     raise ConfigurationError("--replace-where", problem, f"give one of: {named}")
 
 
-def _with_tasks(catalog: Catalog, found: Sequence[TableStatus]) -> Sequence[TableStatus]:
-    """Correct the statuses by what Airflow knows of their tasks, where its database can be read."""
+def _with_tasks(catalog: Catalog, from_ledgers: Sequence[TableStatus]) -> Sequence[TableStatus]:
+    """Correct the statuses by the state of their Airflow tasks, if Airflow's database can be read."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from airflow_provider_rfr.hooks.airflow_database import can_be_reached
@@ -177,13 +177,13 @@ def _with_tasks(catalog: Catalog, found: Sequence[TableStatus]) -> Sequence[Tabl
     from airflow_provider_rfr.refresh.status import by_urgency, read_again
 
     if not can_be_reached():
-        return found
+        return from_ledgers
     try:
-        return sorted(with_tasks(found, lambda status: read_again(catalog, status)), key=by_urgency)
+        return sorted(with_tasks(from_ledgers, lambda status: read_again(catalog, status)), key=by_urgency)
     except SQLAlchemyError as error:
-        # The ledgers say enough, only later: a killed attempt is shown as working until they are silent.
+        # The ledgers are enough, but later: a killed attempt counts as working until its ledger is silent.
         _log.debug("Airflow's database can't be read", exc_info=error)
-        return found
+        return from_ledgers
 
 
 def _none_of(table: str) -> ConfigurationError:

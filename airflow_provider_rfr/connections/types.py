@@ -402,7 +402,7 @@ _SSH: Final = ConnectionType(
     aliases={"user": "login"},
 )
 _GENERIC: Final = ConnectionType("generic", _options())
-_TYPES: Final = {each.name: each for each in (_API, _LAKE, _RFR_HTTP, _HTTP, _POSTGRES, _SSH)}
+_TYPES: Final = {kind.name: kind for kind in (_API, _LAKE, _RFR_HTTP, _HTTP, _POSTGRES, _SSH)}
 
 
 def type_named(conn_type: str) -> ConnectionType:

@@ -1,4 +1,4 @@
-"""Read from Airflow's database what became of tasks: it hears of a killed one in seconds, the ledger never does."""
+"""Corrects refresh states by the task states in Airflow's database, which shows a killed task within seconds."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class _TaskState(NamedTuple):
 def with_tasks(
     statuses: Sequence[TableStatus], read: Callable[[TableStatus], TableStatus | None]
 ) -> tuple[TableStatus, ...]:
-    """Correct the statuses of ledgers by what Airflow knows of their tasks.
+    """Correct the statuses of ledgers by the states of their Airflow tasks.
 
-    A refresh whose last attempt has ended waits where Airflow tries the task again. One that the ledger takes for
-    working is interrupted where the task has ended for good.
+    A refresh whose last attempt ended is waiting if Airflow will retry its task. A refresh that is working according
+    to its ledger is interrupted if its task ended for good.
 
-    :param read: the same ledger's status, read again; None where it is gone
+    :param read: reads the status of the same ledger again; returns None if the ledger no longer exists
     """
     seen = _states({task for status in statuses if status.is_open and (task := _task_of(status)) is not None})
     judged = {status.ledger: verdict for status in statuses if (verdict := _judged(seen, status)) is not None}
     doubtful = [status for status in statuses if status.ledger in judged]
-    # The task may have ended well after its ledger was read, and before Airflow was asked.
+    # The task may have succeeded between the reads of its ledger and of Airflow's database.
     pairs = zip(doubtful, in_threads(read, doubtful), strict=True)
     corrected = {status.ledger: _corrected(status, *judged[status.ledger], newest) for status, newest in pairs}
     return tuple(corrected.get(status.ledger, status) for status in statuses)
 
 
 def states_of_uses(uses: Sequence[Use]) -> dict[TaskRef, str]:
-    """Return the state of each task that uses a connection, in the words of a refresh's state where it has ended."""
+    """Return the state of each task that uses a connection; of an ended task, as the state of a refresh."""
     from airflow_provider_rfr.refresh.status import State
 
     seen = _states({use.task for use in uses if use.state != IDLE})
@@ -75,12 +75,12 @@ def _corrected(status: TableStatus, state: State, sentence: str, newest: TableSt
 
 
 def _signs(status: TableStatus) -> tuple[datetime, int] | None:
-    """Return the last commit's time, and the attempt that made it."""
+    """Return the time of the last commit and its attempt."""
     return None if status.header is None else (status.header.committed_at, status.header.attempts)
 
 
 def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> tuple[State, str] | None:
-    """Return the state and the sentence that hold instead of the ledger's; None where the ledger is right."""
+    """Return the corrected state and sentence; None if the ledger is right."""
     from airflow_provider_rfr.refresh.status import State
 
     header, task = status.header, _task_of(status)

@@ -1,7 +1,7 @@
-"""Finds columns that had values and get none, from the counts that Iceberg keeps for each data file. Reads no rows.
+"""Finds columns that lose all their values, from the counts that Iceberg keeps for each data file. Reads no rows.
 
-A file without counts for a column, by another writer or by the table's ``write.metadata.metrics.*``, tells nothing
-about it, and then nothing is reported. Null, ``[]`` and ``{}`` are no values, as in an inferred schema.
+A file may lack counts for a column, because of another writer or the table's ``write.metadata.metrics.*``. Then
+nothing is reported. Null, ``[]`` and ``{}`` are not values, as in an inferred schema.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ NO_VALUE = "got no value"
 
 
 def columns_with_values(files: Iterable[DataFile]) -> Mapping[int, bool]:
-    """Return whether some row has a value, by field id; without the columns for which no file has counts."""
-    found: dict[int, bool] = {}
+    """Return by field id whether any row has a value. Columns without counts in any file are left out."""
+    has_values: dict[int, bool] = {}
     for file in files:
         nulls = file.null_value_counts or {}
         for field_id, count in (file.value_counts or {}).items():
             if field_id in nulls:
-                found[field_id] = found.get(field_id, False) or count > nulls[field_id]
-    return found
+                has_values[field_id] = has_values.get(field_id, False) or count > nulls[field_id]
+    return has_values
 
 
 def without_values(columns: Sequence[iceberg.NestedField], has: Mapping[int, bool]) -> bool:
-    """Return whether the counts show some column, apart from the package's own, that no row has a value for."""
+    """Return True if the counts show a column, other than a system column, without any value."""
     own = [column for column in columns if column.name not in SYSTEM_COLUMNS.names]
     return any(not has.get(field_id, True) for column in own for field_id in _leaves(column))
 
@@ -66,7 +66,7 @@ def described(names: Collection[str]) -> str:
 
 
 def _leaves(column: iceberg.NestedField) -> Iterator[int]:
-    """Yield the ids of the fields inside a column that hold values themselves."""
+    """Yield the ids of a column's innermost fields, which hold the values."""
     inner = _inner(column)
     if not inner:
         yield column.field_id

@@ -78,9 +78,9 @@ def conflicts_raised() -> Iterator[None]:
 
 
 def retry_conflicts(tries: float = math.inf, *, seconds: float = math.inf) -> Retrying:
-    """Return what calls a function again after a :class:`CommitConflictError`, and raises it after the last try.
+    """Return a retrying object that repeats a function after a :class:`CommitConflictError`, and raises the last one.
 
-    The function has to load the table itself. Waits are random, so that competing writers do not stay in step.
+    The function must load the table itself. The waits are random, so that competing writers do not collide again.
     """
     return Retrying(
         retry=retry_if_exception_type(CommitConflictError),
@@ -110,7 +110,7 @@ def without_retries(table: Table) -> Table:
 
 
 class AddedManifest:
-    """The manifest of files that are appended, which is written at the first try of a commit and named by each."""
+    """The manifest of appended files. The first try of a commit writes it, and later tries reuse it."""
 
     def __init__(self) -> None:
         self._manifest: ManifestFile | None = None
@@ -118,19 +118,19 @@ class AddedManifest:
         self._table: object = None
 
     def share(self, append: _FastAppendFiles) -> None:
-        """Have the snapshot name the manifest that an earlier try wrote; the snapshot keeps that one's id."""
+        """Let the snapshot reuse the manifest of an earlier try, with the snapshot id of that try."""
         write, table = append._manifests, append._transaction.table_metadata.table_uuid
         if self._manifest is not None and self._table == table:
             append._snapshot_id = self._snapshot_id
 
         def manifests() -> list[ManifestFile]:
             if self._manifest is None or self._table != table:
-                found = write()
+                written = write()
                 # A deep copy each time: the writer of the list sets the sequence number even in a shallow one.
-                self._manifest = copy.deepcopy(next(m for m in found if m.added_snapshot_id == append.snapshot_id))
+                self._manifest = copy.deepcopy(next(m for m in written if m.added_snapshot_id == append.snapshot_id))
                 self._snapshot_id, self._table = append.snapshot_id, table
                 append._written_manifests.clear()  # which PyIceberg deletes when the commit is refused
-                return found
+                return written
             return [copy.deepcopy(self._manifest), *append._existing_manifests()]
 
         append._manifests = manifests  # type: ignore[method-assign]

@@ -64,7 +64,7 @@ _LAST: Final[Place] = (2**63, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class InferredSchema:
-    """What was seen at one place of the records; at the root, the records themselves.
+    """The kinds of values at one place of the records; at the root, the records themselves.
 
     :ivar kinds: of ``boolean integer bigint number string array object deep``; never null; ``number`` includes
         ``integer``. ``bigint`` is an integer beyond 64 bits, ``deep`` anything nested deeper than :data:`MAX_DEPTH`
@@ -87,16 +87,16 @@ class InferredSchema:
         (``a.b`` with ``a: {b}``) is kept as JSON text.
 
         :param places: of fields by path, which give the order; fields without one follow, in alphabetical order
-        :param types: columns that are to be as given, if the field was seen at all
+        :param types: columns that replace inferred ones, for fields that some record has
         :raises ConfigurationError: names that differ by case only, or a system column's name
         """
         order = _Order(places)
-        found = (types.get(name) or order.column(name, self.fields[name]) for name in order.names(self.fields, ""))
-        columns = [column for column in found if column is not None]
+        candidates = (types.get(name) or order.column(name, self.fields[name]) for name in order.names(self.fields, ""))
+        columns = [column for column in candidates if column is not None]
         return pa.schema(with_distinct_names(columns, "schema", top_level=True))
 
     def paths(self, prefix: str = "") -> Iterator[str]:
-        """Yield every field that was seen, null or not, by its path; not the keys of an object used as a map."""
+        """Yield the path of every field that some record has, null or not, except keys of objects used as maps."""
         if self.items is not None:
             yield from self.items.paths(f"{prefix}element.")
         if len(self.fields) <= _MAX_FIELDS or not prefix:
@@ -229,9 +229,9 @@ def _absorbed(kinds: frozenset[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Makes columns of what was seen, in order.
+    """Builds ordered columns from inferred schemas.
 
-    :ivar places: of fields by path
+    :ivar places: places of fields, by path
     """
 
     places: Mapping[str, Place]
@@ -240,7 +240,7 @@ class _Order:
         return sorted(fields, key=lambda name: (self.places.get(prefix + name, _LAST), name))
 
     def column(self, name: str, seen: InferredSchema, prefix: str = "") -> pa.Field | None:
-        """Return the column for what was seen; None if that was nothing."""
+        """Return the column for an inferred schema; None if no value was seen."""
         if not seen.kinds:
             return None
         if not seen.kinds & _NESTED:
@@ -251,9 +251,9 @@ class _Order:
         if seen.items is not None:
             element = self.column("element", seen.items, inside)
             return None if element is None else pa.field(name, pa.list_(element))
-        found = (self.column(inner, seen.fields[inner], inside) for inner in self.names(seen.fields, inside))
+        candidates = (self.column(inner, seen.fields[inner], inside) for inner in self.names(seen.fields, inside))
         try:
-            columns = with_distinct_names([column for column in found if column is not None], name)
+            columns = with_distinct_names([column for column in candidates if column is not None], name)
         except ConfigurationError:
             return json_text_field(name)
         return pa.field(name, pa.struct(columns)) if columns else None

@@ -26,11 +26,11 @@ class SchemaChange:
     """One change of the columns.
 
     :ivar at: of the first snapshot with these columns; None where the table has none yet
-    :ivar said: a sentence for each column, and one for those that a publish left without values
+    :ivar sentences: one for each column, and one for columns that a publish left without values
     """
 
     at: datetime | None
-    said: tuple[str, ...]
+    sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
 
 
 def _changes(table: Table) -> Iterator[SchemaChange]:
-    """Yield what changed from snapshot to snapshot and since the last one, the newest first.
+    """Yield the schema changes between snapshots and since the last one, the newest first.
 
-    Schemas that no snapshot has are steps of one change: a replaced column is renamed before it is dropped.
+    Schemas without a snapshot are steps of one change: a replaced column is renamed before it is dropped.
     """
     metadata = table.metadata
     schemas = {schema.schema_id: schema for schema in metadata.schemas}
@@ -85,11 +85,11 @@ def _changes(table: Table) -> Iterator[SchemaChange]:
     ]
     states.append((metadata.schema(), None, ""))
     for (before, _, _), (after, at, published) in reversed(list(pairwise(states))):
-        said = tuple(_differences(before, after)) if before is not None and after is not None else ()
+        sentences = tuple(_differences(before, after)) if before is not None and after is not None else ()
         if NO_VALUE in (last := published.rpartition("; ")[2]):
-            said += (last,)
-        if said:
-            yield SchemaChange(None if at is None else _moment(at), said)
+            sentences += (last,)
+        if sentences:
+            yield SchemaChange(None if at is None else _moment(at), sentences)
 
 
 def _differences(before: Schema, after: Schema) -> Iterator[str]:

@@ -180,9 +180,9 @@ class TargetTable:
         return Publication(publication[1], snapshot_id, summary)
 
     def _check_layout(self, now: TableMetadata) -> None:
-        """Refuse files that were written for other columns: they name columns by id, and the first commit gives ids.
+        """Refuse files that were written for other columns. Files name columns by the ids of the first commit.
 
-        :raises TargetChangedError: the columns or the partitioning are others by now
+        :raises TargetChangedError: the columns or the partitioning changed
         """
         planned = self._layout
         assert planned is not None
@@ -213,11 +213,11 @@ class TargetTable:
     def _emptied(
         self, after: Schema, files: Sequence[DataFile], replace_where: str | None, sent: Collection[str]
     ) -> list[str]:
-        """Return the columns that have values in the table, or in the part that is replaced, and none in the files.
+        """Return the columns that have values in the table, or in the replaced part, but none in the files.
 
-        Where rows stay, a field that the records have, always null, is no change: few rows may well lack a value.
+        If rows stay, a field that is null in all records is no change: a few rows may lack a value.
 
-        :raises SchemaEvolutionError: there are some, and the policy is ``fail``
+        :raises SchemaEvolutionError: columns would lose their values, and the policy is ``fail``
         """
         if self._table is None or not files:
             return []
@@ -225,19 +225,19 @@ class TargetTable:
         if not without_values(columns, has):
             return []
         had = columns_with_values(self._live_files(replace_where))
-        found = list(emptied_columns(columns, had, after.fields, has))
+        emptied = list(emptied_columns(columns, had, after.fields, has))
         if self._rows_stay:
-            found = [name for name in found if name not in sent]
-        if found and self._policy == "fail":
+            emptied = [name for name in emptied if name not in sent]
+        if emptied and self._policy == "fail":
             become = "would get no value" if self._rows_stay else "would become empty"
             raise SchemaEvolutionError(
-                f"{counted(found, 'column')} of {self.name} {become}: {listed(found)}; and on_schema_change is fail:"
-                " set it to evolve, or correct the source or the declared schema"
+                f"{counted(emptied, 'column')} of {self.name} {become}: {listed(emptied)}; and on_schema_change is"
+                " fail: set it to evolve, or correct the source or the declared schema"
             )
-        return found
+        return emptied
 
     def _live_files(self, replace_where: str | None) -> Iterator[DataFile]:
-        """Yield the table's data files; of a part only those that hold no other rows."""
+        """Yield the table's data files; of a part, only files without other rows."""
         table = self._table
         assert table is not None
         if replace_where is None:

@@ -18,7 +18,7 @@ from airflow_provider_rfr.streams.core import Stream
 
 @dataclass(frozen=True, slots=True)
 class ColumnRules:
-    """What a stream says about its columns.
+    """A stream's rules for its columns.
 
     :ivar declared: columns of its ``json_schema`` and ``columns``; None without a ``json_schema``
     :ivar hints: columns of its ``columns``
@@ -31,9 +31,9 @@ class ColumnRules:
 
     @classmethod
     def of(cls, stream: Stream) -> ColumnRules:
-        """Read what the stream declares.
+        """Read the rules from the stream's declarations.
 
-        :raises ConfigurationError: columns that no table can have, or an unknown type
+        :raises ConfigurationError: a table can't have the columns, or a type is unknown
         """
         hints = {}
         if stream.columns:
@@ -45,25 +45,25 @@ class ColumnRules:
         return cls(declared, hints, infers=stream.additional_fields == "keep")
 
     def columns(self, seen: SeenColumns) -> pa.Schema:
-        """Return the columns of the rows: the declared ones first, then the others as the source sends them."""
+        """Return the columns of the rows: the declared ones first, then the others in the order of the source."""
         declared = self.declared if self.declared is not None else pa.schema([])
         if not self.infers:
             return declared
         types = {**self.hints, **{column.name: column for column in declared}}
-        found = seen.schema.to_arrow(seen.places, types)
-        return pa.schema([*declared, *(column for column in found if column.name not in declared.names)])
+        inferred = seen.schema.to_arrow(seen.places, types)
+        return pa.schema([*declared, *(column for column in inferred if column.name not in declared.names)])
 
     def typed_names(self) -> frozenset[str]:
-        """Return the columns whose type the stream decides, so that the table has to take it."""
+        """Return the columns whose types the stream declares; the table must take these types."""
         return frozenset(self.hints) | frozenset(self.declared.names if self.declared is not None else ())
 
 
 @dataclass(frozen=True, slots=True)
 class SeenColumns:
-    """What was seen in records.
+    """The columns that appear in records.
 
-    :ivar places: by path, where a field appears first. So the order of columns follows the source, and does not depend
-        on which task read what
+    :ivar places: the first place of each field, by path. So columns have the order of the source, whichever task
+        read them
     """
 
     schema: InferredSchema = field(default_factory=InferredSchema)
@@ -77,7 +77,7 @@ class SeenColumns:
 
 
 def see_columns(batches: Iterable[tuple[Sequence[LedgerPage], Sequence[int]]]) -> SeenColumns:
-    """Look at the records of pages, which come with their partitions' ordinals."""
+    """Infer the columns from the records of pages, which come with the ordinals of their partitions."""
     schema, places = InferredSchema(), dict[str, Place]()
     for pages, ordinals in batches:
         batch = infer_records(b"\n".join(page.records for page in pages))
@@ -91,32 +91,32 @@ def see_columns(batches: Iterable[tuple[Sequence[LedgerPage], Sequence[int]]]) -
 
 
 def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]], places: dict[str, Place]) -> None:
-    """Note the first place of each path in pages that are in order. Most fields are in the first record already."""
+    """Record the first place of each path in ordered pages. Most fields appear in the first record already."""
     for number, records in pages:
         wanted = {path for path in paths if path not in places or places[path][:2] > number}
         if not wanted:
             return
-        found, text = 0, bytes(records)
+        position, text = 0, bytes(records)
         if not any(_end_of_name(path) in text for path in wanted):
-            continue  # a field that comes late must not have all pages parsed
+            continue  # parse only pages that may have a wanted field
         for line in text.split(b"\n"):
             with suppress(orjson.JSONDecodeError):
                 for path in _paths(orjson.loads(line), "", MAX_DEPTH):
                     if path in wanted:
                         wanted.remove(path)
-                        places[path] = (*number, found)
-                        found += 1
+                        places[path] = (*number, position)
+                        position += 1
             if not wanted:
                 break
 
 
 def _end_of_name(path: str) -> bytes:
-    """Return how the name of a field ends in the ledger's JSON; the name itself may have dots."""
+    """Return the end of a field's name in the ledger's JSON; the name itself may have dots."""
     return orjson.dumps(path.rpartition(".")[2])[1:]
 
 
 def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
-    """Yield the paths of the fields of a value in its order."""
+    """Yield the paths of a value's fields in their order."""
     if depth == 0:
         return
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Collects which fields records have, so that what a declared schema drops is said."""
+"""Collects the names of the fields in records, to warn of fields that a declared schema drops."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _Note = Callable[[Any], None]
 
 
 class FieldNames:
-    """The names of the fields of records, and of the objects in them that the schema has as columns of their own."""
+    """The names of the fields in records, and in nested objects that the schema has as columns."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._found: dict[str, set[str]] = {}
         self._note = self._struct(list(schema), "")
 
     def note(self, ndjson: bytes) -> None:
-        """Note the fields of newline-delimited records; lines that are no JSON are left to those who read values."""
+        """Note the fields of newline-delimited records; ignore invalid JSON, which reading the values reports."""
         for line in ndjson.split(b"\n"):
             with suppress(orjson.JSONDecodeError):
                 self._note(orjson.loads(line))
 
     def paths(self) -> frozenset[str]:
-        """Return every field by its path, as the table names its columns."""
+        """Return the path of every field, in the form of the table's column names."""
         return frozenset(prefix + name for prefix, names in self._found.items() for name in names)
 
     def _struct(self, columns: Sequence[pa.Field], prefix: str) -> _Note:
@@ -47,7 +47,7 @@ class FieldNames:
         return note_fields
 
     def _value(self, kind: pa.DataType, prefix: str) -> _Note | None:
-        """Return what notes the fields of a column's values; None where they have none."""
+        """Return a function that notes the fields of a column's values; None if the values have no fields."""
         if pa.types.is_struct(kind):
             return self._struct(list(kind), prefix)
         if not pa.types.is_list(kind):

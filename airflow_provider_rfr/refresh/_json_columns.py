@@ -240,11 +240,11 @@ _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ]00:00(?::00)?(?:\.0+)?(?:[Zz]|[+-]
 
 
 def record_coercer(schema: pa.Schema, *, casts: bool = False) -> _Coercer:
-    """Return a function that brings one parsed record into the schema's columns, and appends what is lost to a list.
+    """Return a function that fits one parsed record to the schema's columns and appends lost values to a list.
 
-    Undeclared fields are left out, and not counted as lost.
+    Undeclared fields are dropped and do not count as lost.
 
-    :param casts: whether a value of another type is cast, where nothing is lost by it
+    :param casts: whether to cast values of another type if nothing is lost
     """
     columns = _struct(list(schema), "", casts)
 
@@ -412,19 +412,19 @@ _SCALARS: dict[pa.DataType, tuple[Callable[[Any], Any], str]] = {
 
 
 def _cast_to_number(value: Any) -> Any:
-    """Return the number that a text holds; any other value as it is."""
+    """Convert a text to a number; return any other value unchanged."""
     if not isinstance(value, str) or not _DECIMAL.fullmatch(text := value.strip()):
         return value
     return int(text) if len(text) <= _LONGEST_INTEGER and text.lstrip("+-").isdigit() else read_number(text)
 
 
 def _cast_to_boolean(value: Any) -> Any:
-    """Return the boolean that a text holds; any other value as it is."""
+    """Convert a text to a boolean; return any other value unchanged."""
     return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
 
 
 def _cast_to_string(value: Any) -> Any:
-    """Return the JSON text of an object or a list; any other value as it is."""
+    """Convert an object or a list to JSON text; return any other value unchanged."""
     return json_text(value) if isinstance(value, dict | list) else value
 
 

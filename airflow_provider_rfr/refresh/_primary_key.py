@@ -31,11 +31,11 @@ def key_columns(primary_key: PrimaryKey, rows: pa.Schema) -> tuple[tuple[str, ..
 
 
 def check_key_of_page(primary_key: PrimaryKey, records: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a first page whose records all lack a field of the key, so that not all pages are read for nothing.
+    """Refuse a first page if all its records lack a field of the key, before the other pages are read in vain.
 
-    One record with the field is enough, and null is a value here: such rows are published, too.
+    One record with the field is enough. Null counts as a value, because such rows are published.
 
-    :raises ConfigurationError: with the fields that the records have
+    :raises ConfigurationError: a field of the key is missing; the error lists the fields of the records
     """
     if not records:
         return
@@ -54,9 +54,9 @@ def _has(record: Any, path: Sequence[str]) -> bool:
 
 
 def _missing(path: Sequence[str], problem: str, noun: str, names: Iterable[str]) -> ConfigurationError:
-    known = list(names)
-    near = difflib.get_close_matches(path[0], known, 1)
+    existing = list(names)
+    near = difflib.get_close_matches(path[0], existing, 1)
     guess = f"did you mean {near[0]}? " if near and near[0] != path[0] else ""
-    more = "" if len(known) <= _SHOWN else f" and {len(known) - _SHOWN} more"
-    remedy = f"{guess}{noun} are {', '.join(known[:_SHOWN])}{more}"
+    more = "" if len(existing) <= _SHOWN else f" and {len(existing) - _SHOWN} more"
+    remedy = f"{guess}{noun} are {', '.join(existing[:_SHOWN])}{more}"
     return ConfigurationError("primary_key", f"{problem} {'.'.join(path)}", remedy)

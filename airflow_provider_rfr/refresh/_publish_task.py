@@ -1,4 +1,4 @@
-"""Tasks of the publish: see which columns rows have, write data files of the target, find duplicate keys.
+"""Tasks of the publish: infer the columns of rows, write data files of the target, find duplicate keys.
 
 Rows with the same primary key are found without moving rows: each data file gets a companion of sixteen bytes a row,
 and only files that hold a losing row are written again. The row that was fetched last wins.
@@ -129,7 +129,7 @@ class LedgerFiles:
 
 @dataclass(frozen=True, slots=True)
 class PublishTask:
-    """What one task publishes.
+    """The work of one task of a publish.
 
     :ivar max_offenders: values that do not fit, of which the result gives the place
     :ivar key_columns: paths of the primary key's columns; empty for none
@@ -164,10 +164,10 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What one task wrote, and what did not fit.
+    """The files that one task wrote, and the values that did not fit.
 
     :ivar outside_filter: rows that ``replace_where`` does not match
-    :ivar fields: of the records, by path, if the task was asked for them
+    :ivar fields: paths of the records' fields, if the task asks for them
     """
 
     written: tuple[WrittenFile, ...]
@@ -203,7 +203,7 @@ def run_publish_task(task: PublishTask) -> PublishResult:
 
 
 def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNames, max_offenders: int) -> TypedRows:
-    """Return the typed rows of some pages, as many as they have records; notes their fields where that is asked for."""
+    """Return the typed rows of some pages, one for each record; note their fields if the task asks for them."""
     if task.note_fields:
         for page in pages:
             fields.note(bytes(page.records))
@@ -243,5 +243,5 @@ def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list
 
 
 def see_share(share: LedgerFiles) -> SeenColumns:
-    """Return what the records of a share show of their columns."""
+    """Infer the columns from the records of a share of the ledger's files."""
     return see_columns(share.batches())

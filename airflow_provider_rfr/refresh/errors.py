@@ -76,12 +76,12 @@ def secret_values(*containers: Any) -> list[str]:
 
 
 def secrets_of(config: RefreshConfig) -> list[str]:
-    """Every secret value in the document: of the source, the catalog and the control store."""
-    lake, found = config.lake, [config.source.secrets]
+    """Return every secret value in the document: of the source, the catalog and the control store."""
+    lake, containers = config.lake, [config.source.secrets]
     if config.store is not None:
         with suppress(ValueError):
-            found.append({"password": unquote(urlsplit(config.store.get_secret_value()).password or "")})
-    return secret_values(*found, secrets_in(lake.plain_properties()), lake.referred_secrets())
+            containers.append({"password": unquote(urlsplit(config.store.get_secret_value()).password or "")})
+    return secret_values(*containers, secrets_in(lake.plain_properties()), lake.referred_secrets())
 
 
 def _travels(error: BaseException) -> bool:

@@ -81,7 +81,7 @@ class TableStatus:
 
     @property
     def is_open(self) -> bool:
-        """Whether the refresh is at work, or may be continued by the task's next try."""
+        """Tell whether the refresh is running, or the next try of its task may continue it."""
         if self.header is not None and self.header.refused_under is not None:
             return False
         return self.is_working or self.state in (State.FAILED, State.INTERRUPTED)
@@ -154,7 +154,7 @@ def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None 
 
 
 def by_urgency(status: TableStatus) -> tuple[int, str, str]:
-    """Return the key that sorts what needs a person first."""
+    """Return a sort key that puts refreshes that need attention first."""
     return list(State).index(status.state), status.table, (status.header and status.header.replace_where) or ""
 
 

@@ -1,7 +1,7 @@
 """Refresh tokens that a token endpoint issued in place of the configured ones.
 
-A row is sealed with a key that is made of the configured refresh token, so the database alone reveals none of them.
-Whoever has the configured one could have redeemed it as well.
+Each row is encrypted with a key derived from the configured refresh token, so the database alone reveals no token.
+The configured refresh token grants the same access, so it may decrypt the row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PATIENCE: Final = 10.0
 class RefreshTokens:
     """The newest refresh token of each grant, for every refresh that uses the same control store; thread-safe.
 
-    A grant is named by text that holds the configured refresh token. The store is opened when the first one is needed.
+    A grant is identified by a text with the configured refresh token. The store is opened at the first use.
 
     :param url: SQLAlchemy's address of the control store
     """
@@ -46,10 +46,10 @@ class RefreshTokens:
 
     @contextmanager
     def turn(self, grant: str, check: Callable[[], None]) -> Iterator[None]:
-        """Redeem the grant's refresh token within this context: no other refresh does so meanwhile.
+        """Return a context in which no other refresh redeems the grant's refresh token.
 
-        :param check: called while another one does; what it raises ends the wait
-        :raises SourceError: the store can't be reached; the caller must not redeem a token that may be an old one
+        :param check: called while another refresh redeems it; an error that it raises ends the wait
+        :raises SourceError: the store can't be reached; the caller must not redeem a token that may be replaced
         """
         store, name = self._opened(), _digest("name", grant)
 
@@ -80,7 +80,7 @@ class RefreshTokens:
         raise SourceError(f"{problem}: delete its row of {REFRESH_TOKENS.name}, and authorize again")
 
     def keep(self, grant: str, refresh_token: str) -> bool:
-        """Replace the grant's refresh token; returns False, and warns, if the store can't be written."""
+        """Replace the grant's refresh token; return False, with a warning, if the store can't be written."""
         name, sealed = _digest("name", grant), _sealing(grant)[0].encrypt(refresh_token.encode()).decode()
         store = self._opened()
 
@@ -109,7 +109,7 @@ class RefreshTokens:
     def _opened(self) -> ControlStore:
         with self._opening:
             if self._store is None:
-                # Here, before anything is redeemed: without the library, nothing could be kept.
+                # Check for the library before a token is redeemed: without it, no token can be kept.
                 _sealing("")
                 try:
                     self._store = open_store(self._url)
@@ -134,7 +134,7 @@ def _digest(purpose: str, grant: str) -> str:
 
 
 def _sealing(grant: str) -> tuple[Any, type[Exception]]:
-    """Return what seals the grant's refresh token, and the error of a seal that is not its own."""
+    """Return the cipher for the grant's refresh token, and the error that it raises for another key."""
     try:
         from cryptography.fernet import Fernet, InvalidToken
     except ImportError:

@@ -277,20 +277,20 @@ class Interpreter:
 
     @cached_property
     def concurrency(self) -> int | None:
-        """How many partitions the manifest has read at the same time; None where it does not say."""
+        """The number of partitions that the manifest allows to read at the same time; None if it sets none."""
         from airbyte_cdk.sources.declarative.models import ConcurrencyLevel
 
         definition = self.definition.get("concurrency_level")
         if not definition:
             return None
         level = self._source._constructor.create_component(ConcurrencyLevel, definition, self.config)
-        found: int = level.get_concurrency_level()
-        return max(1, found)
+        configured: int = level.get_concurrency_level()
+        return max(1, configured)
 
     def definitions(self, name: str | None = None, *, asking: bool = True) -> list[Mapping[str, Any]]:
-        """Return those of all streams, or of the one of this name that the manifest declares.
+        """Return the definitions of all streams, or of the declared stream with this name.
 
-        :param asking: whether to ask the API for the streams that it lists; without them nothing is requested
+        :param asking: whether to request the list of streams from the API; if False, nothing is requested
         """
         source = self._source
         if not asking:

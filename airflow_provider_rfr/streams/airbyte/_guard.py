@@ -92,7 +92,7 @@ def _origin(url: str) -> str:
 
 @dataclass(slots=True)
 class Work:
-    """What this thread does for a stream, and the last request of it.
+    """The work of this thread for a stream, with its last request.
 
     :ivar hosts: None while the stream is being built: nothing is sent before it is known where to
     :ivar request: method and address without credentials

@@ -48,5 +48,5 @@ class PlainPaths:
 
 
 def _is_plain(name: Any) -> bool:
-    """Return whether it is the name of a field and nothing else: no wildcard, and no place in a list."""
+    """Return True for a plain field name, without a wildcard or a list index."""
     return isinstance(name, str) and not set(name) & set("*?[") and not any(map(str.isdigit, name))

@@ -1,4 +1,4 @@
-"""What JSON schemas find wrong with a configuration and with a manifest: field and problem, and no value."""
+"""Finds problems in configurations and manifests by JSON schema. Messages name fields but never values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def config_problems(specification: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Field and problem of what does not fit the manifest's specification; no value is named."""
+    """Yield field and problem for each mismatch with the manifest's specification. No value is named."""
     from jsonschema import Draft7Validator
 
     for error in Draft7Validator(specification).iter_errors(config):
@@ -16,11 +16,14 @@ def config_problems(specification: Mapping[str, Any], config: Mapping[str, Any])
             missing = [name for name in error.validator_value if name not in error.instance]
             yield from ((f"{place}.{name}", "is missing") for name in missing)
         else:
-            yield place, f"does not fit the manifest's specification, {_said(error)}"
+            yield place, f"does not fit the manifest's specification, {_constraint(error)}"
 
 
 def manifest_problem(error: Any) -> str | None:
-    """Place and problem, if an error says that a manifest does not fit the CDK's schema; no value is named."""
+    """Return place and problem of a manifest that does not fit the CDK's schema; None for any other error.
+
+    No value is named.
+    """
     from jsonschema import ValidationError
 
     while error is not None and not (isinstance(error, ValidationError) and error.absolute_path):
@@ -28,21 +31,21 @@ def manifest_problem(error: Any) -> str | None:
     if error is None:
         return None
     while error.context:
-        # Of several components that it may be, the one of its type; else it is of none of them.
-        others = {each.schema_path[0] for each in error.context if "type" in each.relative_path}
-        fitting = [each for each in error.context if each.schema_path[0] not in others]
+        # Several components are allowed here: report the errors of the one whose type matches.
+        others = {cause.schema_path[0] for cause in error.context if "type" in cause.relative_path}
+        fitting = [cause for cause in error.context if cause.schema_path[0] not in others]
         if not fitting:
-            types = {kind for each in error.context if each.validator == "enum" for kind in each.validator_value}
+            types = {kind for cause in error.context if cause.validator == "enum" for kind in cause.validator_value}
             return f"{_place(error)}.type: must be one of {', '.join(sorted(types))}"
-        error = max(fitting, key=lambda each: len(each.absolute_path))
-    return f"{_place(error)}: does not fit the CDK's schema, {_said(error)}"
+        error = max(fitting, key=lambda cause: len(cause.absolute_path))
+    return f"{_place(error)}: does not fit the CDK's schema, {_constraint(error)}"
 
 
 def _place(error: Any) -> str:
     return ".".join(map(str, error.absolute_path))
 
 
-def _said(error: Any) -> str:
-    """What a schema says, e.g. ``type: integer``."""
+def _constraint(error: Any) -> str:
+    """Return the violated rule of the schema, e.g. ``type: integer``."""
     wanted = error.validator_value
     return f"{error.validator}: {', '.join(map(str, wanted)) if isinstance(wanted, list) else wanted}"[:300]

@@ -1,7 +1,7 @@
-"""Tokens of manifests: the CDK's authenticators take them from the owner of the credential, as our own streams do.
+"""Tokens of manifests: the CDK's authenticators get them from the owner of the credential, like other streams.
 
 Like ``_cdk``, this module uses private names of the CDK. A session token without ``expiration_duration`` is obtained
-for each request, as the CDK documents it. Authenticators of ``components.py`` obtain their tokens in each process.
+for each request, as the CDK documents. Authenticators of ``components.py`` obtain their tokens in each process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REJECTED: Final = frozenset({400, 401, 403})
 
 
 def share_tokens() -> None:
-    """Have the CDK take tokens from their owner, in threads that work for a stream of ours."""
+    """Patch the CDK to take tokens from their owner, in threads that read a stream of this package."""
     from airbyte_cdk.sources.declarative.auth.token_provider import SessionTokenProvider
     from airbyte_cdk.sources.declarative.parsers.model_to_component_factory import ModelToComponentFactory
     from airbyte_cdk.sources.streams.http.requests_native_auth.abstract_oauth import AbstractOauth2Authenticator
@@ -46,15 +46,15 @@ def share_tokens() -> None:
 
 
 def _registering(create: Callable[..., Any], register: Callable[[Any, str, Work], None]) -> Callable[..., Any]:
-    """Return ``create`` with the authenticators that it makes registered, before one of them is used."""
+    """Wrap ``create`` so that it registers each new authenticator before its first use."""
 
     @wraps(create)
     def created(self: Any, model: Any, config: Mapping[str, Any], **options: Any) -> Any:
         work = current_work()
-        # Without hosts nothing is sent: the manifest is only looked at.
+        # Without hosts the manifest is only inspected, and no request is sent.
         if work is None or work.hosts is None:
             return create(self, model, config, **options)
-        # A copy, because an authenticator of single-use tokens writes into it, which is no state of the source's.
+        # A copy, because an authenticator of single-use tokens writes into the configuration.
         authenticator = create(self, model, copy.deepcopy(config), **options)
         register(authenticator, _key(model, config), work)
         return authenticator
@@ -63,7 +63,7 @@ def _registering(create: Callable[..., Any], register: Callable[[Any, str, Work]
 
 
 def _key(model: Any, config: Mapping[str, Any]) -> str:
-    """Return a key of what decides which token is obtained; all streams with this authenticator have the same."""
+    """Return a key for the settings that determine the token; equal for all streams with this authenticator."""
     definition = {name: value for name, value in model.dict().items() if name != "request_authentication"}
     plain = _without_parameters(definition)
     uses_parameters = _PARAMETERS.search(json.dumps(plain, default=str)) is not None
@@ -71,7 +71,7 @@ def _key(model: Any, config: Mapping[str, Any]) -> str:
 
 
 def _without_parameters(value: Any) -> Any:
-    """Return the definition without what the CDK adds to it from the stream: its name, parameters, and warnings."""
+    """Remove the names, parameters and private entries that the CDK adds to the definition from the stream."""
     if isinstance(value, Mapping):
         own = (name for name in value if name not in ("name", "parameters") and not name.startswith("_"))
         return {name: _without_parameters(value[name]) for name in own}
@@ -112,9 +112,9 @@ def _register_session(authenticator: Any, key: str, work: Work) -> None:
 
 
 def _working_as_owner(obtain: Callable[[str | None], AccessToken], work: Work) -> Obtain:
-    """Return ``obtain`` for the owner's thread: it sends where the stream may, and fails with errors of this package.
+    """Wrap ``obtain`` for the owner's thread, with the allowed hosts of the stream and errors of this package.
 
-    :param work: for which the authenticator was made; of it, only what is the same for all readers is kept
+    :param work: of the authenticator's creation; only the parts that are equal for all readers are kept
     """
     redactor, hosts = work.redactor, work.hosts
 
@@ -145,13 +145,13 @@ def _refresh_of_owner(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             refused = self.access_token
         except ValueError:
-            # There was none yet.
+            # No token was obtained yet.
             refused = None
         token = work.context.tokens.token(credential, digest_of(refused) if refused else None, work.context)
         work.redactor.add(token.value)
-        found = (token.value, _moment(token))
+        refreshed = (token.value, _moment(token))
         # The refresh token stays with the owner; the CDK writes this one into a copy of the configuration.
-        return (*found, self.get_refresh_token()) if hasattr(self, "set_refresh_token") else found
+        return (*refreshed, self.get_refresh_token()) if hasattr(self, "set_refresh_token") else refreshed
 
     return refresh
 
@@ -171,7 +171,7 @@ def _login_of_owner(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _unless_working(original: Callable[..., None]) -> Callable[..., None]:
-    """Return what prints the configuration, with its secrets, for a platform that is not there."""
+    """Wrap the function that prints the configuration with its secrets: do nothing in threads that read a stream."""
 
     @wraps(original)
     def emit(self: Any) -> None:

@@ -36,7 +36,7 @@ class StreamReport:
 
 
 def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits) -> StreamReport:
-    """Return what can be told of a stream that the manifest declares."""
+    """Return the report of a stream that the manifest declares."""
     partitions, schema = tuple(_partitions(stream.definition)), _schema(stream.definition)
     resumable: Resumable = "by page" if paging.by_page else "by slice"
     why = paging.why
@@ -52,14 +52,14 @@ def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits) -> St
 
 
 def warnings_of(definition: Mapping[str, Any], limits: ManifestLimits) -> Iterator[str]:
-    """Yield what the manifest asks for and a refresh does not do."""
+    """Yield a warning for each setting of the manifest that a refresh does not support."""
     if definition.get("file_uploader"):
         yield "no file is fetched, rows only (file_uploader)"
     yield from (f"api_budget.{field} has no effect; answers 429 do" for field in limits.not_kept)
 
 
 def custom_classes(definition: Mapping[str, Any]) -> list[str]:
-    """Return the names of the connector's own classes that take part in the read of a slice."""
+    """Return the names of the connector's own classes that help to read a slice."""
     retriever = definition.get("retriever") or {}
     parts = [{**retriever, "partition_router": None}, definition.get("transformations")]
     return list(dict.fromkeys(_custom_classes(parts)))
@@ -78,7 +78,7 @@ def _custom_classes(value: Any) -> Iterator[str]:
 
 
 def report_of_listing(definition: Mapping[str, Any]) -> StreamReport:
-    """Return what can be told of streams that the API lists when they are read."""
+    """Return the report of streams that only the API can list."""
     template = definition.get("stream_template")
     template = template if isinstance(template, Mapping) else {}
     name = str(definition.get("name") or template.get("name") or "dynamic_streams")

@@ -137,11 +137,11 @@ class _ManifestSource:
             interpreter = self._working(self._interpreter, None)
             addresses = [interpreter.rendered(*each) for each in _addresses(interpreter.definition)]
             hosts = Hosts.of(addresses, self._source.get("allowed_hosts") or ())
-            found = self._working(lambda work: interpreter.built(interpreter.definitions(name)), hosts)
-            return {stream.name: self._stream(interpreter, stream, hosts) for stream in found}
+            streams = self._working(lambda work: interpreter.built(interpreter.definitions(name)), hosts)
+            return {stream.name: self._stream(interpreter, stream, hosts) for stream in streams}
 
     def reports(self) -> list[StreamReport]:
-        """What is known of each stream without a request; streams that the API lists are named by their definition."""
+        """Return a report of each stream without a request; a definition stands for the streams that the API lists."""
         with _cdk.registering():
             interpreter = self._working(self._interpreter, None)
             listed = [report_of_listing(definition) for definition in interpreter.listings]
@@ -149,7 +149,7 @@ class _ManifestSource:
             return [*(self._report(interpreter, definition) for definition in definitions), *listed]
 
     def _report(self, interpreter: _cdk.Interpreter, definition: Mapping[str, Any]) -> StreamReport:
-        """Return what is known of a stream, or why it can't be read: one does not end the check of the others."""
+        """Return the report of a stream, which may be the reason why it can't be read."""
 
         def report(work: Work) -> StreamReport:
             [stream] = interpreter.built([definition])
@@ -162,7 +162,7 @@ class _ManifestSource:
             return StreamReport(str(definition.get("name")), "no", why + self._fields_in(why), is_readable=False)
 
     def _fields_in(self, problem: str) -> str:
-        """Return which fields of the configuration have a value that the problem names."""
+        """Return a reference to the configuration fields whose values appear in the problem; empty without any."""
         fields = [f"config.{name}" for name, value in self._public.items() if _is_text(value) and value in problem]
         return f"; see {', '.join(fields)}" if fields else ""
 
@@ -189,7 +189,7 @@ class _ManifestSource:
         raise SourceDefinitionError("source.manifest", problem, self._hint)
 
     def _paging(self, interpreted: _cdk.Interpreted) -> _cdk.Paging:
-        """Return how the stream's pages follow, as far as code of the connector lets that be known."""
+        """Return the stream's paging, as far as the connector's code allows to determine it."""
         paging, custom = interpreted.paging, ", ".join(custom_classes(interpreted.definition))
         if not custom:
             return paging
@@ -200,9 +200,9 @@ class _ManifestSource:
         return replace(paging, why=f"{paging.why}{condition}")
 
     def _alone(self, interpreter: _cdk.Interpreter, interpreted: _cdk.Interpreted, hosts: Hosts) -> Mapping[str, Any]:
-        """Return the source from which the stream is built again: of one that is listed, without asking for the list.
+        """Return the source from which executors build the stream, without a request for the list of streams.
 
-        The list is then that of the driver, also if the API has another one meanwhile.
+        So all processes use the driver's list, even if the API's list changes.
         """
         if interpreter.declares(interpreted.name):
             return self._source
@@ -252,7 +252,7 @@ class _ManifestSource:
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
-    """Return whether the value is a text that is long enough to be recognised in another one."""
+    """Return True for a text that is long enough to be recognised within another text."""
     return isinstance(value, str) and len(value) > 3
 
 

@@ -1,4 +1,4 @@
-"""A configuration made up from a manifest's specification: enough to build its streams, when nothing is requested."""
+"""Makes up a configuration from a manifest's specification, to build its streams without sending requests."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _TEXTS: Final = (
 
 
 def stand_ins(schema: Mapping[str, Any], *, all_fields: bool = False) -> dict[str, Any]:
-    """Return values for the fields that are required, have a default, or begin the time to read.
+    """Return values for the fields that are required, have a default, or look like a start time.
 
-    :param all_fields: for the others, too
+    :param all_fields: also for all other fields
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in [schema, *(schema.get("oneOf") or schema.get("anyOf") or [])[:1]]:
         required = set(part.get("required") or ())
         for name, field in (part.get("properties") or {}).items():
             is_needed = name in required or {"const", "default"} & field.keys() or "start" in name
             if all_fields or is_needed or field.get("type") == "object":
-                found[name] = _stand_in(field, name, all_fields)
-    return found
+                values[name] = _stand_in(field, name, all_fields)
+    return values
 
 
 def _stand_in(schema: Mapping[str, Any], name: str, all_fields: bool) -> Any:
@@ -64,7 +64,7 @@ def _stand_in(schema: Mapping[str, Any], name: str, all_fields: bool) -> Any:
 
 
 def _text(schema: Mapping[str, Any], name: str) -> str:
-    """Return a text that fits the pattern, if one of those that are tried does."""
+    """Return a text that fits the pattern, if any candidate does."""
     written = schema.get("examples") or []
     examples = [str(example) for example in (written if isinstance(written, list) else [written])]
     pattern = schema.get("pattern") or ""

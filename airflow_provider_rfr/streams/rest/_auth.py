@@ -103,8 +103,8 @@ class _TokenAuthenticator(Authenticator, ABC):
         decisive: Sequence[Any],
         grant: str | None = None,
     ) -> None:
-        """:param decisive: what besides the request decides which token is obtained, and how long it is valid
-        :param grant: the refresh token and where it is redeemed; None where there is none
+        """:param decisive: settings other than the request that determine the token and its lifetime
+        :param grant: the refresh token and its token endpoint; None without a refresh token
         """
         self._place = place
         self._request = request

@@ -139,14 +139,14 @@ class Exponential(Part):
 
 
 class RetryAfter(Part):
-    """What a header says: seconds, an HTTP date or a time of ISO 8601."""
+    """Wait as a header tells: seconds, an HTTP date or a time in ISO 8601."""
 
     type: Literal["retry_after"]
     header: str = "Retry-After"
 
 
 class _ResetTime(Part):
-    """Until the time that a header names: seconds or milliseconds since 1970, an HTTP date or a time of ISO 8601."""
+    """Wait until the time in a header: seconds or milliseconds since 1970, an HTTP date or a time in ISO 8601."""
 
     type: Literal["reset_time"]
     header: str

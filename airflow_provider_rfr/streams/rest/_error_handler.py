@@ -1,4 +1,4 @@
-"""What is done about each response: the first rule that matches, else what its status usually means.
+"""Decides how to handle each response: by the first matching rule, else by its status.
 
 Requests are repeated within two budgets: errors count against ``max_retries`` and ``max_time``. A rate limit, or
 another error with ``Retry-After``, counts only against ``max_rate_limit_wait``: the API says when it will answer again.
@@ -93,7 +93,7 @@ class Verdict:
 
     @property
     def refuses_credentials(self) -> bool:
-        """Whether the request may pass with newer credentials."""
+        """Tell whether the request may succeed with newer credentials."""
         return self.action is Action.RENEW or (self.status == 401 and self.action is Action.FAIL)
 
 
@@ -211,7 +211,7 @@ class ErrorHandler:
         return success
 
     def _has_records(self, answer: Answer) -> bool:
-        """Return whether there are records; an error says more than a path that leads to nothing."""
+        """Return True if the answer has records; a missing path counts as none, so that the error is reported."""
         try:
             return self.selector is not None and bool(self.selector.select(answer))
         except SourceError:
@@ -219,7 +219,7 @@ class ErrorHandler:
 
 
 def _asks_to_wait(answer: Answer) -> bool:
-    """Return whether the answer says when to ask again."""
+    """Return True if the answer tells when to send the request again."""
     return retry_after(answer.headers.get("Retry-After")) is not None
 
 
@@ -290,7 +290,7 @@ class Retries:
         self._rate_limited_seconds = 0.0
 
     def wait_after(self, verdict: Verdict) -> bool:
-        """Whether the request has to be repeated, after the wait for it.
+        """Wait if the request has to be repeated; return True then.
 
         :raises SourceError: FAIL, TOKEN_EXPIRED, RENEW with new credentials, or a budget is used up
         :raises ReadInterrupted: the reader was stopped
@@ -369,7 +369,7 @@ def _wait_of(strategy: model.Backoff, failures: int, headers: Mapping[str, str])
 
 
 def _seconds_until(text: str, unit: str) -> float | None:
-    """Return the seconds until the time that a header names; None if it names none."""
+    """Return the seconds until the time in a header; None without a time."""
     try:
         number = float(text) / (1000 if unit == "milliseconds" else 1)
     except ValueError:

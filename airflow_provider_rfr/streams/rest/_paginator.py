@@ -95,7 +95,7 @@ class Reply:
     def find(self, origin: Origin) -> Any:
         """Return the value at a path of the body or in a header; MISSING if it is absent.
 
-        A null on the way to it counts as null: ``"paging": null`` says that there is no ``paging.next``.
+        A null on the path counts as null: with ``"paging": null``, ``paging.next`` is null.
         """
         if origin.header is not None:
             return self.answer.headers.get(origin.header, MISSING)
@@ -107,7 +107,7 @@ class Reply:
         return value
 
     def without(self, origin: Origin) -> str:
-        """Describe an answer that lacks a declared field: the field, what is there instead, the likely path."""
+        """Describe an answer that lacks a declared field: the field, the content in its place, the likely path."""
         if origin.header is not None:
             return f"the answer has no header {origin.header}"
         content, path = self.answer.content(), parse_path(origin.path or ())
@@ -117,12 +117,12 @@ class Reply:
 
     def links(self, header: str) -> dict[str, str]:
         """Return the addresses of a Link header (RFC 8288) by relation in lower case; empty without such a header."""
-        found: dict[str, str] = {}
+        addresses: dict[str, str] = {}
         for address, parameters in _LINK.findall(self.answer.headers.get(header, "")):
             relations = _RELATION.search(parameters)
             for relation in (relations[1] or relations[2]).lower().split() if relations else ():
-                found.setdefault(relation, address.strip())
-        return found
+                addresses.setdefault(relation, address.strip())
+        return addresses
 
     def error(self, message: str) -> SourceError:
         return SourceError(message, status=self.answer.status, request=self.answer.request)
@@ -147,7 +147,7 @@ COMPLETE: Final = Step(Complete())
 
 
 class Paginator(ABC):
-    """Asks for pages, and tells from an answer which page follows.
+    """Makes the requests for pages, and finds the next page in an answer.
 
     :ivar page_size: records of a page that isn't the last, if known
     :ivar max_empty_pages: pages without records that may follow each other

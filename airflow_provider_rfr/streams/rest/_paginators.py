@@ -314,7 +314,7 @@ class _Cursor(SizedPaginator):
         return f"{expression} uses a field that is absent; the answer is {describe(reply.answer.content())}"
 
     def _computed(self, expression: Template, reply: Reply) -> Any:
-        """Return the expression's value; MISSING where it uses something that isn't there."""
+        """Return the expression's value; MISSING if it uses an absent field."""
         problem = ""
         try:
             return expression(reply.all_variables())
@@ -376,7 +376,7 @@ class _NextUrl(SizedPaginator):
         return Step(NextPage(self._redactor.without_credentials(absolute)))
 
     def _find(self, reply: Reply) -> tuple[Any, str]:
-        """Return the next page's address, or MISSING and what is absent."""
+        """Return the next page's address, or MISSING with a description of the absent field."""
         declared = self._definition
         if isinstance(declared, model.NextUrl):
             return reply.find(declared.url), f"paginator.url: {reply.without(declared.url)}"

@@ -99,7 +99,7 @@ class SubstreamRouter(PartitionRouter):
         absent_fields.check(f"streams.{self._parent.name}")
 
     def _key_problem(self, record: Mapping[str, Any]) -> str:
-        """Return what is wrong with a parent's key, and what to write; empty if it can be one."""
+        """Return the problem of a parent's key with its remedy; empty for a valid key."""
         value, path = lookup(record, self._path), ".".join(self._path)
         if value is not MISSING and value is not None and not isinstance(value, (dict, list)):
             return ""
@@ -110,7 +110,7 @@ class SubstreamRouter(PartitionRouter):
         return f"{problem}; records: {{filter: {condition}}} in the parent leaves such records out"
 
     def _shown(self, record: Mapping[str, Any]) -> str:
-        """Return what identifies a parent's record, for messages: its primary key, else its fields."""
+        """Describe a parent's record for messages: by its primary key, else by its fields."""
         declared = self._parent.primary_key or ()
         paths = [parse_path(key) for key in ([declared] if isinstance(declared, str) else declared)]
         keys = {".".join(path): lookup(record, path) for path in paths}

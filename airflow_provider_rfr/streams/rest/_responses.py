@@ -63,7 +63,7 @@ def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
 
 
 def format_of(body: bytes, media_type: str) -> str | None:
-    """Return the name of the format that a body has that is not JSON; None if it is unknown."""
+    """Return the name of a body's format other than JSON; None if it is unknown."""
     for beginning, name in _FILES.items():
         if body.startswith(beginning):
             return name
@@ -139,7 +139,7 @@ def is_utf8(charset: str) -> bool:
 
 
 def shown_size(body: bytes, headers: Mapping[str, str]) -> str:
-    """Describe what a body claims to be, for messages."""
+    """Describe type, encoding and size of a body for messages."""
     encoding = headers.get("Content-Encoding", "").strip().lower()
     packed = "" if encoding in _DECODED else f", Content-Encoding: {encoding}"
     return f"{media_type_of(headers) or 'no content type'}{packed}, {len(body)} bytes"

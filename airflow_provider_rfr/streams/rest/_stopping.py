@@ -20,7 +20,7 @@ from airflow_provider_rfr.streams.rest.expressions import MISSING
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known when a stop policy is asked.
+    """The input of a stop policy.
 
     :ivar position: of the page, from 0
     :ivar before: records before this page, if every page before it was full
@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Whether the page is the last, and how many pages there are, if that is known.
+    """The decision of a stop policy: whether the page is the last, and the number of pages, if known.
 
     :ivar doubtful: the number of pages can't be computed, so the partition is read to its first empty page
     :ivar contradicted: the API's count says that this page is the last, and the page is full or beyond that count

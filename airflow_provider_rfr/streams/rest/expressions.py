@@ -233,7 +233,7 @@ def _check_config(tree: nodes.Template, place: str, config: Mapping[str, Any]) -
 
 
 def _allows_missing(tree: nodes.Template) -> bool:
-    """Return whether a template says itself what a missing value means."""
+    """Return True if a template handles missing values itself."""
     return any(node.name in ("default", "d") for node in tree.find_all(nodes.Filter)) or any(
         node.name in ("defined", "undefined") for node in tree.find_all(nodes.Test)
     )

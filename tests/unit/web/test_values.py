@@ -82,7 +82,9 @@ def test_a_table_s_columns_are_told_with_their_changes(catalog: Catalog) -> None
     assert facts is not None
     assert (facts.rows, facts.files, facts.snapshot_id is not None) == (1, 1, True)
     assert [each.name for each in facts.columns] == ["id", "new", "note"]
-    assert [set(each.said) for each in facts.changes] == [{"old was renamed to new", "note was added (string)"}]
+    assert [set(change.sentences) for change in facts.changes] == [
+        {"old was renamed to new", "note was added (string)"}
+    ]
 
 
 def test_a_column_that_came_and_went_is_two_changes(catalog: Catalog) -> None:
@@ -96,7 +98,7 @@ def test_a_column_that_came_and_went_is_two_changes(catalog: Catalog) -> None:
         table.append(pa.table({**row, "id": pa.array(row["id"], pa.int64())}))
     facts = table_facts(catalog, "raw.orders")
     assert facts is not None
-    assert [each.said for each in facts.changes] == [("note was dropped",), ("note was added (string)",)]
+    assert [change.sentences for change in facts.changes] == [("note was dropped",), ("note was added (string)",)]
     assert all(each.at is not None for each in facts.changes)
 
 
@@ -107,7 +109,7 @@ def test_a_replaced_column_and_one_without_values_are_one_sentence_each(catalog:
     facts = table_facts(catalog, "raw.orders")
     assert facts is not None
     (change,) = facts.changes
-    assert change.said == ("amount: double -> decimal(10,2)", "1 column got no value: note")
+    assert change.sentences == ("amount: double -> decimal(10,2)", "1 column got no value: note")
     assert change.at is not None
 
 
