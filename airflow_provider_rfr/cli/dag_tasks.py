@@ -1,4 +1,4 @@
-"""A DAG as ``airflow rfr doctor --dag`` sees it: where it is, its tasks of this package, and what they name."""
+"""Finds a DAG for ``airflow rfr doctor --dag``, with its tasks of this package and their connections."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _operator(task: Any) -> type:
 
 
 def is_mapped(task: Any) -> bool:
-    """Return whether only a run knows the task's arguments."""
+    """Return True if the task's arguments exist only in a run."""
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     return isinstance(task, MappedOperator)
@@ -94,7 +94,7 @@ def connections_of(task: Any) -> dict[str, Any]:
 
 
 def pending_arguments(task: ResumableFullRefreshOperator) -> list[str]:
-    """Return the arguments without which no page can be read, and which only a run fills in."""
+    """Return the arguments that are needed to read a page and exist only in a run."""
     arguments: dict[str, Any] = {"api_conn_id": task.api_conn_id, "streams": task.streams, "source": task.source}
     if isinstance(task.source, Mapping):
         del arguments["source"]

@@ -93,7 +93,7 @@ def doctor(args: Namespace) -> int:
 
 
 def _findings(args: Namespace) -> Iterator[Finding]:
-    """Yield what all checks find; with ``--dag``, the connections that its tasks name replace the usual ones."""
+    """Yield the findings of all checks; with ``--dag``, the connections of its tasks replace the usual ones."""
     for name, (check, remedy) in _CHECKS.items():
         if args.dag is None or name not in _REPLACED_BY_DAG:
             yield from _checked(name, remedy, check(name, args))
@@ -102,7 +102,7 @@ def _findings(args: Namespace) -> Iterator[Finding]:
 
 
 def _checked(name: str, remedy: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield what a check finds; one that can't be made is something missing, and hinders no other."""
+    """Yield the findings of a check; a failed check is a finding, and the other checks go on."""
     try:
         yield from findings
     except (PreflightError, CatalogError) as error:
@@ -290,7 +290,7 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
         return
     others = sorted((conn_id, kind) for conn_id, kind in connections.items() if conn_id != args.lake_conn_id)
     if not others:
-        yield Finding(name, _SKIPPED, f"there is no other one of type {', '.join(kinds)}")
+        yield Finding(name, _SKIPPED, f"no other connection has type {', '.join(kinds)}")
     hooks = [kinds[kind](conn_id) for conn_id, kind in others]
     # A thread begins with an empty context, in which Airflow's warnings of short secrets are not quiet.
     tried = in_threads(lambda given: given[0].run(_tried, given[1]), [(copy_context(), hook) for hook in hooks])
@@ -377,7 +377,7 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
 def _triggers_file(name: str, args: Namespace) -> Iterator[Finding]:
     block = _triggers(args)
     if block is None:
-        yield Finding(name, _SKIPPED, "no file of webhooks is named: give --triggers, or set RFR_TRIGGERS_FILE")
+        yield Finding(name, _SKIPPED, "none is given: use --triggers, or set RFR_TRIGGERS_FILE")
     else:
         yield Finding(name, _OK, f"nothing wrong, triggers: {len(block.endpoints)}")
 

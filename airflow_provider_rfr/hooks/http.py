@@ -83,7 +83,7 @@ class HttpHook(BaseHook):
 def http_settings(conn_id: str) -> ConnectionSettings:
     """Return the address, credentials, headers and trusted certificates (``verify``) of the connection.
 
-    :raises ConfigurationError: there is none, it is of another type, it has no address, or a header can't be sent
+    :raises ConfigurationError: the connection does not exist, has another type, no address, or an invalid header
     """
     from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 
@@ -110,7 +110,7 @@ def http_address(connection: Connection) -> str:
 
     ``generic`` is what ``airflow connections add --conn-type http`` stores without Airflow's HTTP provider.
 
-    :raises ConfigurationError: the connection is of a type that has no such address, or the host is empty
+    :raises ConfigurationError: the type of the connection has no address, or the host is empty
     """
     kind = (connection.conn_type or "").replace("-", "_")
     # Of the others, Airflow's HTTP hook assumes http.

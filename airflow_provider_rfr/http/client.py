@@ -225,9 +225,9 @@ _BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL
 
 
 def trusted_certificates(verify: bool | str) -> bool | str:
-    """What TLS trusts: what a connection says (True: nothing), and where it says nothing the environment.
+    """Return the ``verify`` setting of TLS: the connection's, or for True the bundle that the environment names.
 
-    :raises ConfigurationError: there is no such file or folder, or it has no certificates
+    :raises ConfigurationError: the file or folder does not exist, or has no certificates
     """
     source = "connection: verify"
     if verify is True:
@@ -238,10 +238,10 @@ def trusted_certificates(verify: bool | str) -> bool | str:
 
 
 def check_certificates(verify: bool | str, field: str) -> None:
-    """Refuse a path, if it is one, at which there are no certificates.
+    """Refuse a path without certificates.
 
-    :param field: that has the path, for the error
-    :raises ConfigurationError: there is no such file or folder, or the file has no certificates
+    :param field: field with the path, for the error
+    :raises ConfigurationError: the file or folder does not exist, or the file has no certificates
     """
     if not isinstance(verify, str):
         return
@@ -278,7 +278,7 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
 
 
 def _moment_of(text: str) -> datetime | None:
-    """Return the time that a text names; None if it is no time."""
+    """Parse a time; return None if the text is not a time."""
     # Python 3.10 doesn't read "Z".
     iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
     for read, form in ((parsedate_to_datetime, text), (datetime.fromisoformat, iso)):

@@ -186,13 +186,13 @@ class BudgetServer:
             connection.close()
 
     def _token(self, key: str, refused: str | None) -> AccessToken | BaseException | None:
-        """Return a credential's token, or why there is none; None while it is obtained."""
+        """Return a credential's token, or the error of obtaining it; None while it is obtained."""
         credential = find_credential(key)
         if credential is None:
             return ConfigurationError(
                 "authenticator",
-                "the driver has no such credential, because it built the stream in another way than this task",
-                "let the stream's class build its authenticators from its config and secrets alone",
+                "the driver does not have it, because it built the stream differently than this task",
+                "build the authenticators of the stream's class only from its config and secrets",
             )
         try:
             return credential.token_if_ready(refused, self._context)
@@ -252,7 +252,7 @@ class _RemoteBudget:
             return False
 
     def token(self, credential: Credential, refused: str | None, context: Reader) -> AccessToken:
-        """Return a token that the driver has obtained; waits for it without keeping the connection busy.
+        """Return a token from the driver; wait for it without blocking the connection.
 
         :raises AuthenticationError: the driver can't obtain one
         :raises ReadInterrupted: the reader was stopped

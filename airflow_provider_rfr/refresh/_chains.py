@@ -307,7 +307,7 @@ class Chain:
             return True
         if repeated is not None:
             self.error = RepeatedPageError(
-                f"{repeated} came twice in one chain, so it would never end; if this is how the API ends, set"
+                f"{repeated} came twice in one chain, so it would never end; if the API ends this way, set"
                 " on_repeated_page to end",
                 request=row.request,
                 partition=self.work.key,
@@ -411,9 +411,8 @@ class Scheduler:
                 chain.release(request)
             elif chain.has_expired(request, error):
                 _log.warning(
-                    "partition %s: its cursor, which an earlier attempt got, was refused, so it has probably expired;"
-                    " %d pages are read again from the first (%s); error_handler.expired_token_status declares that a"
-                    " status means this",
+                    "partition %s: the API refused a cursor of an earlier attempt, which has probably expired; %d pages"
+                    " are read again from the first (%s); declare such a status in error_handler.expired_token_status",
                     *(chain.work.key, chain.pages, self._located(error, chain, request.number)),
                 )
                 self.figures += TaskFigures(refetched=chain.pages)

@@ -1,4 +1,4 @@
-"""Checks that a generation has all that the API announced: no lost pages behind a wrong path, no missing records."""
+"""Checks that a generation is complete: no pages lost by a wrong path, and no records missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED_PARTITIONS = 10
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A partition of which fewer records came than the API's own count promises."""
+    """A partition for which the API sent fewer records than it counted."""
 
     ordinal: int
     received: int
@@ -87,12 +87,12 @@ def check_promises(pages: pa.Table, keys: Sequence[str], *, fail: bool) -> int:
             f"{problem}; nothing was published and readers keep the old table; if the API counts wrongly, set"
             " on_missing_records to warn"
         )
-    _log.warning("%s; they are published all the same, since on_missing_records is warn", problem)
+    _log.warning("%s; they are published anyway, because on_missing_records is warn", problem)
     return missing
 
 
 def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | None) -> None:
-    """Refuse partitions that ended because a field was absent which no page of the load has: its path is wrong.
+    """Refuse partitions that ended at an absent field if no page of the load has the field: its path is wrong.
 
     :param pages: live page rows
     :param keys: of the partitions

@@ -246,8 +246,7 @@ class Publisher:
         if self.skipped:
             first = pages.filter(pages["skipped"].is_valid()).slice(0, 1).to_pylist()[0]
             _log.warning(
-                "%s pages have no records, because an error of theirs was ignored; the first is page %s of partition"
-                " %s: %s",
+                "%s pages have no records, because their errors were ignored; the first is page %s of partition %s: %s",
                 *(self.skipped, first["page"], self.book.keys[first["partition_ordinal"]], first["skipped"]),
             )
         unfinished = [n for n in range(len(self.book)) if n not in cursors or not cursors[n].complete]
@@ -365,7 +364,7 @@ class Publisher:
             )
 
     def _note_fields(self, results: Sequence[PublishResult], rows: pa.Schema) -> None:
-        """Keep which fields the records have; warn of those that are dropped, and of types for fields that none has."""
+        """Record the fields of the records; warn of dropped fields, and of types for fields that no record has."""
         if not self.rules.infers:
             self.sent = frozenset().union(*(result.fields for result in results))
             columns = {name for column in rows for name in full_names(column.name, column.type)}
@@ -376,7 +375,7 @@ class Publisher:
                 )
         if unseen := [name for name in self.rules.hints if name not in self.sent]:
             _log.warning(
-                "%s: no record has these fields, which columns gives a type: %s", self.target.name, listed(unseen)
+                "%s: no record has these fields, which are named in columns: %s", self.target.name, listed(unseen)
             )
 
     def _without_duplicates(

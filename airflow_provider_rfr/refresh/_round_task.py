@@ -153,7 +153,7 @@ class _Reading:
                 self._scheduler.fail(request, error)
 
     def _row(self, chain: Chain, chain_number: int, number: int, token: Any, page: Page) -> PageRow:
-        """Return the ledger's row of a page; the first page of a partition has to have the primary key."""
+        """Return the ledger's row of a page; check the primary key on the first page of a partition."""
         if number == 1:
             check_key_of_page(self._stream.primary_key, page.records)
         work, label = chain.work, self._task.label

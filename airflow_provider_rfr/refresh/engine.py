@@ -300,14 +300,14 @@ class Refresh:
 
 
 def _within_limits(options: RefreshOptions, stream: PagedStream) -> RefreshOptions:
-    """Return the options as the stream's own limits allow: its rate is a default, its concurrency a bound."""
+    """Return the options within the stream's limits: its rate is a default, its concurrency an upper bound."""
     limits: dict[str, Any] = {}
     if options.requests_per_second is None and stream.requests_per_second is not None:
         limits["requests_per_second"] = stream.requests_per_second
-        _log.info("%s: at most %.4g requests per second, as the source says", stream.name, stream.requests_per_second)
+        _log.info("%s: at most %.4g requests per second, as set by the source", stream.name, stream.requests_per_second)
     if stream.max_concurrency is not None and stream.max_concurrency < options.concurrency:
         limits["concurrency"] = stream.max_concurrency
-        _log.info("%s: concurrency is %s, the most that the source allows", stream.name, stream.max_concurrency)
+        _log.info("%s: concurrency is %s, the limit of the source", stream.name, stream.max_concurrency)
     return options.model_copy(update=limits)
 
 

@@ -40,7 +40,7 @@ def administer(app: SampleApp, request: ReceivedRequest) -> ReplyPlan:
     except (ValueError, TypeError) as error:
         return ReplyPlan(error_reply(400, str(error)))
     except KeyError as error:
-        return ReplyPlan(error_reply(404, f"there is nothing at {error.args[0]}"))
+        return ReplyPlan(error_reply(404, f"nothing exists at {error.args[0]}"))
 
 
 def _reply(app: SampleApp, request: ReceivedRequest, name: str, query: Mapping[str, str]) -> EncodedReply:

@@ -129,7 +129,7 @@ class SampleApp:
         :raises KeyError: the collection does not exist
         """
         if fault.collection is None or fault.kind not in (FaultKind.SHRINK, FaultKind.EDIT):
-            raise ValueError("a change is a shrink or an edit, and names its collection")
+            raise ValueError("a change must be a shrink or an edit with a collection")
         if fault.kind is FaultKind.SHRINK:
             self.dataset.shrink(fault.collection, fault.records)
         else:

@@ -43,7 +43,7 @@ def page_of(dataset: Dataset, path: str, query: Mapping[str, str], origin: str, 
         return json_reply({"data": partitions}, page=path, records=len(partitions))
     collection = dataset.collection(path)
     if collection is None:
-        raise NotFound(f"there is nothing at {path}")
+        raise NotFound(f"nothing exists at {path}")
     if _NUMBERED.fullmatch(path):
         return _numbered(collection, query, tweak)
     if _CHILDREN.fullmatch(path):

@@ -94,7 +94,7 @@ class RefreshTokens:
         except DBAPIError as error:
             _log.warning(
                 "the token endpoint replaced the refresh token, and the new one could not be kept in the control store"
-                " (%s): unless that works when it is replaced again, the next run has to be authorized anew",
+                " (%s): if the next one can't be kept either, the next run has to be authorized again",
                 type(error).__name__,
             )
             return False
@@ -102,7 +102,7 @@ class RefreshTokens:
             self._has_warned = True
             _log.warning(
                 "the token endpoint replaced the refresh token; the new one is kept in the control store, which is a"
-                " file: a run on another machine, which does not see it, has to be authorized anew"
+                " file: a run on another machine can't read it, and has to be authorized again"
             )
         return True
 
@@ -139,7 +139,7 @@ def _sealing(grant: str) -> tuple[Any, type[Exception]]:
         from cryptography.fernet import Fernet, InvalidToken
     except ImportError:
         raise PreflightError(
-            "a refresh token that may be replaced is kept sealed: pip install cryptography where the driver runs"
+            "replaced refresh tokens are stored encrypted: pip install cryptography where the driver runs"
         ) from None
     key = base64.urlsafe_b64encode(bytes.fromhex(_digest("seal", grant)))
     return Fernet(key), InvalidToken

@@ -29,7 +29,7 @@ _MOST_DIGITS: Final = 38
 def column_schema(kind: str) -> Mapping[str, Any]:
     """Return the JSON schema of a column of that type.
 
-    :raises ValueError: it is not a type; the text says which there are
+    :raises ValueError: unknown type; the text lists the types
     """
     name = kind.strip().lower()
     if name in _TYPES:

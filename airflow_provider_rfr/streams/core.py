@@ -545,5 +545,5 @@ class Page:
 
     @property
     def record_count(self) -> int:
-        """Records that the API sent, as far as that is known."""
+        """Return the number of records that the API sent, as far as it is known."""
         return len(self.records) if self.received is None else self.received

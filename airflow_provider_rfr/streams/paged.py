@@ -86,7 +86,7 @@ def is_unexplained_end(page: Page, page_size: int | None) -> bool:
 
 
 class AbsentFieldGuard:
-    """Refuses partitions of which every one ended because a declared field was absent: its path is wrong.
+    """Refuses a load in which every partition ended at an absent field: its path is wrong.
 
     :param page_size: of the stream
     """
@@ -119,7 +119,7 @@ _MAX_REPEATS = 100
 
 
 class PageGuard:
-    """Guards a chain against pages by which it would end too early, or never; one guard for each chain.
+    """Guards one chain against pages that would end it too early or never.
 
     An empty page after a full one is read once more before it counts: one wrong answer must not end a chain. A page is
     full that has as many records as were asked for, or (a server may cap that) as the page before it; any page with

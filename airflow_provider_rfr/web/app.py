@@ -1,4 +1,4 @@
-"""The application that Airflow's API server mounts under ``/rfr``: its files, and pages for who is logged in."""
+"""The application that Airflow's API server mounts under ``/rfr``: its files, and pages for logged-in users."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _explained(request: Request, error: Any) -> Response:
         request,
         "error.html",
         error.status_code,
-        said="You are not logged in to Airflow." if is_stranger else str(error.detail),
+        message="You are not logged in to Airflow." if is_stranger else str(error.detail),
         is_passing=error.status_code == 503,
         login=addresses_of(request).login(request) if is_stranger else "",
     )
@@ -67,7 +67,7 @@ async def _explained(request: Request, error: Any) -> Response:
 
 
 async def _incomplete(request: Request, _error: Any) -> Response:
-    return page(request, "error.html", 422, said="This address is not complete.", is_passing=False, login="")
+    return page(request, "error.html", 422, message="This address is not complete.", is_passing=False, login="")
 
 
 async def _refreshes(request: Request, viewer: ViewerDep) -> Response:

@@ -199,7 +199,7 @@ def test_the_rate_of_a_manifest_is_kept_by_all_workers_together_and_ignored_answ
     # No head start: it would read with one process.
     config = runner.config(source=source, streams=["items"], options={"concurrency": 4, "head_start": False})
     done = runner.run(config)
-    assert "items: at most 5 requests per second, as the source says" in done.output
+    assert "items: at most 5 requests per second, as set by the source" in done.output
     times = sorted(entry["at"] for entry in api.log(path="/partitions/*"))
     assert len(times) >= 62
     # Two workers of which each keeps the rate by itself take half of it. A slow machine only adds to it.

@@ -1,4 +1,4 @@
-"""Everything of ``airbyte-cdk`` that is used but its tokens, for which see ``_tokens``: its private names above all.
+"""All uses of ``airbyte-cdk`` and its private names, apart from its tokens (see ``_tokens``).
 
 Written for 7.34 to 7.x. Its classes are imported in functions: the extra may be missing, and the import takes a second.
 """
@@ -62,7 +62,7 @@ def cdk_version() -> str:
 def _put_ours_under_it() -> None:
     """Replace names of the CDK.
 
-    :raises Exception: one of them is not there: under another name, what it stood for would go on unguarded
+    :raises Exception: a name does not exist; its function would not be guarded under another name
     """
     from airbyte_cdk.sources.declarative.extractors import dpath_extractor
     from airbyte_cdk.sources.declarative.requesters import http_requester
@@ -88,9 +88,9 @@ def _put_ours_under_it() -> None:
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
-    """Set a name that is there already.
+    """Replace an existing name.
 
-    :raises AttributeError: it is not
+    :raises AttributeError: the name does not exist
     """
     getattr(owner, name)
     setattr(owner, name, value)
@@ -102,14 +102,14 @@ def _unlike_tested(what: str) -> ConfigurationError:
 
 
 def _refuse_unknown(kind: type, *known: type) -> None:
-    """Refuse a class of the CDK that is none of the known ones: its pages may be read another way.
+    """Refuse an unknown class of the CDK, because it may read pages in another way.
 
-    The connector's own classes are left to the caller.
+    The caller checks the connector's own classes.
 
-    :raises ConfigurationError: it is not known
+    :raises ConfigurationError: the class is unknown
     """
     if kind.__module__.startswith("airbyte_cdk.") and kind not in known:
-        raise _unlike_tested(f"reads by {kind.__name__}, which is not known")
+        raise _unlike_tested(f"uses {kind.__name__}, an unknown class")
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _repeating_only_failures(original: Callable[..., requests.Response]) -> Call
 
 
 def _noting_what_is_ignored(original: Callable[..., None]) -> Callable[..., None]:
-    """Note each answer that an error handler ignores. Its status does not tell: a filter may look at the body alone."""
+    """Note each answer that an error handler ignores. The status is not enough: a filter may use only the body."""
     from airbyte_cdk.sources.streams.http.error_handlers import ResponseAction
 
     @wraps(original)
@@ -192,7 +192,7 @@ def _noting_what_is_ignored(original: Callable[..., None]) -> Callable[..., None
 
 
 def _guard_paging() -> None:
-    """Mend two faults of the paging that show also where the CDK reads on by itself, in a parent or a whole slice.
+    """Correct two defects of the CDK's paging, which also affect parents and whole slices.
 
     The same token for ever is an error. ``last_page_size`` counts the records before a filter: a manifest that compares
     it with the size that it asked for would end at the first page of which the filter drops a record.
@@ -235,9 +235,9 @@ class _Requests:
 
 
 class Interpreter:
-    """A manifest with its configuration, as the CDK understands it; nothing is requested before ``definitions``.
+    """A manifest with its configuration, interpreted by the CDK; it sends no request before ``definitions``.
 
-    To be made and used within ``registering``.
+    Create and use it within ``registering``.
 
     :param components: text of ``components.py``, which is executed; without it no class of a manifest's is used
     :ivar definition: the manifest with references resolved

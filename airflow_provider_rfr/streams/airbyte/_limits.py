@@ -100,7 +100,7 @@ def _may_match(matcher: Mapping[str, Any], method: str, address: str) -> bool:
 def _number(value: Any, render: Render) -> int:
     text = render(str(value), {})
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigurationError("source.manifest", f"api_budget: {value!r} is not a number of requests from 1 on")
+        raise ConfigurationError("source.manifest", f"api_budget: {value!r} is not a positive number of requests")
     return int(text)
 
 
@@ -112,6 +112,6 @@ def _seconds(duration: str) -> float:
     except ISO8601Error:
         parsed = None
     if not isinstance(parsed, timedelta) or parsed <= timedelta():
-        problem = f"api_budget: {duration!r} is not a duration of days or less"
+        problem = f"api_budget: {duration!r} is not a duration in days or smaller units"
         raise ConfigurationError("source.manifest", problem, "write one such as PT1S or PT1M")
     return parsed.total_seconds()

@@ -1,4 +1,4 @@
-"""Stand-ins for modules that the CDK imports, for a thread that works for a stream of ours."""
+"""Stand-ins for modules that the CDK imports, for threads that read a stream of this package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_rfr.streams.airbyte._guard import current_work
 
 
 class Time:
-    """The module ``time`` for what waits between two requests."""
+    """A stand-in for the module ``time``, for waits between requests."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)

@@ -54,8 +54,10 @@ def report_of(stream: Interpreted, paging: Paging, limits: ManifestLimits) -> St
 def warnings_of(definition: Mapping[str, Any], limits: ManifestLimits) -> Iterator[str]:
     """Yield a warning for each setting of the manifest that a refresh does not support."""
     if definition.get("file_uploader"):
-        yield "no file is fetched, rows only (file_uploader)"
-    yield from (f"api_budget.{field} has no effect; answers 429 do" for field in limits.not_kept)
+        yield "only rows are read, and files are not fetched (file_uploader)"
+    yield from (
+        f"api_budget.{field} has no effect; only answers 429 slow the refresh down" for field in limits.not_kept
+    )
 
 
 def custom_classes(definition: Mapping[str, Any]) -> list[str]:

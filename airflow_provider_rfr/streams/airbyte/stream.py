@@ -125,7 +125,7 @@ class ManifestStream(PagedStream):
         skipped = None
         if work.ignored is not None:
             is_last = page is not None and following is None
-            skipped = f"the manifest ignores {work.ignored}" + (", and reads no further" if is_last else "")
+            skipped = f"the manifest ignores {work.ignored}" + (", which ends the slice" if is_last else "")
         received = None if page is None else page.received
         following = to_json(following, "page token")
         return Page(records, following, None, work.request, work.status, skipped=skipped, received=received)

@@ -90,7 +90,7 @@ class _TokenEndpoint:
 
 
 class _TokenAuthenticator(Authenticator, ABC):
-    """Sends a token, which its owner obtains when the first request needs it, before it expires, and once it is
+    """Sends a token. Its owner obtains it for the first request, before it expires, and once it is
     refused."""
 
     is_renewable = True

@@ -224,7 +224,7 @@ class Flag(Origin):
     @model_validator(mode="after")
     def _absence_can_end(self) -> Flag:
         if self.stop_when and self.on_missing == "end":
-            raise ValueError("on_missing: end goes with stop_when: false; a missing is_last says nothing")
+            raise ValueError("on_missing: end needs stop_when: false; an absent is_last does not mean the last page")
         return self
 
 
@@ -476,7 +476,7 @@ class StreamDefinition(Inheritable):
         if self.json_schema is not None and self.json_schema_file is not None:
             raise ValueError("declare json_schema or json_schema_file, not both")
         if self.additional_fields == "keep" and self.json_schema is None and self.json_schema_file is None:
-            raise ValueError("additional_fields: keep goes with json_schema; without one every field is kept")
+            raise ValueError("additional_fields: keep needs json_schema; without it every field is kept")
         return self
 
 

@@ -248,7 +248,7 @@ class _Offset(_Numbered):
             return None if self.page_size is None else number + self.page_size
         distance = reply.count if self._by_records and reply.count else self.page_size
         if not distance:
-            raise reply.error("an empty page isn't the last one here, and without page_size no offset follows it")
+            raise reply.error("the offset after an empty page is unknown: set paginator.page_size")
         return number + distance
 
     def _records_before(self, number: int) -> int:

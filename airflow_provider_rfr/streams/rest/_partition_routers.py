@@ -103,7 +103,7 @@ class SubstreamRouter(PartitionRouter):
         value, path = lookup(record, self._path), ".".join(self._path)
         if value is not MISSING and value is not None and not isinstance(value, (dict, list)):
             return ""
-        problem = f"partitions.parent_key {path!r} is {describe(value)}, and a key is a text or a number"
+        problem = f"partitions.parent_key {path!r} is {describe(value)}, but a key must be a text or a number"
         if isinstance(value, (dict, list)):
             return problem
         condition = f"record.{path} is defined and record.{path} is not none"

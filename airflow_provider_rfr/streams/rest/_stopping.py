@@ -102,7 +102,7 @@ def _when_flagged(flag: model.Flag) -> StopPolicy:
 
 
 def _when_total_reached(total: model.Total, page_size: int | None, offsets_by_records: bool | None) -> StopPolicy:
-    """End where the answer's number of pages or records is reached."""
+    """Return a policy that ends at the answer's number of pages or records."""
 
     def decide(seen: Seen) -> Ending:
         number, count = _number(total, seen), seen.reply.count

@@ -240,7 +240,7 @@ def _allows_missing(tree: nodes.Template) -> bool:
 
 
 def _fields_of(variable: str, tree: nodes.Template) -> set[str]:
-    """Return the names that a template takes from a variable, methods of a mapping left out."""
+    """Return the names that a template reads from a variable, without methods of a mapping."""
     taken: list[tuple[nodes.Expr, Any]] = [(node.node, node.attr) for node in tree.find_all(nodes.Getattr)]
     taken += [(node.node, getattr(node.arg, "value", None)) for node in tree.find_all(nodes.Getitem)]
     return {

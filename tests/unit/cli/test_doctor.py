@@ -121,8 +121,8 @@ def test_what_is_not_named_is_skipped_and_nothing_missing(healthy: Path, capsys:
     assert rfr() == 0
     out = capsys.readouterr().out
     assert out.count("--triggers") == 1
-    assert "- triggers file: no file of webhooks is named: give --triggers, or set RFR_TRIGGERS_FILE" in out
-    assert "- connection: there is no other one of type rfr_api, rfr_http, rfr_lake" in out
+    assert "- triggers file: none is given: use --triggers, or set RFR_TRIGGERS_FILE" in out
+    assert "- connection: no other connection has type rfr_api, rfr_http, rfr_lake" in out
 
 
 def test_a_miss_is_told_with_its_remedy_below_it(

@@ -86,7 +86,7 @@ def test_a_type_for_a_field_that_no_record_has_is_a_warning(
     source_gives(id=7, created_at="x")
     shop.run(MONDAY, schema)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        f"{TABLE}: no record has these fields, which columns gives a type: creatd_at"
+        f"{TABLE}: no record has these fields, which are named in columns: creatd_at"
     ]
     assert list(types_of(shop)) == ["id", "created_at"] + ([] if schema is None else ["creatd_at"])
 

@@ -153,7 +153,7 @@ def test_files_are_not_fetched_and_that_is_told(api: Api, caplog: pytest.LogCapt
     assert ids(links.read_page(stream_slice, None).records) == [1]
     assert len(list(orders.stream_slices())) == 1
     assert api.taken() == ["/v1/links", "/v1/customers?per_page=3"]
-    words = "no file is fetched, rows only (file_uploader)"
+    words = "only rows are read, and files are not fetched (file_uploader)"
     assert [record.getMessage() for record in caplog.records] == [f"links: {words}"]
     assert [report.notes for report in check_manifest(source)] == [(words,), ()]
 

@@ -269,7 +269,7 @@ def test_a_class_of_the_cdk_that_is_not_known_is_refused_and_not_read_by_slice(a
         "strategy": lambda: stream._retriever._paginator.pagination_strategy,
     }[part]()
     renewed(found, "airbyte_cdk.sources.anything")
-    with pytest.raises(ConfigurationError, match=r"reads by Renewed, which is not known; this package is tested with"):
+    with pytest.raises(ConfigurationError, match=r"uses Renewed, an unknown class; this package is tested with"):
         stream.paging  # noqa: B018
     # One of the connector's own is read by slice.
     renewed(found, "components")

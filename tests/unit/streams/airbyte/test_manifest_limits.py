@@ -65,10 +65,10 @@ def test_the_rate_is_the_smallest_of_the_policies_that_may_concern_the_stream_or
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [
-        (moving(("{{ config.nothing }}", "PT1S")), r"'\{\{ config.nothing \}\}' is not a number of requests"),
-        (moving((5, "soon")), "'soon' is not a duration of days or less; write one such as PT1S or PT1M"),
+        (moving(("{{ config.nothing }}", "PT1S")), r"'\{\{ config.nothing \}\}' is not a positive number of requests"),
+        (moving((5, "soon")), "'soon' is not a duration in days or smaller units; write one such as PT1S or PT1M"),
         (moving((5, "P1M")), "'P1M' is not a duration"),
-        (moving((0, "PT1S")), "'?0'? is not a number of requests from 1 on"),
+        (moving((0, "PT1S")), "'?0'? is not a positive number of requests"),
     ],
 )
 def test_a_rate_that_is_none_is_refused(api: Api, policy: dict[str, Any], problem: str) -> None:
@@ -113,7 +113,7 @@ def test_fields_of_the_budget_without_effect_are_told_once(api: Api, caplog: pyt
     )
     source = api.source(manifest)
     list(load_stream(source, "customers").stream_slices())
-    words = "api_budget.ratelimit_remaining_header has no effect; answers 429 do"
+    words = "api_budget.ratelimit_remaining_header has no effect; only answers 429 slow the refresh down"
     assert [record.getMessage() for record in caplog.records] == [f"customers: {words}"]
     [report, _] = check_manifest(source)
     assert report.notes == ("at most 5 requests per second", words)

@@ -172,7 +172,7 @@ def test_an_ignored_error_is_a_skipped_page(api: Api) -> None:
     api.answer = lambda path, query, url: (404, {"error": "no such thing"})
     page = load_stream(api.source(), "links").read_page({}, None)
     assert (list(page.records), page.next, page.status) == ([], Complete(), 404)
-    assert page.skipped == "the manifest ignores HTTP 404, and reads no further"
+    assert page.skipped == "the manifest ignores HTTP 404, which ends the slice"
     assert page.request == "GET /v1/links"
 
 
@@ -237,7 +237,7 @@ def test_an_answer_200_that_is_ignored_is_a_skipped_page(api: Api) -> None:
     first, second = iter_pages(load_stream(api.source(ignoring_quota("customers")), "customers"), {})
     assert (len(first.records), first.skipped) == (3, None)
     assert (second.records, second.next, second.status) == ([], Complete(), 200)
-    assert second.skipped == "the manifest ignores HTTP 200, and reads no further"
+    assert second.skipped == "the manifest ignores HTTP 200, which ends the slice"
 
 
 def test_the_page_after_an_ignored_answer_is_read_where_the_manifest_names_it(api: Api) -> None:

@@ -65,7 +65,7 @@ def test_a_bundle_of_certificates_that_is_none_is_refused_at_once(tmp_path):
         (
             document({"additional_fields": "keep"}),
             "streams.orders",
-            "additional_fields: keep goes with json_schema; without one every field is kept",
+            "additional_fields: keep needs json_schema; without it every field is kept",
         ),
         (document({"paginator": {}}), "streams.orders.paginator.type", "allowed: none, page_number, offset, cursor"),
         (

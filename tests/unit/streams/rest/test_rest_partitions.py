@@ -106,10 +106,10 @@ def test_a_product_has_every_combination(api):
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ({}, "nothing, and a key is a text or a number; records: {filter: "),
-        ({"id": None}, "null, and a key is a text or a number; records: {filter: "),
-        ({"id": {"a": 1}}, "an object with the keys a, and a key is a text or a number ["),
-        ({"id": [1]}, "a list of 1, and a key is a text or a number ["),
+        ({}, "nothing, but a key must be a text or a number; records: {filter: "),
+        ({"id": None}, "null, but a key must be a text or a number; records: {filter: "),
+        ({"id": {"a": 1}}, "an object with the keys a, but a key must be a text or a number ["),
+        ({"id": [1]}, "a list of 1, but a key must be a text or a number ["),
     ],
 )
 def test_a_parent_without_a_plain_key_is_an_error_that_names_the_record(api, value, problem):
