@@ -263,7 +263,7 @@ class Publisher:
         return sum(cursor.records for cursor in cursors.values())
 
     def _check_announced(self, pages: pa.Table) -> None:
-        """Compare what was read with what the API announced."""
+        """Compare the pages with the fields and the counts of the API."""
         if not self.stream.absent_field_ends:
             check_absent_fields(pages, self.book.keys, self.stream.page_size)
         fail = self.config.options.on_missing_records == "fail"

@@ -170,7 +170,7 @@ class _Numbered(SizedPaginator):
         return None if following is None else self._token(replace(at, number=following))
 
     def _digest(self, reply: Reply) -> str:
-        """Return what shows that a page came again: a digest of its keys, or of its records if it has no keys."""
+        """Return a digest by which a repeated page is recognised: of its keys, or of its records without keys."""
         keys = [[lookup(record, path) for path in self._key] for record in reply.records]
         has_keys = self._key and not any(value is MISSING for key in keys for value in key)
         return hashlib.blake2b(dumps(keys if has_keys else reply.records), digest_size=8).hexdigest()
