@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from jinja2 import ChainableUndefined, StrictUndefined, TemplateError, UndefinedError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 
@@ -34,6 +35,48 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
 
+class _AbsentField(ChainableUndefined):
+    """A field that a record lacks: it equals null, and so do the fields in it."""
+
+    __slots__ = ()
+    __ne__ = object.__ne__
+
+    def __hash__(self) -> int:
+        return hash(None)
+
+    def __eq__(self, other: object) -> bool:
+        # Anything else may have its own answer: an undefined value of the configuration refuses the comparison.
+        return True if other is None or isinstance(other, _AbsentField) else NotImplemented
+
+
+class _RequireSettings(NodeTransformer):
+    """Makes a missing value of the configuration or the slice an error in a filter."""
+
+    def visit(self, node: nodes.Node, *args: Any, **options: Any) -> nodes.Node:
+        root, keys = node, ""
+        while isinstance(root, (nodes.Getattr, nodes.Getitem)):
+            key = root.attr if isinstance(root, nodes.Getattr) else getattr(root.arg, "value", "?")
+            root, keys = root.node, f".{key}{keys}"
+        self.generic_visit(node)
+        if not keys or not isinstance(root, nodes.Name) or root.name not in RECORD_NAMES - {"record"}:
+            return node
+        path = nodes.Const(root.name + keys)
+        return nodes.Filter(node, "required", [path], [], None, None).set_environment(_filter_environment)
+
+
+class _FilterEnvironment(_Environment):
+    """Evaluates conditions for records."""
+
+    def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
+        _RequireSettings().generic_visit(source)
+        return super()._generate(source, *args, **options)
+
+
+def _require(value: Any, path: str) -> Any:
+    """Return the value at a path; a missing one is an error wherever it is used."""
+    return StrictUndefined(f"{path} is missing") if isinstance(value, _AbsentField) else value
+
+
 class _Quoted(str):
     """Part of a path that needs no more quoting."""
 
@@ -48,9 +91,10 @@ def _quote_part(value: Any) -> str:
 
 _text_environment = _Environment(undefined=StrictUndefined, autoescape=False)
 _path_environment = _Environment(undefined=StrictUndefined, autoescape=False, finalize=_quote_part)
-# A field that a record lacks is false, and equal to nothing.
-_filter_environment = _Environment(undefined=ChainableUndefined, autoescape=False)
 _path_environment.filters["as_path"] = lambda value: _Quoted(quote(str(value), safe="/"))
+_filter_environment = _FilterEnvironment(undefined=_AbsentField, autoescape=False)
+_filter_environment.filters["required"] = _require
+_filter_environment.tests["none"] = lambda value: value is None or isinstance(value, _AbsentField)
 
 
 class UndefinedValue(SourceDefinitionError):
@@ -159,7 +203,7 @@ def compile_condition(text: str, place: str, names: Iterable[str], config: Mappi
 def compile_filter(
     text: str, place: str, config: Mapping[str, Any], slice_fields: Iterable[str]
 ) -> tuple[Template, frozenset[str]]:
-    """Compile a condition for records, in which a missing field of a record is undefined rather than an error.
+    """Compile a condition for records, in which a missing field of a record counts as null rather than as an error.
 
     :param slice_fields: names after ``stream_slice.`` are checked against them
     :return: the condition, and the fields that it expects in the records

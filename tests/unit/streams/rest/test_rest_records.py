@@ -92,7 +92,7 @@ def test_a_filter_keeps_what_fulfils_it(api, make, text):
 
 
 class TestAFieldThatARecordLacks:
-    """In a filter it is undefined, as Jinja has it by default."""
+    """In a filter it counts as null."""
 
     @pytest.mark.parametrize(
         ("condition", "kept"),
@@ -104,11 +104,20 @@ class TestAFieldThatARecordLacks:
             ("record['status'] in ['open']", [1]),
             ("'urgent' in record.tags", [2]),
             ("record.owner.team.id", [4]),
+            ("record.status is none", [3, 4]),
+            ("record.status == none", [3, 4]),
+            ("none == record.status", [3, 4]),
+            ("record.status in [none, 'done']", [2, 3, 4]),
+            ("record.status is not none", [1, 2]),
+            ("record.status != none", [1, 2]),
+            ("record.status == record.gone", [3, 4]),
+            ("record.gone == 0 or record.gone == '' or record.gone == false", []),
+            ("(record.owner or {}).team == none", [1, 2, 3]),
             ("record.status is defined", [1, 2, 3]),
             ("record.status | default('open') == 'open'", [1, 4]),
         ],
     )
-    def test_is_false_and_equal_to_nothing(self, api, make, condition, kept):
+    def test_is_false_and_equal_to_null_only(self, api, make, condition, kept):
         first, second = {"id": 1, "status": "open"}, {"id": 2, "status": "done", "tags": ["urgent"]}
         api.answers({"data": [first, second, {"id": 3, "status": None}, {"id": 4, "owner": {"team": {"id": 9}}}]})
         page = make(records={"path": "data", "filter": condition}).read_page({}, None)
@@ -160,6 +169,32 @@ class TestAFieldThatARecordLacks:
                 config={"least": 1},
                 partitions={"type": "list", "field": "region", "values": ["eu"]},
             )
+
+    @pytest.mark.parametrize(
+        ("condition", "problem"),
+        [
+            ("record.status not in config.skip.statuses", r"config\.skip\.statuses is missing"),
+            ("record.status != config.skip['statuses']", r"config\.skip\.statuses is missing"),
+            ("record.gone != config.skip.statuses", r"config\.skip\.statuses is missing"),
+            ("not config.skip.statuses.first", r"config\.skip\.statuses is missing"),
+            ("record.status not in config.skip[record.gone]", r"config\.skip\.\? is missing"),
+            ("record.status != stream_slice.region.code", r"stream_slice\.region\.code is missing"),
+        ],
+    )
+    def test_is_no_excuse_for_what_the_configuration_or_the_slice_lacks(self, api, make, condition, problem):
+        api.answers({"data": [{"id": 1, "status": "draft"}]})
+        stream = make(
+            records={"path": "data", "filter": condition},
+            config={"skip": {"status": ["draft"]}},
+            partitions={"type": "list", "field": "region", "values": ["eu"]},
+        )
+        with pytest.raises(SourceError, match=rf"records\.filter fails at record 1: .*{problem}"):
+            stream.read_page({"region": "eu"}, None)
+
+    def test_leaves_to_the_filter_what_the_configuration_may_lack(self, api, make):
+        api.answers({"data": [{"id": 1, "status": "draft"}]})
+        records = {"path": "data", "filter": "record.status not in config.skip.statuses | default([])"}
+        assert ids(make(records=records, config={"skip": {}}).read_page({}, None).records) == [1]
 
 
 def test_a_key_named_like_a_method_is_the_key(api, make):
