@@ -1,4 +1,4 @@
-"""Checks a stream's primary key: against declared columns before anything is read, against the first page of records,
+"""Checks a stream's primary key: against declared columns before anything is read, against the first of several pages,
 and against the columns that are published."""
 
 from __future__ import annotations

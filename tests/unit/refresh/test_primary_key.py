@@ -41,6 +41,29 @@ def test_a_key_that_no_record_of_the_first_page_has_ends_the_refresh_there(
     assert len(ASKED) == 1
 
 
+@pytest.mark.parametrize("small", [[{"id": 3}], [{"id": 3}, {"id": 4}]])
+def test_a_single_page_may_lack_a_part_of_the_key_that_other_partitions_have(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, small: list[dict[str, Any]]
+) -> None:
+    pages = {"large": [{"id": 1, "version": 1}, {"id": 2}], "small": small}
+    monkeypatch.setattr(Orders, "primary_key", ["id", "version"], raising=False)
+    monkeypatch.setattr(Orders, "stream_slices", lambda self: [{"group": group} for group in pages])
+    monkeypatch.setattr(Orders, "read_page", lambda self, stream_slice, token: Page(pages[stream_slice["group"]], None))
+    shop.run(MONDAY)
+    assert sorted(shop.rows["id"].to_pylist()) == list(range(1, 3 + len(small)))
+
+
+def test_a_wrong_key_of_a_single_page_fails_the_publish_and_nothing_is_fetched_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Orders, "primary_key", "order_id", raising=False)
+    with pytest.raises(ConfigurationError, match="primary_key: the rows have no column order_id; .*are id, amount"):
+        shop.run(MONDAY)
+    monkeypatch.setattr(Orders, "primary_key", "id")
+    shop.run(MONDAY)
+    assert (shop.rows["id"].to_pylist(), len(ASKED)) == ([1], 1)
+
+
 def test_a_key_that_the_declared_schema_lacks_is_refused_before_a_request(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
