@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,11 +38,13 @@ from airflow_provider_rfr.streams.rest._responses import (
     excerpt,
 )
 from airflow_provider_rfr.streams.rest.expressions import (
+    MISSING,
     PREDICATE_NAMES,
     Path,
     Template,
     compile_condition,
     lookup,
+    lookup_each,
     parse_path,
 )
 
@@ -68,6 +71,10 @@ _BY_STATUS: Final = {429: Action.RATE_LIMITED, **dict.fromkeys(_FAILING, Action.
 _BY_CLASS: Final = {2: Action.SUCCESS, 3: Action.FAIL}
 # How an answer with status 2xx says that it is an error, besides ``error_keys``.
 _FAILED: Final = {"success": (False, "false"), "ok": (False,), "status": ("error", "fail", "failure", "failed")}
+_MESSAGES: Final = ("message", "msg", "detail", "reason")
+# How a 403 says that it is a rate limit, as GitHub's, and not a refusal of the credentials.
+_REMAINING: Final = ("X-RateLimit-Remaining", "RateLimit-Remaining")
+_LIMIT: Final = re.compile("rate.?limit|too.?many|throttl|quota|exceeded", re.IGNORECASE)
 # A smaller number (before September 2001) is no time since 1970.
 _FIRST_RESET: Final = 1e9
 
@@ -136,15 +143,22 @@ class ErrorHandler:
             action = Action.TOKEN_EXPIRED
         else:
             action = _BY_STATUS.get(outcome.status) or _BY_CLASS.get(outcome.status // 100, Action.RETRY)
-            # Maintenance, overload, a report that isn't ready (202), GitHub's secondary rate limit (403).
-            if (action is Action.RETRY or outcome.status in (202, 403)) and _asks_to_wait(outcome):
+            if _asks_to_wait(outcome) and self._may_pass(outcome, action):
                 action = Action.RATE_LIMITED
         if action is Action.SUCCESS:
             return self._checked_success(outcome, by_rule=rule is not None)
-        reason = outcome.describe(self.redactor)
-        if rule is not None and rule.message:
-            reason = f"{self.redactor.text(rule.message)} ({reason})"
+        reason = self._reason(outcome, rule)
         return Verdict(action, reason, outcome, outcome.request, rule.backoff if rule else ())
+
+    def _reason(self, answer: Answer, rule: model.Rule | None) -> str:
+        """Return the answer's status and text, with the message of its rule."""
+        reason = answer.describe(self.redactor)
+        if rule is not None:
+            return f"{self.redactor.text(rule.message)} ({reason})" if rule.message else reason
+        # Without a selector it is the answer to a login, for which no rules are declared.
+        if self.selector is not None and answer.status == 403 and _asks_to_wait(answer) and not _is_limit(answer):
+            reason += "; it has Retry-After: if it is a rate limit, write the rule {status: 403, action: RATE_LIMITED}"
+        return reason
 
     def _rule(self, answer: Answer, token: Any | None, variables: Mapping[str, Any]) -> model.Rule | None:
         """The first rule all of whose conditions hold; a predicate that can't be evaluated does not hold."""
@@ -193,8 +207,7 @@ class ErrorHandler:
         flagged: dict[Path, Any] = {}
         if self.error_keys and not found:
             # The flag alone says nothing: the message is beside it.
-            flags = [(name,) for name in _FAILED]
-            flagged = {flag: body for body in bodies for flag in flags if lookup(body, flag) in _FAILED[flag[0]]}
+            flagged = {(name,): body for body in bodies for name in _FAILED if _is_flagged(body, name, path)}
         if not found and not flagged:
             return success
         names = ", ".join(".".join(key) for key in found or flagged)
@@ -210,17 +223,54 @@ class ErrorHandler:
             _log.warning("%s: records are taken from an answer with an error, in %s: %s", answer.request, names, shown)
         return success
 
+    def _may_pass(self, answer: Answer, action: Action) -> bool:
+        """Return True if an answer with ``Retry-After`` may pass: maintenance, a report that isn't ready, a limit."""
+        if answer.status == 202:
+            return not self._is_ready(answer)
+        if answer.status == 403:
+            return _is_limit(answer)
+        return action is Action.RETRY
+
+    def _is_ready(self, answer: Answer) -> bool:
+        """Return True if a 202 has records; without a path, an object may describe the report instead."""
+        if self.selector is None or (not self.selector.path and _is_object(answer)):
+            return False
+        return self._has_records(answer)
+
     def _has_records(self, answer: Answer) -> bool:
-        """Return True if the answer has records; a missing path counts as none, so that the error is reported."""
+        """Return True if the answer has records with fields; a missing path counts as none, so its error counts."""
         try:
-            return self.selector is not None and bool(self.selector.select(answer))
-        except SourceError:
+            return self.selector is not None and any(self.selector.select(answer))
+        except (SourceError, UnreadableBody):
             return False
 
 
 def _asks_to_wait(answer: Answer) -> bool:
     """Return True if the answer tells when to send the request again."""
     return retry_after(answer.headers.get("Retry-After")) is not None
+
+
+def _is_limit(answer: Answer) -> bool:
+    """Return whether an answer says that too much was asked for."""
+    remaining = [answer.headers.get(name, "").strip() for name in _REMAINING]
+    return "0" in remaining or _LIMIT.search(answer.text()) is not None
+
+
+def _is_flagged(body: Any, name: str, path: Path) -> bool:
+    """Return whether a field says that the answer failed; a status beside an empty list may be an echoed filter."""
+    if lookup(body, (name,)) not in _FAILED[name]:
+        return False
+    if name != "status" or any(_is_error(lookup(body, (key,))) for key in _MESSAGES):
+        return True
+    return any(value is None or value is MISSING for value in lookup_each(body, path))
+
+
+def _is_object(answer: Answer) -> bool:
+    """Return whether the body is a single JSON object."""
+    try:
+        return isinstance(answer.json(), Mapping)
+    except UnreadableBody:
+        return False
 
 
 def _is_error(value: Any) -> bool:

@@ -115,11 +115,67 @@ class TestAnErrorWithRetryAfter:
 
     @pytest.mark.parametrize("status", [202, 403, 408, 429, 500, 502, 503, 504, 529])
     def test_costs_no_retry_and_slows_every_reader_down(self, api, make, status):
-        api.answers(*[Reply({}, status, {"Retry-After": "0.01"})] * 8, GOOD)
+        body = {"message": "You have exceeded a secondary rate limit"} if status == 403 else {}
+        api.answers(*[Reply(body, status, {"Retry-After": "0.01"})] * 8, GOOD)
         limiter = CountingLimiter()
         stream = make(error_handler={"max_retries": 0}, context=ReadContext(limiter=limiter))
         assert ids(stream.read_page({}, None).records) == [1]
         assert limiter.penalties == [0.01] * 8
+
+    @pytest.mark.parametrize(
+        ("body", "headers"),
+        [
+            ({"error": {"errors": [{"reason": "userRateLimitExceeded"}]}}, {}),
+            ({"code": "REQUEST_LIMIT_EXCEEDED"}, {}),
+            ({"message": "Too many requests"}, {}),
+            ({"message": "Forbidden"}, {"X-RateLimit-Remaining": "0"}),
+            ({"message": "Forbidden"}, {"ratelimit-remaining": "0"}),
+        ],
+    )
+    def test_is_a_rate_limit_with_403_if_its_text_or_headers_say_so(self, api, make, body, headers):
+        api.answers(Reply(body, 403, {"Retry-After": "0.01", **headers}), GOOD)
+        assert ids(make(error_handler={"max_retries": 0}).read_page({}, None).records) == [1]
+
+    @pytest.mark.parametrize("headers", [{}, {"X-RateLimit-Remaining": "41"}])
+    def test_is_a_refusal_with_403_otherwise_and_names_the_rule_that_waits(self, api, make, headers):
+        reply = Reply({"error": "forbidden"}, 403, {"Retry-After": "0.01", **headers})
+        api.answers(reply, reply, GOOD)
+        remedy = r"does not accept the credentials: .*forbidden.*Retry-After: .*{status: 403, action: RATE_LIMITED}"
+        with pytest.raises(AuthenticationError, match=remedy):
+            make().read_page({}, None)
+        assert len(api.asked) == 1
+        handler = rules({"status": 403, "action": "RATE_LIMITED"})
+        assert ids(make(error_handler=handler).read_page({}, None).records) == [1]
+
+    @pytest.mark.parametrize(
+        ("records", "body"),
+        [
+            ({"path": "data"}, {"status": "partial", "data": [{"id": 1}]}),
+            ({"path": ""}, [{"id": 1}]),
+            ({"path": "", "format": "jsonl"}, b'{"id": 1}\n{"id": 1}\n'),
+        ],
+    )
+    def test_is_a_page_with_202_and_records(self, api, make, records, body):
+        api.answers(Reply(body, 202, {"Retry-After": "0.01"}))
+        page = make(records=records, error_handler={"max_rate_limit_wait": 0}).read_page({}, None)
+        assert set(ids(page.records)) == {1}
+
+    @pytest.mark.parametrize(
+        ("records", "body"),
+        [
+            ({"path": "data"}, b""),
+            ({"path": "data"}, {"data": []}),
+            ({"path": "data"}, {"data": {}, "status": "pending"}),
+            ({"path": ""}, {"status": "pending"}),
+            ({"path": "", "format": "jsonl"}, {"status": "pending"}),
+            ({"path": "", "format": "csv"}, {"status": "pending"}),
+        ],
+    )
+    def test_is_waited_for_with_202_without_records(self, api, make, records, body):
+        good = {"csv": b"id\n1\n", "jsonl": b'{"id": 1}\n'}.get(records.get("format", ""), [{"id": 1}])
+        api.answers(Reply(body, 202, {"Retry-After": "0.01"}), {"data": good} if records["path"] else Reply(good))
+        page = make(records=records, error_handler={"max_retries": 0}).read_page({}, None)
+        assert [int(number) for number in ids(page.records)] == [1]
 
     @pytest.mark.parametrize("status", [429, 503])
     def test_is_waited_for_no_longer_than_max_rate_limit_wait(self, api, make, status):
@@ -286,6 +342,18 @@ class TestAnErrorBesideRecords:
     def test_is_said_by_no_other_flag(self, api, make, flag):
         api.answers({"data": [], **flag})
         assert make(paginator=NUMBERS).read_page({}, None).next == Complete()
+
+    @pytest.mark.parametrize("word", ["error", "fail", "failure", "failed"])
+    @pytest.mark.parametrize(("path", "rest"), [("data", {"data": []}), ("data.*.row", {"data": []})])
+    def test_is_said_by_no_status_that_repeats_a_filter(self, api, make, word, path, rest):
+        api.answers({"status": word, "page": 1, **rest})
+        assert make(records={"path": path}, paginator=NUMBERS).read_page({}, None).next == Complete()
+
+    @pytest.mark.parametrize("rest", [{}, {"data": None}, {"data": [], "msg": "the quota is used up"}])
+    def test_is_said_by_a_status_without_a_list_or_with_a_message(self, api, make, rest):
+        api.answers({"status": "failed", **rest})
+        with pytest.raises(SourceError, match=r"no records and an error, in status: "):
+            make(records={"path": "data", "on_missing": "empty"}, paginator=NUMBERS).read_page({}, None)
 
     def test_is_said_by_no_flag_where_there_are_records(self, api, make, caplog):
         api.answers({**GOOD, "success": False})
