@@ -88,6 +88,7 @@ def _register_oauth(authenticator: Any, key: str, work: Work) -> None:
             value, expiry = fetch(authenticator)
             return AccessToken.lasting(str(value), _seconds_to(expiry))
         sent = refresh_token or configured
+        work.redactor.add(sent)
         authenticator.set_refresh_token(sent)
         value, expiry, replaced = fetch(authenticator)
         work.redactor.add(replaced)

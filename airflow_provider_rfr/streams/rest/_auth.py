@@ -166,6 +166,7 @@ class _OAuth2(_TokenAuthenticator):
     def obtain(self, context: ReadContext, refresh_token: str | None) -> AccessToken:
         request, form = self._request, dict(self._request.form or {})
         if refresh_token is not None:
+            self._redactor.add(refresh_token)
             form["refresh_token"] = refresh_token
             request = replace(request, form=form)
         answer = self._endpoint.ask(request, context)

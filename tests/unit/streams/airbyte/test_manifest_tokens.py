@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from manifest_api import KEY, Api, Asked, needs_cdk, rows, shop_with
 
-from airflow_provider_rfr.exceptions import AuthenticationError
+from airflow_provider_rfr.exceptions import AuthenticationError, SourceError
 from airflow_provider_rfr.refresh._budget import BudgetServer, DriverBudget
 from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 from airflow_provider_rfr.streams import ReadContext
@@ -184,3 +184,25 @@ def test_a_task_gets_the_error_of_the_driver(api: Api, server: BudgetServer) -> 
             stream.read_page({}, None)
     assert KEY not in str(caught.value)
     assert api.asked == ["/token"]
+
+
+def test_a_refresh_token_of_an_earlier_run_is_in_no_error(
+    api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def serve(asked: Asked) -> Any:
+        if asked.path == "/token":
+            return 200, {"access_token": "access-canary", "refresh_token": "next-canary", "expires_in": 3600}
+        return 400, {"error": "kept-canary was revoked"}
+
+    api.serve = serve
+    says_why = {"type": "HttpResponseFilter", "http_codes": [400], "error_message": "{{ response['error'] }}"}
+    handler = {"type": "DefaultErrorHandler", "response_filters": [{**says_why, "action": "FAIL"}]}
+    store = RefreshTokens(f"sqlite:///{tmp_path}/control.db")
+    store.keep(f"{api.url}/token {KEY}", "kept-canary")
+    keep_refresh_tokens(lambda: store)
+    try:
+        with pytest.raises(SourceError, match="was revoked") as caught:
+            load_stream(source_of(api, SINGLE_USE, error_handler=handler), "customers").read_page({}, None)
+    finally:
+        keep_refresh_tokens(None)
+    assert "canary" not in str(caught.value) + caplog.text

@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -94,6 +95,14 @@ def server() -> Any:
     made = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
     yield made
     made.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[str]:
+    url = f"sqlite:///{tmp_path}/control.db"
+    keep_refresh_tokens(lambda: RefreshTokens(url))
+    yield url
+    keep_refresh_tokens(None)
 
 
 @pytest.mark.parametrize("authenticator", [ROTATING, LOGIN], ids=["rotating refresh token", "session"])
@@ -301,6 +310,19 @@ def test_no_refresh_token_is_redeemed_while_the_store_that_may_hold_a_newer_one_
     finally:
         keep_refresh_tokens(None)
     assert api.paths == []
+
+
+def test_a_refresh_token_of_an_earlier_run_is_in_no_error(api: Api, store: str) -> None:
+    RefreshTokens(store).keep(f"{api.url}/token refresh-0", "kept-canary")
+
+    def answer(asked: Any) -> Any:
+        return Reply({"error": f"refresh token {asked.form['refresh_token']} was revoked"}, 400)
+
+    api.answer = answer
+    with pytest.raises(AuthenticationError, match="was revoked") as error:
+        stream_of(api.url, ROTATING).read_page({}, None)
+    assert api.asked[0].form["refresh_token"] == "kept-canary"
+    assert "canary" not in str(error.value)
 
 
 @pytest.mark.parametrize("authenticator", [{"type": "none"}, {"type": "bearer", "token": "fixed"}])
