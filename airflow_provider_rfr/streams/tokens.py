@@ -28,6 +28,7 @@ _MARGIN: Final = 60.0
 # Seconds for which a failure answers those who asked meanwhile: a wrong password must not be tried by each thread.
 _FAILURE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
+_SHORTEST: Final = 1.0
 
 
 class Reader(Protocol):
@@ -53,10 +54,16 @@ class AccessToken:
     refresh_token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def lasting(cls, value: str, seconds: float | None, refresh_token: str | None = None) -> AccessToken:
-        """Make a token that is valid for these seconds; None if the API does not say how long."""
-        # Without this, a token that is valid for less than the margin would be obtained for each request.
-        rest = inf if not seconds else max(seconds - _MARGIN, seconds / 2)
+    def lasting(cls, value: str, seconds: float | None, refresh_token: str | None = None) -> Token:
+        """Make a token that is valid for so many seconds.
+
+        :param seconds: None if that is not known. Less than a second (``expires_in: 0``, an expiry in the past) counts
+            as not known: no task would get the token before it has to be replaced
+        """
+        rest = inf
+        if seconds is not None and seconds >= _SHORTEST:
+            # The half, because a token that is valid for less than the margin would be obtained for each request.
+            rest = max(seconds - _MARGIN, seconds / 2)
         return cls(value, time.monotonic() + rest, refresh_token)
 
     @property

@@ -182,10 +182,9 @@ class _OAuth2(_TokenAuthenticator):
     def _seconds(self, body: Any) -> float | None:
         seconds = lookup(body, parse_path(self._item.expires_path))
         try:
-            seconds = None if seconds is MISSING or isinstance(seconds, bool) else float(seconds)
+            return None if seconds is MISSING or isinstance(seconds, bool) else float(seconds)
         except (TypeError, ValueError):
-            seconds = None
-        return seconds if seconds is not None and seconds > 0 else None
+            return None
 
 
 class _SessionToken(_TokenAuthenticator):

@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 from airflow_provider_rfr.streams import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
-from tests.soon import PATIENCE
+from tests.soon import PATIENCE, SOON
 
 pytestmark = needs_cdk
 
@@ -206,3 +207,19 @@ def test_a_refresh_token_of_an_earlier_run_is_in_no_error(
     finally:
         keep_refresh_tokens(None)
     assert "canary" not in str(caught.value) + caplog.text
+
+
+def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer) -> None:
+    def serve(asked: Asked) -> Any:
+        return 200, {"access_token": "access", "expires_in": 0} if asked.path == "/token" else {"data": rows(2)}
+
+    api.serve = serve
+    stream, stop = load_stream(source_of(api, REUSABLE), "customers"), threading.Event()
+    with closing(server.address.connect()) as budget, ThreadPoolExecutor(1) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget))
+        reading = pool.submit(stream.read_page, {}, None)
+        try:
+            assert len(reading.result(SOON).records) == 2
+        finally:
+            stop.set()
+    assert api.asked.count("/token") == 1

@@ -142,10 +142,10 @@ class TestFetchedTokens:
 
 
 def test_a_token_is_renewed_before_it_expires(api, make):
-    server = TokenApi(api, expires_in=0.05)
+    server = TokenApi(api, expires_in=1)
     stream = authenticated(make, OAUTH)
     stream.read_page({}, None)
-    time.sleep(0.06)
+    time.sleep(0.6)
     stream.read_page({}, None)
     assert len(server.fetches) == 2
     assert len(api.asked) == 4, "no request was refused"

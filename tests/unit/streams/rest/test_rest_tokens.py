@@ -20,8 +20,8 @@ from airflow_provider_rfr.refresh._budget import Beat, BudgetServer, DriverBudge
 from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
 from airflow_provider_rfr.streams.core import ReadContext
-from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
-from tests.soon import PATIENCE
+from airflow_provider_rfr.streams.tokens import Token, keep_refresh_tokens
+from tests.soon import PATIENCE, SOON
 
 ROTATING = {
     "type": "oauth2",
@@ -323,6 +323,28 @@ def test_a_refresh_token_of_an_earlier_run_is_in_no_error(api: Api, store: str) 
         stream_of(api.url, ROTATING).read_page({}, None)
     assert api.asked[0].form["refresh_token"] == "kept-canary"
     assert "canary" not in str(error.value)
+
+
+@pytest.mark.parametrize("seconds", [0, -0.001, -3600, 0.05, float("nan")])
+def test_a_token_without_a_usable_lifetime_is_used_until_it_is_refused(seconds: float) -> None:
+    assert not Token.lasting("value", seconds).has_expired
+    assert Token.lasting("value", seconds).seconds_left == float("inf")
+
+
+def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer) -> None:
+    def answer(asked: Any) -> Any:
+        return {"access_token": "access", "expires_in": 0.001} if asked.path == "/token" else {"data": [{"id": 1}]}
+
+    api.answer = answer
+    stream, stop = stream_of(api.url, ROTATING), threading.Event()
+    with closing(server.address.connect()) as budget, ThreadPoolExecutor(1) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget))
+        reading = pool.submit(stream.read_page, {}, None)
+        try:
+            assert ids(reading.result(SOON).records) == [1]
+        finally:
+            stop.set()
+    assert api.paths.count("/token") == 1
 
 
 @pytest.mark.parametrize("authenticator", [{"type": "none"}, {"type": "bearer", "token": "fixed"}])
