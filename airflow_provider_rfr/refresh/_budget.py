@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted
 from airflow_provider_rfr.refresh.errors import task_error
 from airflow_provider_rfr.streams.core import ReadContext
-from airflow_provider_rfr.streams.tokens import AccessToken, Credential, Reader, find_credential
+from airflow_provider_rfr.streams.tokens import AccessToken, Credential, LatestToken, Reader, find_credential
 
 BEAT_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
@@ -224,7 +224,7 @@ class _RemoteBudget:
         self._limited = limited
         self._lock = threading.Lock()
         self._blocked_until = 0.0
-        self._asking: dict[str, Credential] = {}
+        self._tokens: dict[str, LatestToken] = {}
 
     def reserve(self) -> float:
         # Without a rate there is no permit to take, and the pause that the last beat brought is known here.
@@ -266,9 +266,8 @@ class _RemoteBudget:
             assert isinstance(answer, AccessToken)
             return answer
 
-        # Its own lock, because the driver's may be in this process. One thread asks, the others get its answer.
-        asking = self._asking.setdefault(credential.key, Credential(credential.key, credential.obtain))
-        return asking.token(refused, context, ask)
+        # Not the credential's own, which may be the driver's. One thread asks, the others get its answer.
+        return self._tokens.setdefault(credential.key, LatestToken()).get(refused, context, ask)
 
     def close(self) -> None:
         """Close the connection, by which the driver knows that the task is done."""

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError
 from airflow_provider_rfr.store._tables import LEASES
@@ -135,7 +135,7 @@ class Lease:
         self._end.set()
         self._renewing.join()
         # If the store is away the lease runs out by itself; how the work ended counts more.
-        with suppress(DBAPIError):
+        with suppress(SQLAlchemyError):
             self._store.run(self._grant.release, patience=5.0)
 
     def ensure(self) -> None:
@@ -165,7 +165,7 @@ class Lease:
     def _renew(self) -> None:
         while not self._end.wait(self._grant.milliseconds / 4000):
             # A store that is away for a moment is asked again: the lease outlives some missed renewals.
-            with suppress(DBAPIError):
+            with suppress(SQLAlchemyError):
                 if not self._store.run(lambda connection: self._grant.renew(connection, self._store.now(connection))):
                     return
 

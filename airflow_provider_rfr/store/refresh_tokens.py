@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, SourceError
 from airflow_provider_rfr.store._tables import REFRESH_TOKENS
@@ -91,7 +91,7 @@ class RefreshTokens:
 
         try:
             store.run(write)
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             _log.warning(
                 "the token endpoint replaced the refresh token, and the new one could not be kept in the control store"
                 " (%s): if the next one can't be kept either, the next run has to be authorized again",
@@ -124,7 +124,7 @@ class RefreshTokens:
 def _asked(store: ControlStore, work: Callable[[Any], Any]) -> Any:
     try:
         return store.run(work, patience=_PATIENCE)
-    except DBAPIError as error:
+    except SQLAlchemyError as error:
         kind = type(error).__name__
     raise SourceError(f"the control store, which may hold a newer refresh token, can't be reached ({kind})")
 

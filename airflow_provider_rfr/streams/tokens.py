@@ -12,8 +12,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -54,7 +54,7 @@ class AccessToken:
     refresh_token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def lasting(cls, value: str, seconds: float | None, refresh_token: str | None = None) -> Token:
+    def lasting(cls, value: str, seconds: float | None, refresh_token: str | None = None) -> AccessToken:
         """Make a token that is valid for so many seconds.
 
         :param seconds: None if that is not known. Less than a second (``expires_in: 0``, an expiry in the past) counts
@@ -122,42 +122,27 @@ def keep_refresh_tokens(open_token_store: Callable[[], RefreshTokenStore] | None
     _open_token_store = None if open_token_store is None else cache(open_token_store)
 
 
-class Credential:
-    """A credential with the newest token that was obtained by it; thread-safe.
+class LatestToken:
+    """The newest token of a credential, which one thread at a time replaces; thread-safe."""
 
-    :ivar key: equal in every process that builds the same source
-    :param grant: the configured refresh token and where it is redeemed; None where there is none
-    """
-
-    def __init__(self, key: str, obtain: Obtain, grant: str | None = None) -> None:
-        self.key = key
-        self.obtain = obtain
-        self._grant = grant
+    def __init__(self) -> None:
         # Held while a token is obtained.
         self._turn = threading.Lock()
         self._token: AccessToken | None = None
-        # The newest one, if it is kept in this process only.
-        self._refresh_token: str | None = None
         self._failure: tuple[float, Exception] | None = None
 
-    def token(self, refused: str | None, context: Reader, ask: Callable[[], AccessToken] | None = None) -> AccessToken:
-        """Return a token other than the refused one; obtain it if necessary.
+    def get(self, refused: str | None, reader: Reader, obtain: Callable[[], AccessToken]) -> AccessToken:
+        """Return a token that is not the refused one, and obtain it if there is none.
 
         :param refused: digest of the token that the API or its age has ruled out
-        :param ask: gets the token from the owner; None if this process is the owner
         :raises AuthenticationError: no token can be obtained
         :raises ReadInterrupted: the reader was stopped
         """
-        # The thread whose turn it is may wait for the API for minutes.
-        while not self._turn.acquire(timeout=_POLL_SECONDS):
-            context.check()
-        try:
-            return self._present(refused) or self._obtained(context, ask)
-        finally:
-            self._turn.release()
+        with _locked(self._turn, reader):
+            return self._present(refused) or self._obtained(obtain)
 
-    def token_if_ready(self, refused: str | None, context: Reader) -> AccessToken | None:
-        """Return the token if it is ready; else return None, and obtain it in a thread.
+    def get_if_ready(self, refused: str | None, reader: Reader, obtain: Callable[[], AccessToken]) -> AccessToken | None:
+        """Return the token; None while it is obtained, in a thread that this begins if none does.
 
         :raises AuthenticationError: no token can be obtained
         """
@@ -169,13 +154,13 @@ class Credential:
         finally:
             self._turn.release()
 
-        def obtain() -> None:
+        def get() -> None:
             try:
-                self.token(refused, context)
+                self.get(refused, reader, obtain)
             except Exception:  # noqa: BLE001 - kept, for whoever asks next
                 return
 
-        threading.Thread(target=obtain, name="rfr-token", daemon=True).start()
+        threading.Thread(target=get, name="rfr-token", daemon=True).start()
         return None
 
     def _present(self, refused: str | None) -> AccessToken | None:
@@ -187,14 +172,9 @@ class Credential:
             raise copy.copy(self._failure[1])
         return None
 
-    def _obtained(self, context: Reader, ask: Callable[[], AccessToken] | None) -> AccessToken:
+    def _obtained(self, obtain: Callable[[], AccessToken]) -> AccessToken:
         try:
-            if ask is not None:
-                token = ask()
-            elif self._grant is None:
-                token = self.obtain(context, None)
-            else:
-                token = self._redeemed(self._grant, context)
+            token = obtain()
         except ReadInterrupted:
             raise
         except Exception as error:
@@ -204,33 +184,87 @@ class Credential:
         self._token = token
         return token
 
-    def _redeemed(self, grant: str, context: Reader) -> AccessToken:
-        if _open_token_store is None:
-            token = self.obtain(context, self._refresh_token)
-            if token.refresh_token is not None and self._refresh_token is None:
-                _log.warning(
-                    "the token endpoint replaced the refresh token, and the new one is lost when this process ends:"
-                    " name a control store, which keeps it for the next run (store: URL in the refresh's document)"
-                )
-            self._refresh_token = token.refresh_token or self._refresh_token
-            return token
-        token_store = _open_token_store()
-        with token_store.turn(grant, context.check):
-            token = self.obtain(context, self._refresh_token or token_store.load(grant))
-            # Keep it before anything else: if this process dies first, the new refresh token is lost.
+
+class _Grant:
+    """A configured refresh token and where it is redeemed, shared by all credentials of this process that redeem it.
+
+    :ivar turn: held while a refresh token is redeemed, and until its successor is kept
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.turn = threading.Lock()
+        # The newest one that is in this process alone.
+        self._refresh_token: str | None = None
+
+    def redeem(self, obtain: Obtain, reader: Reader) -> AccessToken:
+        """Obtain a token with the newest refresh token, and keep the one that replaces it."""
+        token_store = None if _open_token_store is None else _open_token_store()
+        with _locked(self.turn, reader), token_store.turn(self._name, reader.check) if token_store else nullcontext():
+            token = obtain(reader, self._refresh_token or (token_store.load(self._name) if token_store else None))
+            # At once: if this process dies before, the token endpoint has replaced what nobody knows.
             if token.refresh_token is not None:
-                self._refresh_token = None if token_store.keep(grant, token.refresh_token) else token.refresh_token
+                self._keep(token.refresh_token, token_store)
         return token
+
+    def _keep(self, refresh_token: str, token_store: RefreshTokenStore | None) -> None:
+        is_first = self._refresh_token is None
+        # First of all: if the token_store fails, the next try must not redeem the spent one.
+        self._refresh_token = refresh_token
+        if token_store is not None:
+            if token_store.keep(self._name, refresh_token):
+                self._refresh_token = None
+        elif is_first:
+            _log.warning(
+                "the token endpoint replaced the refresh token, and the new one is lost when this process ends:"
+                " name a control store, which keeps it for the next run (store: URL in the refresh's document)"
+            )
+
+
+class Credential:
+    """A credential with the newest token that was obtained by it; thread-safe.
+
+    :ivar key: the same in each process that builds the same source
+    :param grant: the refresh token that it redeems; None where there is none
+    """
+
+    def __init__(self, key: str, obtain: Obtain, grant: _Grant | None = None) -> None:
+        self.key = key
+        self.obtain = obtain
+        self._grant = grant
+        self._latest = LatestToken()
+
+    def token(self, refused: str | None, reader: Reader) -> AccessToken:
+        """Return a token that is not the refused one; see :meth:`LatestToken.get`."""
+        return self._latest.get(refused, reader, lambda: self._obtained(reader))
+
+    def token_if_ready(self, refused: str | None, reader: Reader) -> AccessToken | None:
+        """Return the token, None while it is obtained; see :meth:`LatestToken.get_if_ready`."""
+        return self._latest.get_if_ready(refused, reader, lambda: self._obtained(reader))
+
+    def _obtained(self, reader: Reader) -> AccessToken:
+        return self.obtain(reader, None) if self._grant is None else self._grant.redeem(self.obtain, reader)
 
     def __repr__(self) -> str:
         return "Credential()"
+
+
+@contextmanager
+def _locked(lock: threading.Lock, reader: Reader) -> Iterator[None]:
+    # The thread that holds it may wait for the API for minutes.
+    while not lock.acquire(timeout=_POLL_SECONDS):
+        reader.check()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class TokenOwner(Protocol):
     """The process that obtains tokens for all readers."""
 
     def token(self, credential: Credential, refused: str | None, context: Reader) -> AccessToken:
-        """Return a token of the credential that is not the refused one; see :meth:`Credential.token`."""
+        """Return a token of the credential that is not the refused one; see :meth:`LatestToken.get`."""
 
 
 class OwnTokens:
@@ -241,6 +275,7 @@ class OwnTokens:
 
 
 _credentials: Final[dict[str, Credential]] = {}
+_grants: Final[dict[str, _Grant]] = {}
 _registering: Final = threading.Lock()
 
 
@@ -249,10 +284,12 @@ def shared_credential(key: str, obtain: Obtain, grant: str | None = None) -> Cre
 
     It is kept until the process ends, because a replaced refresh token can't be redeemed again.
 
-    :param obtain: replaces the function of a credential that exists already
+    :param obtain: takes the place of one with which the credential was built before
+    :param grant: the configured refresh token and where it is redeemed; None where there is none
     """
     with _registering:
-        credential = _credentials.setdefault(key, Credential(key, obtain, grant))
+        shared_grant = None if grant is None else _grants.setdefault(grant, _Grant(grant))
+        credential = _credentials.setdefault(key, Credential(key, obtain, shared_grant))
         credential.obtain = obtain
         return credential
 

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from airflow_provider_rfr.exceptions import SourceError
-from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 
 GRANT = "https://login.example.com/token configured-canary"
@@ -78,4 +79,20 @@ def test_a_refresh_token_that_cannot_be_kept_is_warned_of(store_url: str, caplog
     with caplog.at_level(logging.WARNING):
         assert not tokens.keep(GRANT, "first-canary")
     assert "could not be kept in the control store" in caplog.text
+    assert "canary" not in caplog.text
+
+
+def test_a_store_without_a_free_connection_is_as_one_that_is_away(
+    store_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(store: ControlStore, work: object, **options: object) -> None:
+        raise PoolTimeoutError("QueuePool limit of size 5 overflow 10 reached")
+
+    tokens = RefreshTokens(store_url)
+    with tokens.turn(GRANT, lambda: None):
+        monkeypatch.setattr(ControlStore, "run", run)
+        assert not tokens.keep(GRANT, "first-canary")
+        with pytest.raises(SourceError, match=r"can't be reached \(TimeoutError\)"):
+            tokens.load(GRANT)
+    assert "could not be kept in the control store (TimeoutError)" in caplog.text
     assert "canary" not in caplog.text

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from rest_api import Api, Reply, ids
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, SourceDefinitionError, SourceError
 from airflow_provider_rfr.refresh._budget import Beat, BudgetServer, DriverBudget
 from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
+from airflow_provider_rfr.streams import tokens as module
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.tokens import Token, keep_refresh_tokens
 from tests.soon import PATIENCE, SOON
@@ -345,6 +347,43 @@ def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer
         finally:
             stop.set()
     assert api.paths.count("/token") == 1
+
+
+def test_a_refresh_token_that_could_not_be_kept_is_redeemed_next(
+    api: Api, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(RefreshTokens):
+        def keep(self, grant: str, refresh_token: str) -> bool:
+            raise PoolTimeoutError("no connection is free")
+
+    OneAtATime(api)
+    monkeypatch.setattr(module, "_FAILURE_SECONDS", 0.0)
+    keep_refresh_tokens(lambda: Failing(store))
+    stream = stream_of(api.url, ROTATING)
+    with pytest.raises(PoolTimeoutError):
+        stream.read_page({}, 1)
+    keep_refresh_tokens(lambda: RefreshTokens(store))
+    assert ids(stream.read_page({}, 1).records) == [1]
+    redeemed = [asked.form["refresh_token"] for asked in api.asked if asked.path == "/token"]
+    assert redeemed == ["refresh-0", "refresh-1"]
+    assert RefreshTokens(store).load(f"{api.url}/token refresh-0") == "refresh-2"
+
+
+def test_streams_with_scopes_of_their_own_redeem_one_refresh_token_in_turn(api: Api) -> None:
+    tokens = OneAtATime(api)
+
+    def answer(asked: Any) -> Any:
+        return tokens(asked) if asked.path == "/token" else {"data": [{"id": asked.page}]}
+
+    api.answer = answer
+
+    def read(scope: int) -> list[Any]:
+        return ids(stream_of(api.url, {**ROTATING, "scopes": [f"scope-{scope}"]}).read_page({}, 1).records)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(read, range(6))) == [[1]] * 6
+    redeemed = [asked.form["refresh_token"] for asked in api.asked if asked.path == "/token"]
+    assert redeemed == [f"refresh-{number}" for number in range(6)]
 
 
 @pytest.mark.parametrize("authenticator", [{"type": "none"}, {"type": "bearer", "token": "fixed"}])
