@@ -29,7 +29,7 @@ from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
 from airflow_provider_rfr.refresh.jvm import write_in_background
 from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor
-from airflow_provider_rfr.streams.tokens import RefreshTokenStore, keep_refresh_tokens
+from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh._rounds import RoundReport
@@ -226,4 +226,7 @@ def main(path: str, *, began: float, open_token_store: Callable[[str], RefreshTo
     if config.source.class_path is None:
         with without_pandas():
             import pyarrow.dataset  # noqa: F401
-    return application.run()
+    try:
+        return application.run()
+    finally:
+        finish_redemptions()

@@ -29,6 +29,8 @@ _MARGIN: Final = 60.0
 _FAILURE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 _SHORTEST: Final = 1.0
+# Seconds for which the end of the process waits for a token endpoint's answer.
+_LAST_SECONDS: Final = 60.0
 
 
 class Reader(Protocol):
@@ -297,6 +299,14 @@ def shared_credential(key: str, obtain: Obtain, grant: str | None = None) -> Cre
 def find_credential(key: str) -> Credential | None:
     """Return this process's credential with the key, None if no stream was built with it."""
     return _credentials.get(key)
+
+
+def finish_redemptions() -> None:
+    """Wait until no refresh token is being redeemed: one whose successor is not kept yet is lost with this process."""
+    until = time.monotonic() + _LAST_SECONDS
+    for grant in list(_grants.values()):
+        if grant.turn.acquire(timeout=max(0.0, until - time.monotonic())):
+            grant.turn.release()
 
 
 def key_of(*parts: Any) -> str:

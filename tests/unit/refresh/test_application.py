@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.refresh import application
-from airflow_provider_rfr.streams import Page, PagedStream
+from airflow_provider_rfr.streams import Page, PagedStream, ReadContext
+from airflow_provider_rfr.streams.tokens import Token, shared_credential
+from tests.soon import PATIENCE
 from tests.unit.refresh.test_rounds import Threads
 
 PACKAGE = Path(application.__file__).parents[1]
@@ -63,9 +66,9 @@ class LateSpark(Threads):
         self.ready.set()
 
 
-def test_few_frames_lie_between_the_program_and_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A document whose refresh the driver does alone, in its head start."""
     monkeypatch.setattr(application, "Cluster", LateSpark)
     monkeypatch.setattr(application, "stop_on_signals", lambda stop: None)
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
@@ -77,9 +80,34 @@ def test_few_frames_lie_between_the_program_and_the_page(
     }
     path = tmp_path / "refresh.json"
     path.write_text(json.dumps(document))
+    return str(path)
+
+
+def test_few_frames_lie_between_the_program_and_the_page(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     STACKS.clear()
-    assert application.main(str(path), began=0.0) == 0
+    assert application.main(document, began=0.0) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 1
     (stack,) = STACKS
     assert stack[0] == "application.main"
     assert len(stack) <= 11, stack
+
+
+def test_the_process_ends_after_a_refresh_token_that_is_redeemed_is_kept(
+    document: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, stopped, kept = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(LateSpark, "stop", lambda spark: stopped.set())
+
+    def obtain(context: Any, refresh_token: str | None) -> Token:
+        begun.set()
+        assert stopped.wait(PATIENCE)
+        # The answer comes when nothing else is left to do.
+        time.sleep(0.5)
+        kept.set()
+        return Token("access")
+
+    credential = shared_credential(f"{__name__} of a slow endpoint", obtain, "configured")
+    threading.Thread(target=credential.token, args=(None, ReadContext()), daemon=True).start()
+    assert begun.wait(PATIENCE)
+    assert application.main(document, began=0.0) == 0
+    assert kept.is_set()

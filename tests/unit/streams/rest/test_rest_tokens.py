@@ -22,7 +22,7 @@ from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
 from airflow_provider_rfr.streams import tokens as module
 from airflow_provider_rfr.streams.core import ReadContext
-from airflow_provider_rfr.streams.tokens import Token, keep_refresh_tokens
+from airflow_provider_rfr.streams.tokens import Token, finish_redemptions, keep_refresh_tokens
 from tests.soon import PATIENCE, SOON
 
 ROTATING = {
@@ -384,6 +384,34 @@ def test_streams_with_scopes_of_their_own_redeem_one_refresh_token_in_turn(api: 
         assert list(pool.map(read, range(6))) == [[1]] * 6
     redeemed = [asked.form["refresh_token"] for asked in api.asked if asked.path == "/token"]
     assert redeemed == [f"refresh-{number}" for number in range(6)]
+
+
+def test_the_end_of_the_process_waits_for_a_refresh_token_that_is_redeemed(
+    api: Api, server: BudgetServer, store: str
+) -> None:
+    tokens, begun, end = OneAtATime(api), threading.Event(), threading.Event()
+
+    def answer(asked: Any) -> Any:
+        begun.set()
+        assert end.wait(PATIENCE)
+        return tokens(asked)
+
+    api.answer = answer
+    stream, stop = stream_of(api.url, ROTATING), threading.Event()
+    with closing(server.address.connect()) as budget, ThreadPoolExecutor(2) as pool:
+        stream.bind(ReadContext(stop=stop, tokens=budget))
+        reading = pool.submit(stream.read_page, {}, None)
+        assert begun.wait(PATIENCE)
+        stop.set()
+        server.close()
+        with pytest.raises(ReadInterrupted):
+            reading.result(PATIENCE)
+        finishing = pool.submit(finish_redemptions)
+        with pytest.raises(TimeoutError):
+            finishing.result(0.3)
+        end.set()
+        finishing.result(PATIENCE)
+    assert RefreshTokens(store).load(f"{api.url}/token refresh-0") == "refresh-1"
 
 
 @pytest.mark.parametrize("authenticator", [{"type": "none"}, {"type": "bearer", "token": "fixed"}])
