@@ -143,7 +143,9 @@ class LatestToken:
         with _locked(self._turn, reader):
             return self._present(refused) or self._obtained(obtain)
 
-    def get_if_ready(self, refused: str | None, reader: Reader, obtain: Callable[[], AccessToken]) -> AccessToken | None:
+    def get_if_ready(
+        self, refused: str | None, reader: Reader, obtain: Callable[[], AccessToken]
+    ) -> AccessToken | None:
         """Return the token; None while it is obtained, in a thread that this begins if none does.
 
         :raises AuthenticationError: no token can be obtained
@@ -211,7 +213,7 @@ class _Grant:
 
     def _keep(self, refresh_token: str, token_store: RefreshTokenStore | None) -> None:
         is_first = self._refresh_token is None
-        # First of all: if the token_store fails, the next try must not redeem the spent one.
+        # First of all: if the store fails, the next try must not redeem the spent one.
         self._refresh_token = refresh_token
         if token_store is not None:
             if token_store.keep(self._name, refresh_token):

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_rfr.refresh import application
 from airflow_provider_rfr.streams import Page, PagedStream, ReadContext
-from airflow_provider_rfr.streams.tokens import Token, shared_credential
+from airflow_provider_rfr.streams.tokens import AccessToken, shared_credential
 from tests.soon import PATIENCE
 from tests.unit.refresh.test_rounds import Threads
 
@@ -104,7 +104,7 @@ def test_the_process_ends_after_a_refresh_token_that_is_redeemed_is_kept(
         # The answer comes when nothing else is left to do.
         time.sleep(0.5)
         kept.set()
-        return Token("access")
+        return AccessToken("access")
 
     credential = shared_credential(f"{__name__} of a slow endpoint", obtain, "configured")
     threading.Thread(target=credential.token, args=(None, ReadContext()), daemon=True).start()

@@ -22,7 +22,7 @@ from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
 from airflow_provider_rfr.streams import tokens as module
 from airflow_provider_rfr.streams.core import ReadContext
-from airflow_provider_rfr.streams.tokens import Token, finish_redemptions, keep_refresh_tokens
+from airflow_provider_rfr.streams.tokens import AccessToken, finish_redemptions, keep_refresh_tokens
 from tests.soon import PATIENCE, SOON
 
 ROTATING = {
@@ -329,8 +329,8 @@ def test_a_refresh_token_of_an_earlier_run_is_in_no_error(api: Api, store: str) 
 
 @pytest.mark.parametrize("seconds", [0, -0.001, -3600, 0.05, float("nan")])
 def test_a_token_without_a_usable_lifetime_is_used_until_it_is_refused(seconds: float) -> None:
-    assert not Token.lasting("value", seconds).has_expired
-    assert Token.lasting("value", seconds).seconds_left == float("inf")
+    assert not AccessToken.lasting("value", seconds).has_expired
+    assert AccessToken.lasting("value", seconds).seconds_left == float("inf")
 
 
 def test_a_task_gets_a_token_that_expires_at_once(api: Api, server: BudgetServer) -> None:
