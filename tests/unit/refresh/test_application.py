@@ -98,7 +98,7 @@ def test_the_process_ends_after_a_refresh_token_that_is_redeemed_is_kept(
     begun, stopped, kept = threading.Event(), threading.Event(), threading.Event()
     monkeypatch.setattr(LateSpark, "stop", lambda spark: stopped.set())
 
-    def obtain(context: Any, refresh_token: str | None) -> Token:
+    def obtain(context: Any, refresh_token: str | None) -> AccessToken:
         begun.set()
         assert stopped.wait(PATIENCE)
         # The answer comes when nothing else is left to do.
