@@ -124,7 +124,8 @@ def _when_total_reached(total: model.Total, page_size: int | None, offsets_by_re
                 return Ending(False, doubtful=True, promised=number)
             is_last, is_missing = seen.position + 1 >= pages, expected > 0
             is_beyond = seen.before + count > number
-        is_full = page_size is not None and count >= page_size
+        # A number of pages says nothing about the size of the last one.
+        is_full = total.of == "records" and page_size is not None and count >= page_size
         return Ending(
             is_last,
             pages,

@@ -52,8 +52,14 @@ def test_a_total_that_the_records_contradict_ends_nothing(api, make, paginator, 
     assert caplog.text.count("by the API's own count") == 1
 
 
-def test_a_number_of_pages_that_is_too_low_ends_nothing(api, make):
-    totals(api, 55, lambda start, count: 3)
+def test_a_number_of_pages_is_believed_and_costs_no_request(api, make):
+    totals(api, 30, lambda start, count: 3)
+    assert read_ids(make(paginator=BY_PAGES)) == list(range(1, 31))
+    assert len(api.asked) == 3
+
+
+def test_a_number_of_pages_that_leaves_out_the_page_with_the_records_ends_nothing(api, make):
+    totals(api, 55, lambda start, count: 0)
     assert read_ids(make(paginator=BY_PAGES)) == list(range(1, 56))
 
 
