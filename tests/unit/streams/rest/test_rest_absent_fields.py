@@ -166,7 +166,7 @@ def test_a_field_such_as_is_last_says_nothing_where_it_is_absent(api, make):
     api.answers({"data": TWO})
     with pytest.raises(SourceError, match=r"no is_last"):
         read(make(paginator={"type": "page_number", "flag": {"path": "is_last", "stop_when": True}}))
-    with pytest.raises(ConfigurationError, match="a missing is_last says nothing"):
+    with pytest.raises(ConfigurationError, match="an absent is_last does not mean the last page"):
         make(paginator={"type": "page_number", "flag": {"path": "is_last", "stop_when": True, "on_missing": "end"}})
 
 
