@@ -276,8 +276,9 @@ class Chain:
         page before it, or a page that names itself as the next one.
         """
         is_end = self._on_repeated_page == "end"
-        is_known = bool(row.record_count) and _mark(f"c{row.checksum}") in self._seen_set
-        if (page.is_beyond and is_known) or (is_end and self._repeats_last(row)):
+        # A mark is made only where it decides: each page comes by here, under the scheduler's lock.
+        is_known = page.is_beyond and row.record_count > 0 and _mark(f"c{row.checksum}") in self._seen_set
+        if is_known or (is_end and self._repeats_last(row)):
             nothing = encode_records(())
             return replace(
                 row,
@@ -297,7 +298,7 @@ class Chain:
         return bool(row.record_count and self._seen and self._seen[-1] == _mark(f"c{row.checksum}"))
 
     def _is_repeated(self, row: PageRow) -> bool:
-        """Remember a page; True where it came before, and the chain starts again or ends with an error."""
+        """Remember a page; return True if it came before, and the chain starts again or ends with an error."""
         marks = _marks(row.page, row.token_in, row.token_out, row.checksum if row.record_count else None)
         accepted = _mark(f"c{row.checksum}") if self._on_repeated_page == "accept" else None
         repeated = next((name for mark, name in marks.items() if mark in self._seen_set and mark != accepted), None)

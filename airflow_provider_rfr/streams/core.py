@@ -15,10 +15,12 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
-from airflow_provider_rfr.streams.tokens import OwnTokens, TokenOwner
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.streams.tokens import TokenOwner
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,13 @@ class _Unlimited:
         return None
 
 
+def _own_tokens() -> TokenOwner:
+    # The parse of a DAG needs this module, and no tokens.
+    from airflow_provider_rfr.streams.tokens import OwnTokens
+
+    return OwnTokens()
+
+
 @dataclass(frozen=True, slots=True)
 class ReadContext:
     """Belongs to one process: a copy that arrives in another one is unlimited until it's bound again.
@@ -57,7 +66,7 @@ class ReadContext:
 
     limiter: Limiter = field(default_factory=_Unlimited)
     stop: threading.Event = field(default_factory=threading.Event)
-    tokens: TokenOwner = field(default_factory=OwnTokens)
+    tokens: TokenOwner = field(default_factory=_own_tokens)
 
     def sleep(self, seconds: float) -> None:
         """Wait, unless the reader is stopped.

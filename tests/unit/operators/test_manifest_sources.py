@@ -127,7 +127,7 @@ def test_the_parse_of_a_dag_loads_neither_the_cdk_nor_what_reads_sources(folder:
     assert done.returncode == 0, done.stderr
     heavy, count = done.stdout.splitlines()[-1].rsplit(" ", 1)
     assert heavy == "[]"
-    assert int(count) <= 9
+    assert int(count) <= 8
 
 
 def test_a_declared_source_has_its_manifest_beside_the_declaration(folder: Path) -> None:
