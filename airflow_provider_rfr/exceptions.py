@@ -321,6 +321,12 @@ class FencedError(LedgerError):
         super().__init__(message)
 
 
+class DamagedLedgerError(LedgerError):
+    """A file that the ledger's newest commit names is missing. No retry helps: drop the ledger."""
+
+    retryable = False
+
+
 class ReconciliationError(LedgerError):
     """Fetched, staged and published counts differ; nothing was published."""
 

@@ -349,6 +349,12 @@ _REFRESH = (
         *_ONE_REFRESH,
         example="raw.orders",
     ),
+    _refresh(
+        "drop",
+        "Drop a table's ledger, so that the next run reads all pages again; the table itself stays",
+        *_ONE_REFRESH,
+        example="raw.orders",
+    ),
 )
 
 
@@ -409,7 +415,7 @@ def get_rfr_commands() -> list[GroupCommand]:
             help="Resumable full refresh, commit webhooks, migrations, connections",
             subcommands=(
                 _DOCTOR,
-                GroupCommand(name="refresh", help="Refreshes: progress, errors, history", subcommands=_REFRESH),
+                GroupCommand(name="refresh", help="Refreshes: progress, errors, ledgers", subcommands=_REFRESH),
                 GroupCommand(name="triggers", help="Commit webhooks", subcommands=_TRIGGERS),
                 GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=_BUILTINS),
                 GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=_TABLES),

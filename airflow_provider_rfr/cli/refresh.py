@@ -106,6 +106,25 @@ def watch(args: Namespace) -> int:
     return 0 if found.state.value == "published" else 1
 
 
+@command
+def drop(args: Namespace) -> None:
+    """Drop the ledger of a table or a part, with the pages of an unpublished refresh; the table itself stays."""
+    from airflow_provider_rfr.lake.ledger_table import LedgerTable
+    from airflow_provider_rfr.lake.row_filter import part_of
+
+    catalog = lake_of(args)
+    [status] = _with_tasks(catalog, [_found(catalog, args)])
+    if status.is_working:
+        raise ConfigurationError(
+            "table", f"a refresh of {_name(status)} is running", "wait for its end, or stop its task, and try again"
+        )
+    ledger = answered(lambda: LedgerTable.load(catalog, status.table, part_of(args.replace_where)))
+    if ledger is not None:
+        answered(ledger.drop)
+    if not print_data({"table": status.table, "ledger": status.ledger}, args):
+        say(f"Dropped {status.ledger}. The next run reads all pages of {_name(status)} again")
+
+
 class _Display(Protocol):
     def update(self, found: TableStatus) -> None:
         """Show what was found."""

@@ -1,7 +1,8 @@
 """Strict commits, refused and never rebased when another commit came first; and reading commits back.
 
-PyIceberg repeats a refused commit on top of the newer snapshot by itself. Here nothing is repeated before the caller
-has loaded the table again and decided that the commit is still wanted.
+PyIceberg repeats a refused commit on top of the newer snapshot by itself, and deletes the manifests of a commit that
+stays refused. Here nothing is repeated before the caller has loaded the table again and decided that the commit is
+still wanted, and nothing is deleted before the table shows that the commit did not land.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.table import CreateTableTransaction
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import ValidatableTableRequirement
+from pyiceberg.table.update import AddSnapshotUpdate, ValidatableTableRequirement
+from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -29,7 +32,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from airflow_provider_rfr.exceptions import ConfigurationError, LedgerError
+from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, LedgerError
 from airflow_provider_rfr.lake.catalog import load_table
 
 if TYPE_CHECKING:
@@ -38,10 +41,16 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table.update import TableUpdate
     from pyiceberg.table.update.snapshot import _FastAppendFiles
 
 log = logging.getLogger(__name__)
+_REFUSALS = (CommitFailedException, ValidationException, TableAlreadyExistsError)
 _TRIES = 12
+_LOOKS = 4
+"""How often a table is loaded, at most, to find out whether a commit landed."""
+_MERGE_ENABLED, _MERGED_MANIFESTS = "commit.manifest-merge.enabled", 100
+"""The number of manifests from which on an append merges them is Iceberg's default."""
 
 
 class CommitConflictError(LedgerError):
@@ -73,7 +82,7 @@ def conflicts_raised() -> Iterator[None]:
     """Raise :class:`CommitConflictError` where a catalog refuses a commit because another one came first."""
     try:
         yield
-    except (CommitFailedException, ValidationException, TableAlreadyExistsError) as error:
+    except _REFUSALS as error:
         raise CommitConflictError(str(error)) from error
 
 
@@ -90,29 +99,96 @@ def retry_conflicts(tries: float = math.inf, *, seconds: float = math.inf) -> Re
     )
 
 
-def has_changed(catalog: Catalog, name: str, loaded: Table | None) -> bool:
-    """Whether the table is no longer as it was loaded; None: it did not exist."""
-    now = load_table(catalog, name)
-    if now is None or loaded is None:
-        return now is not loaded
-    return now.metadata_location != loaded.metadata_location
+@contextmanager
+def stale_files_are_conflicts(catalog: Catalog, name: str, loaded: Table | None) -> Iterator[None]:
+    """Raise :class:`CommitConflictError` for a missing file where others have committed since the table was loaded.
 
-
-def without_retries(table: Table) -> Table:
-    """Make this object's commits strict, whatever the stored table properties allow other writers.
-
-    PyIceberg reads the number of retries from the metadata in memory and never sends it, so the stored
-    property, which other engines obey, is not changed.
+    They may have expired the loaded snapshot, and deleted its files.
     """
-    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
-    return table
+    try:
+        yield
+    except FileNotFoundError as error:
+        now = load_table(catalog, name)
+        if (now and now.metadata_location) == (loaded and loaded.metadata_location):
+            raise
+        raise CommitConflictError(f"{name}: a file of the table as it was loaded is gone: {error}") from error
+
+
+def commit_strictly(transaction: Transaction) -> None:
+    """Commit once, on top of the table as it was loaded, also where the catalog's answer is lost.
+
+    A catalog may take a commit and its answer not arrive; a client library or a gateway may then send the commit again,
+    and its repeat is refused. So after any error the table is loaded: where it has the commit, the commit succeeded and
+    the transaction's table is as loaded now, perhaps with later commits of others. Manifests are deleted only after a
+    refusal of a commit that the table does not have.
+
+    :raises CommitConflictError: another commit came first; nothing was written
+    :raises CatalogError: the catalog fails, and the table does not have the commit or can't be loaded
+    """
+    # Without its producers, PyIceberg neither rebases a refused commit nor deletes manifests.
+    producers, transaction._snapshot_producers = transaction._snapshot_producers, []
+    updates, expected = transaction._updates, transaction.table_metadata
+    try:
+        transaction.commit_transaction()
+    except Exception as error:
+        if _has_landed(transaction, updates, expected):
+            log.info("%s: the commit landed, though its answer was an error: %s", _name_of(transaction), error)
+            return
+        if not isinstance(error, _REFUSALS):
+            raise
+        for producer in producers:
+            producer._clean_all_uncommitted()
+        raise CommitConflictError(str(error)) from error
+
+
+def _has_landed(transaction: Transaction, updates: Sequence[TableUpdate], expected: TableMetadata) -> bool:
+    """Load the transaction's table, and return whether it has the updates.
+
+    :raises CatalogError: the table can't be loaded
+    """
+    table = transaction._table
+    load = Retrying(
+        retry=retry_if_exception_type(CatalogError),
+        stop=stop_after_attempt(_LOOKS),
+        wait=wait_random_exponential(multiplier=0.5, max=4.0),
+        reraise=True,
+    )
+    now = load(load_table, table.catalog, _name_of(transaction))
+    if now is None or now.metadata.table_uuid != expected.table_uuid:
+        return False
+    if isinstance(transaction, CreateTableTransaction):
+        return True
+    snapshots = [update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate)]
+    if snapshots:
+        landed = all(now.snapshot_by_id(snapshot_id) is not None for snapshot_id in snapshots)
+    else:
+        landed = _definition(now.metadata) == _definition(expected)
+    if landed:
+        table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
+    return landed
+
+
+def _definition(metadata: TableMetadata) -> tuple[object, ...]:
+    """Return all that a commit without a new snapshot may change, and the snapshot that it is based on."""
+    schema, spec = metadata.schema(), metadata.spec()
+    # As text: PyIceberg does not find two empty schemas equal.
+    columns = (schema.as_struct().model_dump_json(), sorted(schema.identifier_field_ids), spec.fields)
+    snapshots = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    return *columns, metadata.properties, metadata.format_version, metadata.current_snapshot_id, snapshots
+
+
+def _name_of(transaction: Transaction) -> str:
+    return ".".join(transaction._table.name())
 
 
 class AddedManifest:
-    """The manifest of appended files. The first try of a commit writes it, and later tries reuse it."""
+    """The manifest of appended files. The first try of a commit writes it, and later tries reuse it.
+
+    :ivar may_merge: whether the next try may merge manifests; a repeated try must be fast, to win against busy writers
+    """
 
     def __init__(self) -> None:
+        self.may_merge = True
         self._manifest: ManifestFile | None = None
         self._snapshot_id = 0
         self._table: object = None
@@ -144,14 +220,29 @@ def stage_append(
 ) -> int:
     """Add files in one snapshot of the transaction; returns its id.
 
+    Merges small manifests into one where the table has many, unless an earlier try did so and was refused.
+
     :param added: kept by the caller over all tries to commit the same files
     """
-    with transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append:
+    update = transaction.update_snapshot(snapshot_properties=dict(summary))
+    merges = (added is None or added.may_merge) and _has_many_manifests(transaction)
+    with update.merge_append() if merges else update.fast_append() as append:
+        if isinstance(append, _MergeAppendFiles):
+            # Iceberg's default, which PyIceberg does not share.
+            append._merge_enabled = transaction.table_metadata.properties.get(_MERGE_ENABLED, "true") == "true"
         for file in files:
             append.append_data_file(file)
-        if added is not None and append._added_data_files:
-            added.share(append)
+        if added is not None:
+            if merges:
+                added.may_merge = False
+            elif append._added_data_files:
+                added.share(append)
     return append.snapshot_id
+
+
+def _has_many_manifests(transaction: Transaction) -> bool:
+    snapshot = transaction.table_metadata.current_snapshot()
+    return snapshot is not None and len(snapshot.manifests(transaction._table.io)) >= _MERGED_MANIFESTS
 
 
 def stage_overwrite(
@@ -182,18 +273,17 @@ def stage_overwrite(
     return overwrite.snapshot_id
 
 
-def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, str]) -> Snapshot:
-    """Add files in one snapshot whose parent is the snapshot ``table`` shows.
+def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
+    """Add files in one snapshot whose parent is the snapshot ``table`` shows; returns its id.
 
     :raises CommitConflictError: another commit came first; nothing was written
     """
-    with conflicts_raised(), without_retries(table).transaction() as transaction:
-        with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as append:
-            for file in files:
-                append.append_data_file(file)
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    return snapshot
+    transaction = table.transaction()
+    with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as append:
+        for file in files:
+            append.append_data_file(file)
+    commit_strictly(transaction)
+    return append.snapshot_id
 
 
 def append_once(
@@ -232,8 +322,9 @@ def append_once(
             schema = table.schema().as_arrow()
             # By the table's columns: an older or a newer version of this package may have created it.
             values = [{column: row.get(column) for column in schema.names} for row in new.values()]
-            with conflicts_raised():
-                without_retries(table).append(pa.Table.from_pylist(values, schema=schema))
+            transaction = table.transaction()
+            transaction.append(pa.Table.from_pylist(values, schema=schema))
+            commit_strictly(transaction)
         return len(new)
 
     try:
@@ -358,11 +449,12 @@ def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[st
         changed = {key: value for key, value in values.items() if table.properties.get(key) != value}
         if not changed:
             return
-        with conflicts_raised(), table.transaction() as transaction:
-            if wanted := {key: value for key, value in changed.items() if value is not None}:
-                transaction.set_properties(wanted)
-            if unwanted := [key for key, value in changed.items() if value is None]:
-                transaction.remove_properties(*unwanted)
+        transaction = table.transaction()
+        if wanted := {key: value for key, value in changed.items() if value is not None}:
+            transaction.set_properties(wanted)
+        if unwanted := [key for key, value in changed.items() if value is None]:
+            transaction.remove_properties(*unwanted)
+        commit_strictly(transaction)
 
     try:
         retry_conflicts(_TRIES)(write)

@@ -39,8 +39,8 @@ from airflow_provider_rfr.lake.commits import (
     CommitConflictError,
     ancestors,
     conflicts_raised,
-    has_changed,
     retry_conflicts,
+    stale_files_are_conflicts,
 )
 from airflow_provider_rfr.lake.files import FileStore
 
@@ -129,16 +129,12 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
         if table is None or table.properties.get("gc.enabled", "true").lower() == "false":
             return _Expired()
         plan = _plan_expiry(table.metadata, int(time.time() * 1000) if now_ms is None else now_ms)
-        try:
+        # Another expiry may have deleted files of snapshots that stay by the metadata that was loaded here.
+        with stale_files_are_conflicts(catalog, name, table):
             if dry_run:
                 files = _Files(table).needed_only_by(plan.snapshots)
                 return _Expired(len(plan.snapshots), len(files), 0, plan.held)
             return _Expiry(catalog, table).run(plan)
-        except FileNotFoundError as error:
-            # Another expiry may have deleted files of snapshots that stay by the metadata that was loaded here.
-            if not has_changed(catalog, name, table):
-                raise
-            raise CommitConflictError(str(error)) from error
 
     try:
         return retry_conflicts(_TRIES)(expire)

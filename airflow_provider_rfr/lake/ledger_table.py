@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,11 +16,18 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, No
 from pyiceberg.expressions import EqualTo, LessThan
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
 
-from airflow_provider_rfr.exceptions import LedgerError
+from airflow_provider_rfr.exceptions import DamagedLedgerError, LedgerError
 from airflow_provider_rfr.lake.catalog import create_table, load_table, namespaces
-from airflow_provider_rfr.lake.commits import append_files, conflicts_raised, newest_summary_with, without_retries
+from airflow_provider_rfr.lake.commits import (
+    CommitConflictError,
+    append_files,
+    commit_strictly,
+    newest_summary_with,
+    stale_files_are_conflicts,
+)
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile
 from airflow_provider_rfr.lake.files import FileStore, naming
 from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
@@ -165,20 +173,21 @@ class LedgerTable:
 
         :raises CommitConflictError: another commit came first; nothing was written
         """
-        with naming(self.location):
-            return append_files(self._table, files, summary).snapshot_id
+        with naming(self.location), self._intact():
+            return append_files(self._table, files, summary)
 
     def committed_files(self, generation: int) -> list[str]:
         """Locations of the generation's files that commits name."""
         scan = self._table.scan(row_filter=EqualTo("generation", generation))
-        return [task.file.file_path for task in scan.plan_files()]
+        with self._intact():
+            return [task.file.file_path for task in scan.plan_files()]
 
     def read(self, locations: Iterable[str], columns: Sequence[str]) -> pa.Table | None:
         """Read some columns of some files into one table; None for no files.
 
         A column that did not exist yet when a file was written is null.
         """
-        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        with self._intact(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
             tables = list(pool.map(lambda location: self.store.read_table(location, columns), locations))
         if not tables:
             return None
@@ -186,6 +195,21 @@ class LedgerTable:
         for name in (name for name in columns if name not in table.column_names):
             table = table.append_column(name, pa.nulls(table.num_rows, ledger_arrow_schema().field(name).type))
         return table.select(columns)
+
+    @contextmanager
+    def _intact(self) -> Iterator[None]:
+        """Raise :class:`DamagedLedgerError` for a missing file, unless another commit made it superfluous.
+
+        :raises CommitConflictError: another commit came first
+        """
+        try:
+            with stale_files_are_conflicts(self._catalog, self.name, self._table):
+                yield
+        except FileNotFoundError as error:
+            raise DamagedLedgerError(
+                f"the ledger {self.name} is damaged: {error}. Drop it with `airflow rfr refresh drop TABLE`: the table"
+                " itself stays as it is, and the next run reads all pages again"
+            ) from error
 
     def trim(self) -> None:
         """Expire all but the newest snapshots and delete the metadata files that only those named.
@@ -198,10 +222,12 @@ class LedgerTable:
         if not old:
             return
         unneeded = _metadata_files(table, old) - _metadata_files(table, kept)
+        transaction = table.transaction()
+        with ExpireSnapshots(transaction) as expire:
+            expire.by_ids([snapshot.snapshot_id for snapshot in old])
         try:
-            with table.maintenance.expire_snapshots() as expire:
-                expire.by_ids([snapshot.snapshot_id for snapshot in old])
-        except CommitFailedException:
+            commit_strictly(transaction)
+        except CommitConflictError:
             return
         self.store.delete(unneeded)
 
@@ -215,8 +241,10 @@ class LedgerTable:
             # The newest summary is the state of the refresh, so this snapshot has to repeat it.
             newest = self.summary("rfr.generation") or {}
             kept = {key: value for key, value in newest.items() if key.startswith("rfr.")}
-            with conflicts_raised(), without_retries(self._table).transaction() as transaction:
+            transaction = self._table.transaction()
+            with self._intact():
                 transaction.delete(older, snapshot_properties=kept)
+            commit_strictly(transaction)
         folder = f"{self.location.rstrip('/')}/data"
         prefix = f"{folder}/generation="
         for location, _ in self.store.list(folder):

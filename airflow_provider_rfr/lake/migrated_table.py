@@ -31,13 +31,12 @@ from airflow_provider_rfr.lake.commits import (
     AssertBase,
     CommitConflictError,
     TargetChangedError,
-    conflicts_raised,
+    commit_strictly,
     last_change,
     newest_summary_with,
     stage_append,
     stage_overwrite,
     summary_of,
-    without_retries,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
 from airflow_provider_rfr.lake.inventory import TableEntry, entry_of
@@ -67,8 +66,7 @@ class NewTable:
         layout = FileLayout.of(self._transaction.table_metadata)
         if files:
             stage_append(self._transaction, (each.describe(layout) for each in files), summary)
-        with conflicts_raised():
-            self._transaction.commit_transaction()
+        commit_strictly(self._transaction)
 
 
 class MigratedTable:
@@ -79,7 +77,7 @@ class MigratedTable:
         self.name = name
         self._base = table.metadata
         self.entry: TableEntry = entry_of(name, table)
-        self._table = without_retries(table)
+        self._table = table
 
     @classmethod
     def load(cls, catalog: Catalog, name: str) -> MigratedTable | None:
@@ -122,8 +120,7 @@ class MigratedTable:
         transaction = self._begin()
         stage_columns(transaction, change)
         stage_rest(transaction, change)
-        with conflicts_raised():
-            transaction.commit_transaction()
+        commit_strictly(transaction)
 
     def coming(self, change: TableChange, family: str) -> FileTarget:
         """What is needed to write data files of the changed table; nothing is written here."""
@@ -166,8 +163,7 @@ class MigratedTable:
         if old or files or always:
             snapshot = stage_overwrite(transaction, old, (each.describe(layout) for each in files), summary)
         stage_rest(transaction, change)
-        with conflicts_raised():
-            transaction.commit_transaction()
+        commit_strictly(transaction)
         return snapshot
 
     def rename(self, name: str) -> None:

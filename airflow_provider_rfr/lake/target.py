@@ -33,15 +33,13 @@ from airflow_provider_rfr.lake.catalog import ensure_namespace, load_table
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
     AddedManifest,
-    CommitConflictError,
     TargetChangedError,
-    conflicts_raised,
-    has_changed,
+    commit_strictly,
     newest_summary_with,
     stage_append,
     stage_overwrite,
+    stale_files_are_conflicts,
     summary_of,
-    without_retries,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
@@ -163,16 +161,10 @@ class TargetTable:
         emptied = self._no_values
         if changes := "; ".join(filter(None, (str(evolution), described(emptied)))):
             summary = {**summary, SCHEMA_CHANGES_KEY: changes}
-        try:
-            with conflicts_raised():
-                snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
-                transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
-                transaction.commit_transaction()
-        except FileNotFoundError as error:
-            # Others may have committed so often meanwhile that the loaded snapshot has expired.
-            if not has_changed(self._catalog, self.name, self._table):
-                raise
-            raise CommitConflictError(f"{self.name}: a file of the table as it was loaded is gone: {error}") from error
+        with stale_files_are_conflicts(self._catalog, self.name, self._table):
+            snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
+        transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
+        commit_strictly(transaction)
         if evolution.changes:
             log.info("%s: the schema changed: %s", self.name, evolution)
         if emptied:
@@ -255,7 +247,7 @@ class TargetTable:
 
     def _transaction(self) -> Transaction:
         if self._table is not None:
-            return without_retries(self._table).transaction()
+            return self._table.transaction()
         ensure_namespace(self._catalog, self.name)
         schema = target_schema(self._wanted)
         return self._catalog.create_table_transaction(self.name, schema, properties=dict(TABLE_PROPERTIES))

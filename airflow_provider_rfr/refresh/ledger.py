@@ -31,7 +31,6 @@ from airflow_provider_rfr.refresh.partitions import PartitionBook, cursors_of, o
 
 _log = logging.getLogger(__name__)
 
-_COMMIT_ID = "rfr.commit-id"
 _OPENING_PREFIX = "open-"
 _OPENING_ROWS_A_FILE = 50_000
 _TRIES = 8
@@ -277,21 +276,11 @@ class Ledger:
         raise LedgerError("the ledger's commits were refused too often")
 
     def _commit_once(self, locations: Sequence[str], header: LedgerHeader) -> None:
-        commit_id = uuid.uuid4().hex
         files = self._table.describe(locations, header.generation)
         header = replace(header, bytes=header.bytes + sum(each.file_size_in_bytes for each in files))
-        try:
-            self._table.commit(files, {**header.to_summary(), _COMMIT_ID: commit_id})
-        except (CommitConflictError, LedgerError):
-            raise
-        except Exception as error:
-            # The catalog did not answer, so the commit may have happened; or a newer attempt trimmed our base snapshot.
-            before = self._table.snapshot_id
-            self._table.reload()
-            if (self._table.summary(GENERATION_KEY) or {}).get(_COMMIT_ID) != commit_id:
-                if self._table.snapshot_id == before:
-                    raise
-                raise CommitConflictError(str(error)) from error
+        self._table.commit(files, header.to_summary())
+        # Where the commit's answer was lost, the table was loaded again, perhaps with the commit of a newer attempt.
+        self._expect(header)
         self.header = header
         self._committed = time.monotonic()
 

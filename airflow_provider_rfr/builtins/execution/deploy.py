@@ -24,6 +24,7 @@ from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind, retired_name
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
+    CatalogError,
     ConfigurationError,
     DeployError,
     LeaseLostError,
@@ -236,6 +237,11 @@ def _do(work: Work, mechanism: Mechanism) -> None:
             if left == 1:
                 problem = f"others committed {_TRIES} times while it was done ({error})"
                 raise mechanism.refused(problem, "run it when fewer write") from error
+        except CatalogError:
+            # The catalog may have made the change, and its answer was lost.
+            if mechanism.probe():
+                return
+            raise
 
 
 def _close(connection: Connection, now: int, work: Work) -> int:

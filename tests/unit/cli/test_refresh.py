@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.schema import Schema
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import common
 from airflow_provider_rfr.cli import refresh as commands
-from airflow_provider_rfr.exceptions import LedgerError
+from airflow_provider_rfr.exceptions import DamagedLedgerError, LedgerError
 from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh import status
@@ -364,3 +365,40 @@ def test_the_ledgers_alone_are_asked_where_airflow_has_no_database(
     begun(lake.catalog)
     assert rfr("list", "--json") == 0
     assert told(capsys)["tables"][0]["state"] == "reading"
+
+
+def test_a_dropped_ledger_is_gone_with_its_files_and_the_table_stays(
+    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.catalog.create_namespace_if_not_exists("raw")
+    lake.catalog.create_table(NAME, Schema())
+    ledger = begun(lake.catalog)
+    read_page(ledger)
+    folder = Path(ledger.folder.removeprefix("file://"))
+    assert rfr("drop", NAME) == 1
+    assert f"table: a refresh of {NAME} is running; wait for its end" in capsys.readouterr().err
+    ledger.end("SourceError: 503")
+    assert rfr("drop", NAME) == 0
+    assert "The next run reads all pages of raw.orders again" in capsys.readouterr().out
+    assert LedgerTable.load(lake.catalog, NAME) is None
+    assert not [file for file in folder.rglob("*") if file.is_file()]
+    assert lake.catalog.table_exists(NAME)
+    assert rfr("drop", NAME) == 1
+    assert f"table: no refresh of {NAME} was begun" in capsys.readouterr().err
+
+
+def test_a_damaged_ledger_is_named_with_its_remedy_and_can_be_dropped(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_page(begun(lake.catalog))
+    [damaged] = lake.catalog.load_table(f"{NAME}__rfr_ledger").metadata.snapshots[-1:]
+    Path(damaged.manifest_list.removeprefix("file://")).unlink()
+    ledger = LedgerTable.load(lake.catalog, NAME)
+    assert ledger is not None
+    with pytest.raises(DamagedLedgerError) as caught:
+        Ledger(ledger).take_over("publish")
+    assert f"the ledger {NAME}__rfr_ledger is damaged: " in str(caught.value)
+    assert "airflow rfr refresh drop" in str(caught.value)
+    assert not caught.value.retryable
+    ledger.drop()
+    assert LedgerTable.load(lake.catalog, NAME) is None

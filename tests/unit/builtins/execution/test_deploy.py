@@ -16,7 +16,13 @@ from airflow_provider_rfr.builtins.planning.plan import summary
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Was, stable_id
 from airflow_provider_rfr.builtins.state import BROKEN, DEPLOY, MARKER
-from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, StalePlanError, StepError
+from airflow_provider_rfr.exceptions import (
+    BlockedPlanError,
+    CatalogError,
+    ConfigurationError,
+    StalePlanError,
+    StepError,
+)
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.store.deploys import Garbage, history, queued, steps_of
@@ -636,3 +642,18 @@ def test_garbage_is_what_somebody_accepted_to_lose(place: Place) -> None:
     done = place.deploy(wanted, keep_days=0, accept_data_loss=frozenset({"ops.x"}))
     deleted = gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted
     assert sorted(deleted) == [f"ops.{name}__g{done.deploy_id[:8]}" for name in ("x", "y")]
+
+
+def test_a_deploy_whose_answers_are_lost_ends_as_any_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = type(place.catalog).commit_table
+    lost = []
+
+    def unanswered(*arguments: Any) -> Any:
+        lost.append(commit(*arguments))
+        raise CatalogError("504")
+
+    monkeypatch.setattr(type(place.catalog), "commit_table", unanswered)
+    assert told(place.settle(spec("1.0", T, M))) == [("create", "ops.t"), ("create", "ops.m")]
+    place.append("ops.t", {"id": 1, "n": 7, "made": None})
+    assert ("evolve", "ops.t") in told(place.settle(spec("1.1", EVOLVED, M)))
+    assert len(lost) > 2
