@@ -11,9 +11,10 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from airflow_provider_rfr.exceptions import PreflightError
+from airflow_provider_rfr.exceptions import PreflightError, SparkJobError
 
 _JAVA_VERSIONS = (17, 21)
+_JAVA_SECONDS = 30
 _AIRFLOW_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _FILE_VERSION = re.compile(r"""^__version__[^=]*=\s*["']([^"']+)["']""", re.M)
 # The client's version, because not every pyspark has a client.
@@ -42,6 +43,7 @@ def check_java() -> str:
     """Check for Java 17 or 21, on which Spark 4 starts: the one of ``JAVA_HOME``, else on the path; returns which.
 
     :raises PreflightError: there is none, or another version
+    :raises SparkJobError: it was killed or is slow, which says nothing of its version
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -53,10 +55,19 @@ def check_java() -> str:
         raise PreflightError("no Java was found on the path; install Java 17 or 21, or set JAVA_HOME to one")
     try:
         shown = subprocess.run(
-            [java, "-version"], env=child_environment(), capture_output=True, text=True, timeout=30, check=False
+            [java, "-version"],
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_JAVA_SECONDS,
+            check=False,
         )
+        if shown.returncode < 0:
+            raise SparkJobError(f"`{java} -version` was ended by signal {-shown.returncode}; memory may be short")
         match = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        raise SparkJobError(f"`{java} -version` did not answer within {_JAVA_SECONDS} seconds") from None
+    except OSError:
         match = None
     found = int(match.group(1)) if match else None
     if found not in _JAVA_VERSIONS:

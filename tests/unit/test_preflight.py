@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import airflow_provider_rfr
-from airflow_provider_rfr.exceptions import PreflightError
+from airflow_provider_rfr import preflight
+from airflow_provider_rfr.exceptions import PreflightError, SparkJobError
 from airflow_provider_rfr.preflight import check_java, check_localhost
 
 pytestmark = pytest.mark.test
@@ -129,6 +130,19 @@ def test_a_program_that_is_no_java_has_no_version(tmp_path: Path, monkeypatch: p
         check_java()
     (tmp_path / "bin" / "java").chmod(0o644)
     with pytest.raises(PreflightError, match="java is a Java of unknown version"):
+        check_java()
+
+
+def test_a_java_that_is_killed_or_slow_is_no_reason_to_give_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    program = java(tmp_path, "hello") / "bin" / "java"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    with pytest.raises(SparkJobError, match="java -version` was ended by signal 9") as caught:
+        check_java()
+    assert caught.value.retryable
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(preflight, "_JAVA_SECONDS", 0.2)
+    with pytest.raises(SparkJobError, match="java -version` did not answer within 0.2 seconds"):
         check_java()
 
 
