@@ -57,8 +57,8 @@ class ColumnLike(Protocol):
 class TableChange:
     """A change of everything but the rows.
 
-    :ivar updates: batches of operations (``drop``, ``rename``, ``widen``, ``relax``, ``add``, ``move``, ``comment``),
-        one schema update each
+    :ivar updates: batches of operations (``drop``, ``rename``, ``widen``, ``narrow``, ``relax``, ``add``, ``move``,
+        ``comment``), one schema update each
     :ivar tighten: ``require`` operations, applied once no row has a NULL there
     :ivar partitioning: canonical texts; None for no change
     :ivar keys: names of columns; None for no change
@@ -177,9 +177,9 @@ def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None
             present = (each for each in update._schema.fields if each.field_id not in update._deletes)
             if wanted not in ((each.name.casefold(), type_text(each.field_type).casefold()) for each in present):
                 update.add_column(path, type_from_text(operation["type"]))
-        case "widen":
+        case "widen" | "narrow":
             column = update._schema.find_field(operation["column"], case_sensitive=False)
-            _widen(update, (column.name,), column.field_type, type_from_text(operation["type"]))
+            _retype(update, (column.name,), column.field_type, type_from_text(operation["type"]))
         case "move":
             _move(update, path, operation["after"])
         case "comment":
@@ -196,21 +196,24 @@ def _move(update: UpdateSchema, path: _Path, after: str | None) -> None:
         update.move_after(path, (*path[:-1], after))
 
 
-def _widen(update: UpdateSchema, path: _Path, old: IcebergType, new: IcebergType) -> None:
-    """Change one type to a wider one; structs field by field, because each field has an id of its own."""
+def _retype(update: UpdateSchema, path: _Path, old: IcebergType, new: IcebergType) -> None:
+    """Change one type to another in place; structs field by field, because each field has an id of its own."""
     if isinstance(old, StructType) and isinstance(new, StructType):
-        _widen_struct(update, path, old, new)
+        _retype_struct(update, path, old, new)
     elif isinstance(old, ListType) and isinstance(new, ListType):
-        _widen(update, (*path, "element"), old.element_type, new.element_type)
+        _retype(update, (*path, "element"), old.element_type, new.element_type)
     elif isinstance(old, MapType) and isinstance(new, MapType):
-        _widen(update, (*path, "value"), old.value_type, new.value_type)
+        _retype(update, (*path, "value"), old.value_type, new.value_type)
     elif old != new:
         update.update_column(path, field_type=new)
 
 
-def _widen_struct(update: UpdateSchema, path: _Path, old: StructType, new: StructType) -> None:
+def _retype_struct(update: UpdateSchema, path: _Path, old: StructType, new: StructType) -> None:
     before = {each.name.casefold(): each for each in old.fields}
-    present = [each.name for each in old.fields]
+    kept = {inner.name.casefold() for inner in new.fields}
+    present = [inner.name for name, inner in before.items() if name in kept]
+    for dropped in (inner.name for name, inner in before.items() if name not in kept):
+        update.delete_column((*path, dropped))
     wanted = []
     for each in new.fields:
         known = before.get(each.name.casefold())
@@ -218,7 +221,7 @@ def _widen_struct(update: UpdateSchema, path: _Path, old: StructType, new: Struc
             update.add_column((*path, each.name), each.field_type)
             present.append(each.name)
         else:
-            _widen(update, (*path, known.name), known.field_type, each.field_type)
+            _retype(update, (*path, known.name), known.field_type, each.field_type)
         wanted.append(each.name if known is None else known.name)
     for place, name in enumerate(wanted):
         if present[place] != name:

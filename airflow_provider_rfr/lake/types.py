@@ -96,6 +96,8 @@ class TypeChange(str, Enum):
     SAME = "same"
     WIDEN = "widen"
     """Iceberg changes the type in place, and no value is lost or changed."""
+    NARROW = "narrow"
+    """Iceberg changes the type in place, and fields of structs are lost."""
     INCOMPATIBLE = "incompatible"
 
 
@@ -112,7 +114,7 @@ def classify(old: str, new: str) -> TypeChange:
     """What a column of type ``old`` needs to become ``new``.
 
     The rules are those of Iceberg's format 2, stricter than PyIceberg's: the scale of a decimal never changes. A
-    struct's fields may be added and moved; a removed one would lose its values.
+    struct's fields may be added, moved and dropped, as long as one of them stays.
 
     :raises ConfigurationError: a text names no type
     """
@@ -125,18 +127,55 @@ def _classify(old: ColumnType, new: ColumnType) -> TypeChange:
     if old.name != new.name:
         return TypeChange.WIDEN if (old.name, new.name) in _PROMOTIONS else TypeChange.INCOMPATIBLE
     if old.name == "struct":
-        after = dict(zip(new.fields, new.inner, strict=True))
-        if not set(old.fields) <= after.keys():
+        if not (kept := _common_fields(old, new)):
             return TypeChange.INCOMPATIBLE
-        changes = [_classify(kind, after[name]) for name, kind in zip(old.fields, old.inner, strict=True)]
+        changes = [_classify(*pair) for pair in kept.values()]
         if old.fields != new.fields:
-            changes.append(TypeChange.WIDEN)
+            changes.append(TypeChange.WIDEN if len(kept) == len(old.fields) else TypeChange.NARROW)
         return max(changes, key=list(TypeChange).index)
     if old.name == "decimal":
         wider = old.numbers[1] == new.numbers[1] and old.numbers[0] < new.numbers[0]
         return TypeChange.WIDEN if wider else TypeChange.INCOMPATIBLE
     # An array or a map: the key of a map never changes.
     return _classify(old.inner[-1], new.inner[-1]) if old.inner[:-1] == new.inner[:-1] else TypeChange.INCOMPATIBLE
+
+
+def _common_fields(old: ColumnType, new: ColumnType) -> dict[str, tuple[ColumnType, ColumnType]]:
+    """Return both types of each field that two structs have in common, by its compared name."""
+    before, after = (dict(zip(kind.folded().fields, kind.inner, strict=True)) for kind in (old, new))
+    return {name: (kind, after[name]) for name, kind in before.items() if name in after}
+
+
+def has_same_fields(old: ColumnType, new: ColumnType) -> bool:
+    """Return whether all structs inside two types have the same fields in the same order, so that Spark, which casts
+    structs by position, casts each field to itself."""
+    if old.name != new.name or not old.inner:
+        return not (old.inner or new.inner)
+    same = old.folded().fields == new.folded().fields
+    return same and all(has_same_fields(*pair) for pair in zip(old.inner, new.inner, strict=True))
+
+
+def lost_fields(old: ColumnType, new: ColumnType) -> list[str]:
+    """Return the paths of the fields that ``old`` has and ``new`` has not, e.g. ``a.b``; without the elements of
+    arrays and maps, as Spark names the fields of an array."""
+    if old.name != new.name:
+        return []
+    if old.name != "struct":
+        return [path for pair in zip(old.inner, new.inner, strict=True) for path in lost_fields(*pair)]
+    common, paths = _common_fields(old, new), list[str]()
+    for name in old.fields:
+        pair = common.get(name.casefold())
+        paths += [name] if pair is None else [f"{name}.{path}" for path in lost_fields(*pair)]
+    return paths
+
+
+def may_overflow(old: ColumnType, new: ColumnType) -> bool:
+    """Return whether a value inside ``old`` may be too large, or too exact, for its place in ``new``."""
+    if old.name == new.name == "struct":
+        return any(may_overflow(*pair) for pair in _common_fields(old, new).values())
+    if old.inner and old.name == new.name:
+        return any(may_overflow(*pair) for pair in zip(old.inner, new.inner, strict=True))
+    return _classify(new, old) is TypeChange.WIDEN
 
 
 class _Parser:

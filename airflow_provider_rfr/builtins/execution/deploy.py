@@ -164,7 +164,9 @@ def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
         table = work.table(known.name if known is not None else rewrite.name) or work.table(rewrite.name)
         if table is not None:
             columns = [Column(each.name, each.type) for each in table.entry.columns]
-            sql.analyse({rewrite.name: columns}, [replace(rewrite.record, columns=(), sql=rewrite.query(table))], {})
+            record = replace(rewrite.record, columns=(), sql=rewrite.query(table))
+            texts = {rewrite.name: rewrite.query(table, casts=False)}
+            rewrite.check_fields(sql.analyse({rewrite.name: columns}, [record], texts).get(rewrite.name, ()))
     return outputs
 
 

@@ -22,6 +22,7 @@ from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.execution.refresh import files_family, inputs_summary
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
 from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind, retired_name
+from airflow_provider_rfr.builtins.sql.casts import cast
 from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, DEPLOY, MARKER, STEP, TOKEN, RecordedObject
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog
@@ -30,7 +31,7 @@ from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.inventory import COMMENT, find_view
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
-from airflow_provider_rfr.lake.types import quoted
+from airflow_provider_rfr.lake.types import has_same_fields, parse_type, quoted
 from airflow_provider_rfr.sinks.registry import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.leases import Lease
@@ -274,18 +275,39 @@ class ReplaceRows(TableStep):
         except OSError as error:
             log.warning("files of earlier runs could not be collected: %s", error)
 
-    def query(self, table: MigratedTable) -> str:
-        """The table's rows with its coming columns: by an expression, by the column they came from, or NULL."""
+    def check_fields(self, outputs: Outputs) -> None:
+        """Refuse structs with other fields than those that are declared: a cast by position would mix them up.
+
+        :param outputs: of the query without its casts
+        """
+        declared = {column.name.casefold(): column for column in self.record.columns}
+        for name, kind in outputs:
+            column = declared.get(name.casefold())
+            after = kind if column is None else parse_type(column.type)
+            if kind.name == after.name and not has_same_fields(kind, after):
+                problem = f"the `using` of {name} gives {kind}, and {after} is declared"
+                raise self.refused(problem, "give the fields under these names in this order, with named_struct")
+
+    def query(self, table: MigratedTable, *, casts: bool = True) -> str:
+        """Return the table's rows with its coming columns: by an expression, by the column they came from, or NULL.
+
+        :param casts: cast them to the declared types
+        """
         expressions = {name.casefold(): text for name, text in self.step.details.get("expressions", {}).items()}
         origins = table.origins(self.change())
+        types = {column.name: parse_type(column.type) for column in table.entry.columns}
         parts = []
         for column in self.record.columns:
             origin = origins.pop(column.name.casefold(), None)
-            text = expressions.get(column.name.casefold()) or ("NULL" if origin is None else quoted(origin))
-            parts.append(f"CAST(({text}) AS {column.type}) AS {quoted(column.name)}")
+            text = expressions.get(column.name.casefold())
+            if text is None and origin is not None:
+                text = cast(quoted(origin), types[origin], parse_type(column.type)) or quoted(origin)
+            text = f"CAST(({text or 'NULL'}) AS {column.type})" if casts or text is None else f"({text})"
+            parts.append(f"{text} AS {quoted(column.name)}")
         # A column that others added, and that nobody declares, keeps its values.
         parts += map(quoted, origins.values())
-        return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, self.name.split('.')))}"
+        # The alias keeps the field of a struct from being taken for a column of a table which is called as the struct.
+        return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, self.name.split('.')))} AS rfr_rows"
 
 
 class RenameTable(TableStep):

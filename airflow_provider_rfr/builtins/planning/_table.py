@@ -69,10 +69,11 @@ class _Change:
         decision.lose(self._losses, self._states.accepted)
         added = (each for each in self._diff.changes if each.what in (Change.ADD, Change.ADD_REQUIRED))
         dropped = (each for each in self._diff.changes if each.what is Change.DROP)
+        texts = self._diff.texts
         for new, old in product(added, dropped):
             # A column that goes while one of its type comes may be the same one.
-            lost = f"{self._obj.name}.{old.column}"
-            if new.after == old.before and lost in self._losses and lost.casefold() not in self._states.accepted:
+            lost, is_like = f"{self._obj.name}.{old.column}", new.after == old.before and new.column not in texts
+            if is_like and lost in self._losses and lost.casefold() not in self._states.accepted:
                 decision.problems.append(because(Why.MAYBE_RENAMED, new.column, old.column, old.column))
         if known is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
             # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
@@ -116,7 +117,8 @@ class _Change:
                 decision.problems.append(because(Why.NOT_UNDONE, each.column))
                 continue
             decision.problems.append(because(Why.NEEDS_USING, each.column, each.before or "nothing", each.after))
-            decision.paste.append(_entry(diff.wanted[each.column.casefold()], diff.proposed(each)))
+            if (was := diff.proposed(each)) is not None:
+                decision.paste.append(_entry(diff.wanted[each.column.casefold()], was))
         return Action.REWRITE
 
     def _lost(self, how: Action | None) -> Iterator[tuple[str, str]]:
@@ -126,6 +128,8 @@ class _Change:
         for each in self._diff.changes:
             if each.what is Change.DROP:
                 yield f"{self._obj.name}.{each.column}", f"column {each.column}"
+        for path in self._diff.lost_fields:
+            yield f"{self._obj.name}.{path}", f"field {path}"
         for column in self._diff.narrowed if how is Action.REWRITE else ():
             yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
 

@@ -15,9 +15,17 @@ from typing import Any, Final
 
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.spec import Column, Was
+from airflow_provider_rfr.builtins.sql import casts
 from airflow_provider_rfr.builtins.sql.parse import columns_read, compose, identifier
 from airflow_provider_rfr.exceptions import QueryError
-from airflow_provider_rfr.lake.types import TypeChange, classify
+from airflow_provider_rfr.lake.types import (
+    TypeChange,
+    classify,
+    has_same_fields,
+    lost_fields,
+    may_overflow,
+    parse_type,
+)
 
 
 class Change(Enum):
@@ -31,6 +39,7 @@ class Change(Enum):
     DROP = Action.EVOLVE, "- column {column} {before} (its values stay in older snapshots until those expire)"
     RENAME = Action.EVOLVE, "> column {before} -> {column} (rename)"
     WIDEN = Action.EVOLVE, "^ {column}: {before} -> {after} (widen)"
+    NARROW = Action.EVOLVE, "- {column}: {before} -> {after} (fields go; older snapshots keep them)"
     RETYPE = Action.REWRITE, "! {column}: {before} -> {after} (incompatible)"
     REORDER = Action.EVOLVE, "~ column {column}: {after}"
     RELAX = Action.EVOLVE, "~ {column}: {before} -> {after}"
@@ -68,6 +77,13 @@ def folded(columns: Iterable[Column]) -> dict[str, Column]:
 def _names(column: Column) -> list[str]:
     """Those that it says it had, as they are compared."""
     return [each.name.casefold() for each in column.was if each.name is not None]
+
+
+_OF_TYPES: Final = {
+    TypeChange.WIDEN: Change.WIDEN,
+    TypeChange.NARROW: Change.NARROW,
+    TypeChange.INCOMPATIBLE: Change.RETYPE,
+}
 
 
 def _is_retyped(before: Column, after: Column) -> bool:
@@ -182,8 +198,7 @@ class ColumnDiff:
             if name in self.renames:
                 found.append(ColumnChange(Change.RENAME, column.name, known.name, column.name))
             if (kind := classify(known.type, column.type)) is not TypeChange.SAME:
-                what = Change.WIDEN if kind is TypeChange.WIDEN else Change.RETYPE
-                found.append(ColumnChange(what, column.name, known.type, column.type))
+                found.append(ColumnChange(_OF_TYPES[kind], column.name, known.type, column.type))
             if known.required != column.required:
                 require = ColumnChange(Change.REQUIRE, column.name, "optional", "required")
                 relax = ColumnChange(Change.RELAX, column.name, "required", "optional")
@@ -209,7 +224,14 @@ class ColumnDiff:
 
     def effects(self, contents: frozenset[str] = frozenset()) -> Effects:
         """What readers notice, if these columns have other contents, too."""
-        others = self.changed(Change.DROP, Change.RENAME, Change.RETYPE)
+        others = self.changed(Change.DROP, Change.RENAME, Change.RETYPE, Change.NARROW)
+        # No cast of a view's outputs holds before and after the fields of a struct change.
+        wider = (change for change in self.changes if change.what is Change.WIDEN)
+        others |= {
+            change.column.casefold()
+            for change in wider
+            if not has_same_fields(parse_type(change.before), parse_type(change.after))
+        }
         # Spark keeps the type that it saw when a view was made: a view over the column notices that it is wider.
         shape = others | self.changed(Change.WIDEN)
         gone = {name: self.called.get(name, "") for name in self.before if name not in self.wanted}
@@ -239,10 +261,13 @@ class ColumnDiff:
     def unreadable(self) -> dict[str, str]:
         """What is wrong with the text of a column."""
         found = dict[str, str]()
+        types = {name: parse_type(column.type) for name, column in self.before.items()}
         for name, text in self.texts.items():
             try:
                 if unknown := [each for each in columns_read(text) if each not in self.before]:
                     found[name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(self.before)}"
+                elif problem := next(casts.misplaced(text, types, parse_type(self.wanted[name.casefold()].type)), None):
+                    found[name] = f"{problem}: write the fields by name, with named_struct"
             except QueryError as error:
                 found[name] = error.problem
         return found
@@ -256,7 +281,8 @@ class ColumnDiff:
                 meets = was.name is None and was.type is None
             else:
                 # What the column as it is declared would meet, too, is for values that can't be taken as they are.
-                once = _is_retyped(source, column) or said != name or was.type not in (None, column.type)
+                taken = classify(source.type, column.type) in (TypeChange.SAME, TypeChange.WIDEN)
+                once = not taken or said != name or was.type not in (None, column.type)
                 meets = once and said == source.name.casefold() and was.type in (None, source.type)
             if meets and was.using is not None:
                 return was.using
@@ -274,16 +300,26 @@ class ColumnDiff:
         for name, source in self.sources.items():
             column = self.wanted[name]
             using = self.texts.get(column.name)
-            if using and (_TRIES.search(using) or classify(column.type, source.type) is TypeChange.WIDEN):
+            if using and (_TRIES.search(using) or may_overflow(parse_type(source.type), parse_type(column.type))):
                 yield column
 
-    def proposed(self, change: ColumnChange) -> Was:
-        """A first ``was`` for a column whose values are not simply there, to be checked by its reader."""
+    @property
+    def lost_fields(self) -> Iterator[str]:
+        """Yield the fields of structs that are not there any more, behind the names of their columns."""
+        for name, source in self.sources.items():
+            column = self.wanted[name]
+            for path in lost_fields(parse_type(source.type), parse_type(column.type)):
+                yield f"{column.name}.{path}"
+
+    def proposed(self, change: ColumnChange) -> Was | None:
+        """Return a first ``was`` for a column whose values are not simply there, to be checked by its reader; None
+        where only its author can know one."""
         source, kind = self.sources.get(change.column.casefold()), change.after
         if source is None:
             return Was(using=f"CAST({_FIRST_VALUES.get(kind.partition('(')[0], 'NULL')} AS {kind})")
         name = source.name if source.name.casefold() in self.called else None
-        return Was(name, source.type, f"CAST({identifier(name or change.column)} AS {kind})")
+        using = casts.cast(identifier(name or change.column), parse_type(source.type), parse_type(kind))
+        return None if using is None else Was(name, source.type, using)
 
     def updates(self) -> dict[str, Any]:
         """What leads from the old columns to the new ones, for a step's details; what there is none of is left out.
@@ -301,8 +337,8 @@ class ColumnDiff:
         first = [{"op": "drop", "column": each.name} for name, each in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
         for each in self.changes:
-            if each.what in (Change.WIDEN, Change.RELAX) and each.column.casefold() in kept:
-                kind = {"type": each.after} if each.what is Change.WIDEN else {}
+            if each.what in (Change.WIDEN, Change.NARROW, Change.RELAX) and each.column.casefold() in kept:
+                kind = {} if each.what is Change.RELAX else {"type": each.after}
                 first.append({"op": each.what.name.lower(), "column": kept[each.column.casefold()].name, **kind})
         for number, (name, column) in enumerate(self.wanted.items()):
             if name not in kept:

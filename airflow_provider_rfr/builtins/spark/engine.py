@@ -23,13 +23,14 @@ from airflow_provider_rfr.lake.data_files import WRITTEN, FileTarget, StoredFile
 from airflow_provider_rfr.lake.increments import only_appended
 from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
 from airflow_provider_rfr.lake.schema_changes import ColumnLike
+from airflow_provider_rfr.lake.types import ColumnType, parse_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-Outputs = Sequence[tuple[str, str]]
-"""Names and types of a query's columns, the types in Spark's words."""
+Outputs = Sequence[tuple[str, ColumnType]]
+"""Names and types of a query's columns; a type without others inside has Spark's name for it."""
 _PACKAGES: Final = "spark.jars.packages"
 _CATALOGS: Final = "spark.sql.catalog."
 _EXTENSIONS: Final = "spark.sql.extensions"
@@ -173,6 +174,8 @@ class SparkSqlEngine:
             return
         found, declared = [name for name, _ in outputs], [each.name for each in query.columns]
         _check_columns(query.name, found, declared, ordered=query.kind is Kind.VIEW)
+        if query.kind is Kind.MATERIALIZED_VIEW:
+            _check_types(query.name, outputs, query.columns)
         if query.kind is Kind.VIEW:
             self._make_known(known, query.name, text)
 
@@ -180,7 +183,7 @@ class SparkSqlEngine:
         """The query with whole names, and what it gives."""
         text = resolved(query, namespace_of(name), self._lake.name, known)
         found = self._sql(name, as_subquery(text)).schema
-        return text, [(each.name, each.dataType.simpleString()) for each in found]
+        return text, [(each.name, _type_of(each.dataType)) for each in found]
 
     def _make_known(self, known: dict[str, str], name: str, text: str) -> None:
         """Register what is analysed for this session, under another name than that of anything real."""
@@ -265,6 +268,30 @@ def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, 
     if declared and (given != wanted if ordered else sorted(given) != sorted(wanted)):
         advice = "; write them in one order" if sorted(given) == sorted(wanted) else ""
         raise SchemaError(f"{what}: the query gives {', '.join(found)}; declared are {', '.join(declared)}{advice}")
+
+
+def _check_types(what: str, outputs: Outputs, declared: Sequence[Column]) -> None:
+    """Refuse text, or a nested type, for a column of another type: rows would be written only by chance."""
+    wanted = {column.name.casefold(): column for column in declared}
+    for name, kind in outputs:
+        if (column := wanted.get(name.casefold())) is None:
+            continue
+        after = parse_type(column.type)
+        if kind.name != after.name and (kind.name == "string" or kind.inner or after.inner) and kind.name != "void":
+            advice = f"write CAST(... AS {after}), or declare the column as {kind}"
+            raise SchemaError(f"{what}: the query gives {kind} for {column.name}, which is {after}; {advice}")
+
+
+def _type_of(kind: Any) -> ColumnType:
+    """Return a type of Spark as a value, with the names of its fields."""
+    match kind.typeName():
+        case "struct":
+            return ColumnType("struct", (), tuple(_type_of(field.dataType) for field in kind), tuple(kind.names))
+        case "array":
+            return ColumnType("array", (), (_type_of(kind.elementType),))
+        case "map":
+            return ColumnType("map", (), (_type_of(kind.keyType), _type_of(kind.valueType)))
+    return ColumnType(kind.simpleString())
 
 
 def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str]) -> str:

@@ -230,3 +230,13 @@ def compose(expression: str, names: Mapping[str, str]) -> str:
     known = {name.casefold(): text for name, text in names.items()}
     places = _columns_in(expression)
     return spliced(expression, ((start, end, known[name]) for start, end, name in places if name in known))
+
+
+def casts_in(expression: str) -> list[tuple[Parts, str | None]]:
+    """Return the column, or the field of a column, that each cast in an expression is applied to, and the type; and,
+    without a type, the one that the whole expression is."""
+    tree = parse_query(f"{_SELECT}{expression}\nAS x")
+    whole = tree.expressions[0].unalias().unnest()
+    casts = [(cast.this.unnest(), cast.to.sql("spark")) for cast in tree.find_all(exp.Cast)]
+    both = [*casts, (whole, None)]
+    return [(tuple(name.name for name in node.parts), kind) for node, kind in both if isinstance(node, exp.Column)]

@@ -376,7 +376,7 @@ def _operate(operation: Mapping[str, Any], named: dict[str, Column], after: list
     elif what == "rename":
         assert operation["to"].casefold() not in named, f"rename to {operation['to']}: there is one"
         named[name] = after[place] = replace(old, name=operation["to"])
-    elif what == "widen":
+    elif what in ("widen", "narrow"):
         named[name] = after[place] = replace(old, type=operation["type"])
     elif what in ("relax", "require"):
         named[name] = after[place] = replace(old, required=what == "require")

@@ -48,6 +48,7 @@ def changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> tuple[list[str]
         (["a date"], ["a timestamp"], ["! a: date -> timestamp (incompatible)"], Action.REWRITE),
         (["a timestamp"], ["a timestamp_ntz"], ["! a: timestamp -> timestamp_ntz"], Action.REWRITE),
         (["a struct<x:int>"], ["a struct<x:bigint>"], ["^ a: struct<x:int> -> struct<x:bigint>"], Action.EVOLVE),
+        (["a struct<x:int,y:int>"], ["a struct<y:int,z:int>"], ["- a: struct<x:int,y:int> -> "], Action.EVOLVE),
         (["a struct<x:int>"], ["a struct<y:int>"], ["! a: struct<x:int> -> struct<y:int>"], Action.REWRITE),
         (["a int!"], ["a int"], ["~ a: required -> optional"], Action.EVOLVE),
         (["a int"], ["a int!"], ["~ a: optional -> required (if no value is NULL)"], Action.EVOLVE),
@@ -205,7 +206,8 @@ def test_what_is_missing_and_what_can_not_be_read_is_told_by_column() -> None:
         ("bigint", "int", "CAST(a AS int)", True),
         ("double", "float", "CAST(a AS float)", True),
         ("decimal(12,2)", "decimal(10,2)", "CAST(a AS decimal(10,2))", True),
-        ("struct<x:int,y:int>", "struct<x:int>", "named_struct('x', a.x)", True),
+        ("struct<x:int,y:int>", "struct<x:int>", "named_struct('x', a.x)", False),
+        ("struct<x:bigint,y:int>", "struct<x:int,z:int>", "named_struct('x', int(a.x), 'z', 0)", True),
         ("int", "string", "CAST(a AS string)", False),
     ],
 )
@@ -217,11 +219,55 @@ def test_a_column_is_narrowed_where_a_value_may_be_turned_down_or_its_type_could
     assert [each.name for each in narrowed] == (["a"] if lossy else [])
 
 
+def test_nothing_is_proposed_where_no_expression_suggests_itself() -> None:
+    found = ColumnDiff(columns("a string"), columns("a array<int>"))
+    (needs,) = found.missing
+    assert found.proposed(needs) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "using", "cast"),
+    [
+        ("struct<b:int,c:int>", "struct<c:int,d:int>", "CAST(a AS struct<c:int,d:int>)", "a from struct<b:int,c:int>"),
+        ("struct<b:int,c:int>", "struct<c:int,d:int>", "(a)", "a from struct<b:int,c:int>"),
+        ("struct<b:int,c:int>", "struct<b:int>", "try_cast(`a` AS STRUCT<b: INT>)", "a from struct<b:int,c:int>"),
+        ("array<struct<b:int>>", "array<struct<c:int>>", "CAST(a AS array<struct<c:int>>)", "a from array<struct<b:"),
+        ("map<int,struct<b:int>>", "map<int,struct<c:int>>", "a", "a from map<int,struct<b:int>>"),
+        ("struct<b:struct<x:int>>", "struct<y:int>", "coalesce(CAST(a.b AS struct<y:int>), NULL)", "a.b from struct<x"),
+        ("struct<b:string,c:int>", "struct<B:int,c:bigint>", "CAST(a AS struct<B:int,c:bigint>)", None),
+        ("struct<b:int,c:int>", "struct<c:int,d:int>", "named_struct('c', a.c, 'd', CAST(a.b AS int))", None),
+        ("struct<b:int>", "string", "CAST(a AS string)", None),
+    ],
+)
+def test_a_cast_by_position_between_structs_of_other_fields_is_refused(
+    before: str, after: str, using: str, cast: str | None
+) -> None:
+    found = ColumnDiff((Column("a", before),), (made(f"a {after}", using, type=before),)).unreadable
+    assert [*found] == (["a"] if cast else [])
+    assert cast is None or found["a"].startswith(f"a cast of {cast}")
+
+
+def test_a_using_is_taken_where_fields_of_a_struct_are_dropped() -> None:
+    using = "named_struct('b', a.c)"
+    found = ColumnDiff(columns("a struct<b:int,c:int>"), (made("a struct<b:int>", using),))
+    assert found.texts == {"a": using}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "was"),
     [
         ("a string", "a int", Was(None, "string", "CAST(a AS int)")),
         ("a string", "b int < a", Was("a", "string", "CAST(a AS int)")),
+        (
+            "a struct<b:int,c:string>",
+            "a struct<c:int,d:int>",
+            Was(
+                None,
+                "struct<b:int,c:string>",
+                "if(a IS NULL, NULL, named_struct('c', CAST(a.c AS int), 'd', CAST(NULL AS int)))",
+            ),
+        ),
+        ("a struct<b:string>", "a struct<b:int>", Was(None, "struct<b:string>", "CAST(a AS struct<b:int>)")),
         ("`x` int", "a int!", Was(using="CAST(0 AS int)")),
         ("`x` int", "a decimal(10,2)!", Was(using="CAST(0 AS decimal(10,2))")),
         ("`x` int", "a string!", Was(using="CAST('' AS string)")),

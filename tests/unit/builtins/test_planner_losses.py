@@ -77,6 +77,20 @@ SAME_KIND = {
         "values of remark that are no string",
         Action.REWRITE,
     ),
+    "dropped field": Loss(
+        table("ops.t", "id bigint", "s struct<a:int,b:int>"),
+        table("ops.t", "id bigint", "s struct<b:int,c:int>"),
+        "ops.t.s.a",
+        "field s.a",
+        Action.EVOLVE,
+    ),
+    "field of an array that a rewrite drops": Loss(
+        table("ops.t", "s array<struct<a:int,b:string>>"),
+        table("ops.t", made("s array<struct<b:int>>", "transform(s, x -> named_struct('b', int(x.b)))")),
+        "ops.t.s.a",
+        "field s.a",
+        Action.REWRITE,
+    ),
     "narrower type": Loss(
         T,
         table("ops.t", made("id int", "CAST(id AS int)"), "note string"),
@@ -203,6 +217,13 @@ def test_a_column_that_goes_while_one_of_its_type_comes_is_asked_about_until_it_
 
 
 # Objects that go
+
+
+def test_a_column_that_is_made_by_an_expression_is_no_other_one_under_a_new_name() -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", table("ops.t", "id bigint", "a int", "b int")))
+    wanted = table("ops.t", "id bigint", made("ab int!", "a + b"))
+    assert not any("under a new name" in problem for problem in problems(catalog.plan(spec("2.0", wanted))))
 
 
 def test_a_table_that_goes_while_one_like_it_comes_is_asked_about_with_its_id_to_paste() -> None:

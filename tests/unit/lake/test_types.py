@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.types import _MAX_DEPTH, ColumnType, TypeChange, classify, parse_transform, parse_type
+from airflow_provider_rfr.lake.types import (
+    _MAX_DEPTH,
+    ColumnType,
+    TypeChange,
+    classify,
+    has_same_fields,
+    lost_fields,
+    may_overflow,
+    parse_transform,
+    parse_type,
+)
 from tests.unit.builtins.declaring import PATIENT
 
 PRIMITIVES = ("boolean", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz", "string", "binary")
@@ -161,7 +171,13 @@ def test_a_type_may_be_as_deep_as_is_sensible() -> None:
         ("int", "double", TypeChange.INCOMPATIBLE),
         ("date", "timestamp", TypeChange.INCOMPATIBLE),
         ("timestamp", "timestamp_ntz", TypeChange.INCOMPATIBLE),
-        ("struct<a:int,b:int>", "struct<a:int>", TypeChange.INCOMPATIBLE),
+        ("struct<a:int,b:int>", "struct<a:int>", TypeChange.NARROW),
+        ("struct<a:int,b:int>", "struct<c:int,b:bigint>", TypeChange.NARROW),
+        ("array<struct<a:int,b:int>>", "array<struct<B:int>>", TypeChange.NARROW),
+        ("map<string,struct<a:int,b:int>>", "map<string,struct<a:int>>", TypeChange.NARROW),
+        ("struct<a:int,b:struct<x:int,y:int>>", "struct<a:int,b:struct<y:int>>", TypeChange.NARROW),
+        ("struct<a:int>", "struct<b:int>", TypeChange.INCOMPATIBLE),
+        ("struct<a:int,b:int>", "struct<a:string>", TypeChange.INCOMPATIBLE),
         ("struct<a:int,b:string>", "struct<a:bigint,b:int>", TypeChange.INCOMPATIBLE),
         ("map<int,string>", "map<bigint,string>", TypeChange.INCOMPATIBLE),
         ("array<int>", "int", TypeChange.INCOMPATIBLE),
@@ -169,6 +185,29 @@ def test_a_type_may_be_as_deep_as_is_sensible() -> None:
 )
 def test_a_change_of_type_is_what_iceberg_makes_of_it(old: str, new: str, change: TypeChange) -> None:
     assert classify(old, new) is change
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lost", "same", "overflows"),
+    [
+        ("int", "string", [], True, False),
+        ("bigint", "int", [], True, True),
+        ("struct<a:int,b:int>", "struct<B:int,c:int>", ["a"], False, False),
+        ("struct<a:int,b:int>", "struct<b:int,a:int>", [], False, False),
+        ("struct<a:bigint,b:int>", "struct<A:int,b:int>", [], True, True),
+        ("struct<a:struct<x:int,y:double>,b:int>", "struct<a:struct<y:float>>", ["a.x", "b"], False, True),
+        ("array<struct<a:int,b:int>>", "array<struct<b:int>>", ["a"], False, False),
+        ("map<struct<k:int>,struct<a:int>>", "map<struct<l:int>,struct<b:int>>", ["k", "a"], False, False),
+        ("struct<a:int>", "string", [], False, False),
+    ],
+)
+def test_what_a_change_of_type_does_to_fields_and_values(
+    old: str, new: str, lost: list[str], same: bool, overflows: bool
+) -> None:
+    before, after = parse_type(old), parse_type(new)
+    assert lost_fields(before, after) == lost
+    assert has_same_fields(before, after) is same
+    assert may_overflow(before, after) is overflows
 
 
 @pytest.mark.parametrize(

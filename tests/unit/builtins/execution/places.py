@@ -29,6 +29,7 @@ from airflow_provider_rfr.lake.commits import append_files
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inventory import LiveColumn, ViewEntry, list_views
+from airflow_provider_rfr.lake.types import ColumnType
 from airflow_provider_rfr.store.engine import Clock, ControlStore, open_store
 from tests.unit.builtins.catalogs import PROJECT
 
@@ -147,7 +148,7 @@ class DuckEngine:
             rows = connection.execute(f"DESCRIBE {text}").fetchall()
         except duckdb.Error as error:
             raise SparkJobError(f"{name}: {error}") from None
-        return text, [(row[0], row[1].lower()) for row in rows]
+        return text, [(row[0], ColumnType(row[1].lower())) for row in rows]
 
     def drop_view(self, name: str) -> None:
         self.calls.append(f"drop_view {name}")
