@@ -46,12 +46,13 @@ class Col:
 @dataclass(frozen=True)
 class Query:
     """``star``, ``plain``, ``join`` or ``most``, over objects by number; each pick is an input, what is read of it, and
-    the name that it gets."""
+    the name that it gets. ``style`` is how its text is written, which changes nothing."""
 
     form: str
     inputs: tuple[int, ...]
     picks: tuple[tuple[int, str, str], ...] = ()
     even: bool = False
+    style: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Obj:
     """A declared object.
 
     :ivar seen: what a star stood for when it was registered
-    :ivar text: the query that was registered
+    :ivar text: the query that was registered, in the first style
     """
 
     number: int
@@ -114,6 +115,11 @@ class Release:
     def sql(self, query: Query) -> str:
         """The query's text, with the names of now."""
         names = [self.objects[each].name for each in query.inputs]
+        if query.style == 1:
+            plain = self.sql(replace(query, style=0))
+            return f"{plain.lower()} -- why"
+        if query.style == 2:
+            names = [name.upper() for name in names]
         if query.form == "star":
             return f"SELECT * FROM {names[0]}"
         alias = dict(zip(query.inputs, "lr", strict=False))
@@ -497,6 +503,15 @@ def _set_properties(author: Author, new: Release, before: Release) -> bool:
     return True
 
 
+def _reformat(author: Author, new: Release, before: Release) -> bool:
+    obj = _pick(author, new.of("view", "mview"))
+    if obj is None:
+        return False
+    style = author.random.choice([style for style in range(3) if style != obj.query.style])
+    new.objects[obj.number] = replace(obj, query=replace(obj.query, style=style))
+    return True
+
+
 def _drop_column(author: Author, new: Release, before: Release) -> bool:
     obj = _some_table(author, new)
     column = _some_column(author, obj, before)
@@ -619,7 +634,7 @@ def _view_to_table(author: Author, new: Release, before: Release) -> bool:
     return True
 
 
-SAFE = (_add_column, _add_column, _widen, _widen, _add_comment, _set_properties)
+SAFE = (_add_column, _add_column, _widen, _widen, _add_comment, _set_properties, _reformat)
 UNSAFE = (
     *(_drop_column, _rename_column, _rename_column, _swap_columns, _retype, _retype, _reorder, _rename_object),
     *(_swap_objects, _another_table, _another_query, _another_sink, _remove_object, _change_query),
@@ -643,11 +658,12 @@ def registered(release: Release, before: Release, documents: Sequence[Mapping[st
         elif obj.kind == "mview" and obj.query.form == "star":
             obj = replace(obj, seen=frozenset(key for key, _, _ in release.outputs(number)))
         elif obj.query.form == "star":
-            held = old is not None and old.kind == "view" and old.text == document["query"]
+            held = old is not None and old.kind == "view" and old.text == release.sql(replace(obj.query, style=0))
             whole = replace(release, objects={**release.objects, **objects, number: replace(obj, seen=None)})
             now = frozenset(key for key, _, _ in whole.outputs(number))
             obj = replace(obj, seen=(old.seen & now) if held and old.seen is not None else now)
-        objects[number] = replace(obj, text=document.get("query"))
+        text = None if obj.query is None else release.sql(replace(obj.query, style=0))
+        objects[number] = replace(obj, text=text)
     return replace(release, objects=objects)
 
 

@@ -16,6 +16,7 @@ from itertools import chain, count
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid5
 
+from airflow_provider_rfr.builtins.fingerprint import same_query
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import (
     LONGEST_PART,
@@ -30,9 +31,9 @@ from airflow_provider_rfr.builtins.spec import (
     retired_by,
 )
 from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, NamedTable, identifier, replace_tables
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
-from airflow_provider_rfr.exceptions import PlanError, RfrError
+from airflow_provider_rfr.exceptions import PlanError, QueryError, RfrError
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
 Node = TypeVar("Node", bound=Hashable)
@@ -185,7 +186,8 @@ class Resolver:
         self._ids = recorded.by_uuid.keys() | {each.id for each in spec.objects} | live.unfinished
         objects = [(self._spelled(obj), instance) for obj, instance in _declared(spec, recorded, live)]
         self._objects = {obj.key: obj for obj, _ in objects}
-        self._names = self._objects.keys() | live.objects.keys()
+        self._spelling = {obj.key: obj.name for obj in chain(live.objects.values(), self._objects.values())}
+        self._names = self._spelling.keys()
         self._resolved = {obj.id: self._desired(obj, instance) for obj, instance in objects}
 
     def resolve(self) -> DesiredState:
@@ -222,11 +224,12 @@ class Resolver:
         if obj.sink is not None:
             reads = (self._sink_reads(obj.sink, known),)
         elif obj.query is not None:
-            written = known.sql if known is not None and known.raw_sql == obj.query else None
+            written = known.sql if known is not None and same_query(known.raw_sql, obj.query) else None
             said = obj.kind, obj.key, CANONICALIZER
             # Reading SQL is what costs: what the same canonicalizer made of the same text is taken from the record.
             if known is not None and written and (known.kind, known.key, known.canonicalizer) == said:
-                reads, sql = known.deps, written if written == obj.query else None
+                is_spelled = all(self._spelling.get(read.name, "") in written for read in known.deps)
+                reads, sql = known.deps, written if written == obj.query and is_spelled else None
             else:
                 # The text that was written out says which columns its stars stand for.
                 reads = self._read(replace(obj, query=written or obj.query))
@@ -279,7 +282,7 @@ class Resolver:
         desired = self._resolved[uuid]
         if desired.obj.query is None or desired.sql is not None:
             return desired
-        sql, reads = self._written_out(desired), desired.reads
+        sql, reads = self._with_names(desired, self._written_out(desired)), desired.reads
         if sql not in (desired.obj.query, desired.recorded.sql if desired.recorded is not None else None):
             reads = self._own(self._read(replace(desired.obj, query=sql)))
         self._resolved[uuid] = desired = replace(desired, sql=sql, reads=reads)
@@ -290,7 +293,7 @@ class Resolver:
         column that a star stood for is dropped; so that it gives the declared columns: who declares others asks for the
         stars of today, or for that part of them which was there when the declaration was written."""
         obj, known = desired.obj, desired.recorded
-        same = known if known is not None and known.raw_sql == obj.query else None
+        same = known if known is not None and same_query(known.raw_sql, obj.query) else None
         if same is not None and same.sql and same.kind is obj.kind and all(map(self._is_there, same.deps)):
             sql = same.sql
         else:
@@ -309,6 +312,21 @@ class Resolver:
         problem = f"its columns are {', '.join(names)}, and its query gives {', '.join(given)}"
         self._problem(desired.uuid, f"{problem}; write them alike, in the same order")
         return sql
+
+    def _with_names(self, desired: DesiredObject, query: str) -> str:
+        """Return the query with the names of tables and views in the case in which the catalog has them: Spark finds
+        no others."""
+
+        def spelled(table: NamedTable) -> str | None:
+            name = self._spelling.get(table.name, table.name).split(".")[-len(table.parts) :]
+            written = re.sub(r"[`\s]", "", table.written)
+            is_other = written != ".".join(name) and written.casefold() == ".".join(name).casefold()
+            return ".".join(map(identifier, name)) if is_other else None
+
+        try:
+            return replace_tables(query, namespace_of(desired.obj.name), spelled)
+        except QueryError:
+            return query
 
     def _is_there(self, read: Dependency) -> bool:
         """Whether it has all columns that are read of it, as far as that is known."""

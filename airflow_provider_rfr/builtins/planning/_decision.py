@@ -109,6 +109,7 @@ class Decision:
         if known is None:
             return
         self.diff = ColumnDiff(known.columns, obj.columns)
+        same = same_query(obj.query, known.raw_sql)
         changes = {each.what for each in self.diff.changes}
         # A sink has another source if that has another id; a new name does not make it another one.
         source, before = (tuple(each.uuid for each in some) for some in (self.desired.reads, known.deps))
@@ -124,9 +125,9 @@ class Decision:
                 or different("partitioned by", known.partitioning, obj.partitioning)
                 or obj.properties.get(FORMAT) != known.properties.get(FORMAT)
             ),
-            Why.QUERY_CHANGED: not same_query(obj.query, known.raw_sql),
+            Why.QUERY_CHANGED: not same,
             Why.DEFINITION_CHANGED: definition_of(obj) != known.definition or not fed,
-            Why.STAR_CHANGED: obj.query == known.raw_sql and None not in (sql, known.sql) and sql != known.sql,
+            Why.STAR_CHANGED: same and None not in (sql, known.sql) and sql != known.sql,
             Why.METADATA_CHANGED: Change.COMMENT in changes or not policies or _metadata(obj) != _metadata(known),
         }
         facts = {Why.KIND_CHANGED: (known.kind.value, obj.kind.value), Why.RENAMED: (known.name,)}

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, relation
+from airflow_provider_rfr.builtins.fingerprint import same_query
 from airflow_provider_rfr.builtins.planning._decision import FORMAT, States, different
 from airflow_provider_rfr.builtins.planning.columns import Change, ColumnDiff, folded
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
@@ -131,9 +132,9 @@ def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> I
 
 
 def _is_text(live: LiveObject, *texts: str | None) -> bool:
-    """Whether a view has one of the texts, whatever its layout; it has any that is not known."""
-    there = live.query or ""
-    return any(each is None or there == each or there.split() == each.split() for each in texts)
+    """Return whether a view has one of the texts, by the comparison which decides whether a declared query changed; it
+    has any that is not known."""
+    return any(text is None or same_query(live.query or "", text) for text in texts)
 
 
 def _differences(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:

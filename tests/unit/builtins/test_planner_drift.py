@@ -73,6 +73,51 @@ def test_layout_and_case_of_a_text_in_the_catalog_are_no_drift() -> None:
     assert told(catalog.plan(WANTED)) == []
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select rows from ops.t",
+        "SELECT ROWS FROM ops.t",
+        "SELECT rows FROM ops.T",
+        "SELECT rows /* all */ FROM\n ops.t -- why",
+        "SELECT `rows` FROM `ops`.`t`",
+    ],
+)
+def test_a_query_that_is_written_in_another_way_is_deployed_and_no_drift_afterwards(query: str) -> None:
+    catalog = deployed()
+    wanted = replace(WANTED, objects=(WANTED.objects[0], view("ops.v", query)))
+    for _ in range(2):
+        found = catalog.deploy(wanted)
+        assert told(found) == []
+
+
+def test_a_star_that_is_written_in_another_way_stands_for_the_same_columns() -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", T, view("ops.v", "SELECT * FROM ops.t")))
+    wider = table("ops.t", "id bigint", "rows int", "more int", properties=T.properties)
+    for objects in ((wider, view("ops.v", "select * from ops.t")), (T, view("ops.v", "SELECT * FROM ops.T"))):
+        wanted = spec("1.1", *objects, removed=["ops.t.more"])
+        assert did(catalog.deploy(wanted)) == ["evolve ops.t"]
+        assert told(catalog.plan(wanted)) == [] and catalog.plan(wanted).steps == ()
+    fewer = spec("1.2", table("ops.t", "id bigint", properties=T.properties), view("ops.v", "SELECT *\nFROM ops.t"))
+    found = catalog.deploy(replace(fewer, removed=spec("", removed=["ops.t.rows"]).removed))
+    assert did(found) == ["evolve ops.t", "replace ops.v"]
+    assert told(catalog.plan(fewer)) == []
+
+
+def test_tables_are_read_under_the_names_that_the_catalog_has_for_them() -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", table("ops.Runs", "id bigint")))
+    text = "SELECT r.id FROM `OPS`.RUNS AS r JOIN ops.runs ON r.ID = runs.id"
+    wanted = spec("1.1", table("ops.runs", "id bigint"), view("ops.v", text), view("ops.w", "SELECT id FROM OPS.V"))
+    found = catalog.deploy(wanted)
+    assert {each.name: each.sql for each in found.records if each.sql} == {
+        "ops.v": "SELECT r.id FROM ops.Runs AS r JOIN ops.Runs ON r.ID = runs.id",
+        "ops.w": "SELECT id FROM ops.v",
+    }
+    assert catalog.plan(wanted).steps == ()
+
+
 def test_a_view_is_put_back_or_left_alone() -> None:
     catalog = deployed()
     catalog.edit("ops.v", query="SELECT 1 AS rows")

@@ -22,6 +22,7 @@ import sqlglot
 from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.builtins.execution.maintenance import gc
 from airflow_provider_rfr.builtins.execution.refresh import refresh
+from airflow_provider_rfr.builtins.fingerprint import same_query
 from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
@@ -449,7 +450,7 @@ class Releases:
                 assert {name for name, _ in ours[obj.name][0]} == wanted_names, f"columns of {obj.name}"
             else:
                 assert ours[obj.name][0] == theirs[obj.name][0], f"columns of {obj.name}"
-                assert known[obj.name].query == made[obj.name].query
+                assert same_query(known[obj.name].query, made[obj.name].query), obj.name
         for name in (*views, *left):
             names = [each for each, _ in ours[name][0]]
             assert set(ours[name][0]) <= set(theirs[name][0]), f"types of {name}"
