@@ -168,6 +168,7 @@ class LiveObject(Named):
     :ivar columns: with canonical types; empty if the catalog does not say
     :ivar rows: for display alone, as is ``bytes``; plans do not depend on it
     :ivar names: what :func:`names_since` finds
+    :ivar nulls: of the columns that are to be required, those that may hold a NULL, as they are compared
     """
 
     name: str
@@ -181,6 +182,7 @@ class LiveObject(Named):
     bytes: int | None = None
     query: str | None = None
     names: Mapping[str, Sequence[str]] | None = None
+    nulls: frozenset[str] = frozenset()
 
     def emptied_by(self, revision: int) -> str | None:
         """The deploy that took all rows since the registry was written at this revision; None: none did."""

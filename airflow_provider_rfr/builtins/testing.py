@@ -61,7 +61,8 @@ class World:
         self._engine = engine
 
     def plan(self, spec: CatalogSpec, policies: Policies | None = None) -> Plan:
-        return make_plan(spec, *observe(self.catalog, self.store, project=spec.project), policies=policies)
+        states = observe(self.catalog, self.store, project=spec.project, spec=spec)
+        return make_plan(spec, *states, policies=policies)
 
     def deploy(self, spec: CatalogSpec, policies: Policies | None = None) -> Applied:
         """Plan and apply.

@@ -112,16 +112,17 @@ class BuiltinsHook(BaseHook):
         with self.store.read() as connection:
             return read_recorded(connection, self.project)
 
-    def observe(self) -> tuple[RegistryState, ActualState]:
-        """The recorded and the actual state.
+    def observe(self, spec: CatalogSpec | None = None) -> tuple[RegistryState, ActualState]:
+        """Return the recorded and the actual state.
 
+        :param spec: what is going to be planned
         :raises RfrError: the lake, or the control store, is away
         """
         from airflow_provider_rfr.builtins.execution.observe import observe
 
         store = self.store
         with _catalog_errors(self.lake):
-            return observe(self.catalog, store, project=self.project)
+            return observe(self.catalog, store, project=self.project, spec=spec)
 
     def plan(self, policies: Policies | None = None) -> Plan:
         """What a deploy would do now."""
@@ -134,7 +135,7 @@ class BuiltinsHook(BaseHook):
                 remedy = "take another namespace, or give the lake's connection the extra catalog_name"
                 problem = f"{each.name}: {catalog} is the catalog's name"
                 raise ConfigurationError("name", problem, remedy, str(each.place))
-        recorded, live = self.observe()
+        recorded, live = self.observe(self.spec)
         return plan(self.spec, recorded, live, policies=policies)
 
     def apply(self, plan: Plan, *, sql: SparkSqlEngine | None = None, actor: str = "", replan: bool = False) -> Applied:

@@ -112,6 +112,12 @@ class MigratedTable:
         names = [self._table.schema().find_field(each, case_sensitive=False).name for each in columns]
         return [name for name in names if self._table.scan(row_filter=IsNull(name)).count()]
 
+    def may_have_nulls(self, columns: Iterable[str]) -> list[str]:
+        """Return those of the columns for which the counts of some data file show a NULL, or are missing."""
+        if self.snapshot_id is None:
+            return []
+        return [name for name in columns if any(self._table.scan(row_filter=IsNull(name)).plan_files())]
+
     def alter(self, change: TableChange) -> None:
         """Change everything but the rows; no snapshot is made.
 

@@ -81,5 +81,5 @@ class Platform:
     def deploy(self, deploy: Deploy, engine: SparkSqlEngine, version: str) -> Applied:
         spec = load_objects(self.objects, version=version)
         store = open_store(self.store)
-        recorded, live = observe(deploy.catalog, store, project="rfr")
+        recorded, live = observe(deploy.catalog, store, project="rfr", spec=spec)
         return apply(plan(spec, recorded, live), catalog=deploy.catalog, store=store, spec=spec, sql=engine)

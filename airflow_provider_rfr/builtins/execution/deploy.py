@@ -87,7 +87,7 @@ def apply(
     if (plan.project, plan.version) != (spec.project, spec.version):
         raise StalePlanError(f"not a plan of {spec.project} {spec.version}: {plan.project} {plan.version}; plan again")
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
-        recorded, live = observe(catalog, store, project=plan.project)
+        recorded, live = observe(catalog, store, project=plan.project, spec=spec)
         fresh = make_plan(spec, recorded, live, policies=plan.policies)
         applied = _done_already(store, plan, fresh) if fresh.plan_hash != plan.plan_hash else None
         if applied is None:

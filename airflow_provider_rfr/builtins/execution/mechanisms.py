@@ -188,7 +188,8 @@ class TableStep(Mechanism):
     def refuse_nulls(self, columns: Sequence[str]) -> None:
         if columns:
             problem = f"{', '.join(columns)} can't be required: there are rows without a value"
-            raise self.refused(problem, "fill them in, declare it as optional, or rewrite it with an expression")
+            remedy = "declare it as optional, or say in its `was` how values are made: {using: coalesce(...)}"
+            raise self.refused(problem, remedy)
 
     def computed(self, target: FileTarget) -> tuple[Sequence[StoredFile], dict[str, str]]:
         """The result of the object's query, or the list of the declared objects, in files; and the commit's summary."""

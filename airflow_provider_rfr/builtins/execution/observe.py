@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
-from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of, retired_by
+from airflow_provider_rfr.builtins.desired import instance_id
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Column, Dependency, Kind, namespace_of, retired_by
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
 from airflow_provider_rfr.exceptions import QueryError
@@ -36,8 +38,13 @@ def entry_of(obj: RecordedObject) -> Entry:
     return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, state.dumps(obj).decode())
 
 
-def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[RegistryState, ActualState]:
-    """The registry, and everything that is in the catalog, of users too."""
+def observe(
+    catalog: Catalog, store: ControlStore, *, project: str, spec: CatalogSpec | None = None
+) -> tuple[RegistryState, ActualState]:
+    """Return the registry, and everything that is in the catalog, of users too.
+
+    :param spec: what is going to be planned: where it requires a column, NULLs are looked for
+    """
     with store.read() as connection:
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
@@ -49,6 +56,8 @@ def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[Reg
     there = (each for each, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
     # Where a table and a view have one name, the table counts.
     found = {each.key: each for each in (_live(entry, recorded) for entry in there)}
+    if spec is not None:
+        found |= {key: replace(live, nulls=nulls) for key, live, nulls in _with_nulls(catalog, spec, found)}
     # Of a source, too, a user's star shows all columns.
     columns = {each.name.casefold(): tuple(one.name for one in each.columns) for each in entries}
     users = tuple(_user_view(each, catalog.name, columns) for each in views if _marker_of(each.properties) is None)
@@ -67,6 +76,24 @@ def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
         return LiveObject(entry.name, Kind.VIEW, marker, columns, properties, query=entry.query)
     of = (Kind.TABLE, marker, columns, properties, entry.partitioning, entry.keys, entry.rows, entry.bytes)
     return LiveObject(entry.name, *of, names=state.names_since(recorded.revision, properties))
+
+
+def _with_nulls(
+    catalog: Catalog, spec: CatalogSpec, objects: Mapping[str, LiveObject]
+) -> Iterator[tuple[str, LiveObject, frozenset[str]]]:
+    """Yield tables in which a column is to be required that may hold a NULL, with these columns."""
+    declared = {obj.id: obj for obj in spec.objects}
+    for obj in spec.objects:
+        declared |= {instance_id(obj.id, one.id): obj for one in spec.instances.get(obj.per_instance or "", ())}
+    for key, live in objects.items():
+        obj = declared.get(live.marker) if live.marker is not None and live.kind is Kind.TABLE else None
+        required = [column for column in obj.columns if column.required] if obj is not None else []
+        called = (name for column in required for name in (column.name, *(was.name for was in column.was)))
+        names = {name.casefold() for name in called if name is not None}
+        asked = [column.name for column in live.columns if not column.required and column.name.casefold() in names]
+        table = MigratedTable.load(catalog, live.name) if asked else None
+        if table is not None and (nulls := table.may_have_nulls(asked)):
+            yield key, live, frozenset(map(str.casefold, nulls))
 
 
 def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:

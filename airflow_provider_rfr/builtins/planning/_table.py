@@ -49,7 +49,8 @@ class _Change:
     def __init__(self, decision: Decision, origin: Origin, states: States) -> None:
         self._decision, self._origin, self._states = decision, origin, states
         self._desired, self._obj = decision.desired, decision.desired.obj
-        self._diff = ColumnDiff(origin.columns, (*self._obj.columns, *origin.left), origin.told, origin.moved)
+        columns, nulls = (*self._obj.columns, *origin.left), self._desired.live.nulls if self._desired.live else ()
+        self._diff = ColumnDiff(origin.columns, columns, origin.told, origin.moved, frozenset(nulls))
         self._losses: dict[str, str] = {}
 
     def decide(self) -> None:
@@ -88,7 +89,7 @@ class _Change:
         layout, how = dict(self._layout()), self._diff.how
         if layout and how is not Action.REWRITE:
             how = Action.EVOLVE
-        if how is Action.REWRITE or self._diff.texts:
+        if how is Action.REWRITE or self._diff.texts or self._diff.missing:
             how = self._make_values()
         self._losses = dict(self._lost(how))
         if how is not None:

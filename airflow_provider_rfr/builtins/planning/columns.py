@@ -128,12 +128,14 @@ class ColumnDiff:
 
     :ivar recorded: the old columns still say what they were
     :ivar moved: old name -> recorded one, of the columns that an unfinished deploy renamed
+    :ivar nulls: compared names of old columns that may hold a NULL
     """
 
     old: tuple[Column, ...] = ()
     new: tuple[Column, ...] = ()
     recorded: bool = True
     moved: Mapping[str, str] = field(default_factory=dict)
+    nulls: frozenset[str] = frozenset()
 
     @cached_property
     def before(self) -> dict[str, Column]:
@@ -283,6 +285,8 @@ class ColumnDiff:
                 # What the column as it is declared would meet, too, is for values that can't be taken as they are.
                 taken = classify(source.type, column.type) in (TypeChange.SAME, TypeChange.WIDEN)
                 once = not taken or said != name or was.type not in (None, column.type)
+                # One that was declared before is for a change that was made before.
+                once = once or (column.required and not source.required and was not in source.was)
                 meets = once and said == source.name.casefold() and was.type in (None, source.type)
             if meets and was.using is not None:
                 return was.using
@@ -290,9 +294,20 @@ class ColumnDiff:
 
     @property
     def missing(self) -> list[ColumnChange]:
-        """Changes that need values and have no ``was`` for them."""
-        needing = (Change.ADD_REQUIRED, Change.RETYPE)
-        return [each for each in self.changes if each.what in needing and each.column not in self.texts]
+        """Return the changes that need values and have no ``was`` for them."""
+        retyped = self.changed(Change.RETYPE)
+        nulls = {name for name, was in self.sources.items() if was.name.casefold() in self.nulls}
+        needing = {
+            Change.ADD_REQUIRED: self.wanted.keys(),
+            Change.RETYPE: self.wanted.keys(),
+            Change.REQUIRE: nulls - retyped,
+        }
+        texts = self.texts
+        return [
+            change
+            for change in self.changes
+            if change.column not in texts and change.column.casefold() in needing.get(change.what, ())
+        ]
 
     @property
     def narrowed(self) -> Iterator[Column]:
@@ -314,10 +329,13 @@ class ColumnDiff:
     def proposed(self, change: ColumnChange) -> Was | None:
         """Return a first ``was`` for a column whose values are not simply there, to be checked by its reader; None
         where only its author can know one."""
-        source, kind = self.sources.get(change.column.casefold()), change.after
+        source, kind = self.sources.get(change.column.casefold()), self.wanted[change.column.casefold()].type
+        first = f"CAST({_FIRST_VALUES.get(kind.partition('(')[0], 'NULL')} AS {kind})"
         if source is None:
-            return Was(using=f"CAST({_FIRST_VALUES.get(kind.partition('(')[0], 'NULL')} AS {kind})")
+            return Was(using=first)
         name = source.name if source.name.casefold() in self.called else None
+        if change.what is Change.REQUIRE:
+            return Was(name, None, f"coalesce({identifier(name or change.column)}, {first})")
         using = casts.cast(identifier(name or change.column), parse_type(source.type), parse_type(kind))
         return None if using is None else Was(name, source.type, using)
 

@@ -138,6 +138,6 @@ def _work(document: MigrationDocument) -> dict[str, Any]:
             return {"views": {each.name: asdict(each) for each in views}}
         spec, plan, replan = document.catalog_spec(), document.plan, document.plan is None
         if plan is None:
-            plan = make_plan(spec, *observe(**where, project=spec.project), policies=document.policies)
+            plan = make_plan(spec, *observe(**where, project=spec.project, spec=spec), policies=document.policies)
         applied = apply(plan, spec=spec, sql=sql, actor=document.actor, replan=replan, **where)
     return {**asdict(replace(applied, steps=())), "steps": len(applied.steps)}

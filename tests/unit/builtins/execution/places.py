@@ -219,7 +219,7 @@ class Place:
         self.catalog.close()  # type: ignore[attr-defined]
 
     def plan(self, wanted: CatalogSpec, **policies: Any) -> Plan:
-        recorded, live = observe(self.catalog, self.store, project=PROJECT)
+        recorded, live = observe(self.catalog, self.store, project=PROJECT, spec=wanted)
         return make_plan(wanted, recorded, live, policies=Policies(**policies))
 
     def apply(self, plan: Plan, wanted: CatalogSpec, **more: Any) -> Applied:

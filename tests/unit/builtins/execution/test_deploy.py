@@ -27,6 +27,7 @@ from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.store.deploys import Garbage, history, queued, steps_of
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, obj, spec, table, view
+from tests.unit.builtins.execution.crashing import before_each_effect
 from tests.unit.builtins.execution.places import Place
 
 T = table("ops.t", "id bigint!", "n int", "made timestamp", keys=("id",), partitioning=("days(made)",), comment="rows")
@@ -118,14 +119,53 @@ def test_a_column_is_required_only_if_every_row_has_a_value(place: Place) -> Non
     place.deploy(spec("1.0", table("ops.t", "id bigint", "n int")))
     place.append("ops.t", {"id": 1, "n": 5}, {"id": None, "n": 6})
     wanted = spec("1.1", table("ops.t", "id bigint!", "n int!", keys=("id",)))
-    before = place.snapshots()
-    with pytest.raises(StepError, match="evolve ops.t: id can't be required: there are rows without a value"):
-        place.deploy(wanted)
-    assert place.snapshots() == before
+    (stopped,) = place.plan(wanted).blocked
+    assert [str(problem) for problem in stopped.problems] == [
+        "id: optional -> required needs values: write in its `was` how they are made"
+    ]
+    assert stopped.paste == (
+        "- {name: id, type: bigint, required: true, was: {using: 'coalesce(id, CAST(0 AS bigint))'}}",
+    )
     place.catalog.load_table("ops.t").delete("id is null")
     place.settle(wanted)
     schema = place.catalog.load_table("ops.t").schema()
     assert [each.required for each in schema.fields] == [True, True] and schema.identifier_field_names() == {"id"}
+
+
+def test_a_row_without_a_value_that_comes_after_the_plan_is_not_required_to_have_one(place: Place) -> None:
+    place.deploy(spec("1.0", table("ops.t", "id bigint")))
+    wanted = spec("1.1", table("ops.t", "id bigint!"))
+    calls = []
+
+    def append(effect: str) -> None:
+        calls.append(effect)
+        if effect == "run" and calls.count("run") == 3:
+            place.append("ops.t", {"id": None})
+
+    with before_each_effect(place, append), pytest.raises(StepError, match="id can't be required.*using: coalesce"):
+        place.deploy(wanted)
+    (problem,) = place.plan(wanted).blocked[0].problems
+    assert str(problem).startswith("id: optional -> required")
+
+
+@pytest.mark.parametrize("more", [{}, {"type": "int"}, {"name": "n", "type": "int"}], ids=str)
+def test_an_expression_makes_the_values_of_a_column_that_becomes_required(place: Place, more: Any) -> None:
+    place.deploy(spec("1.0", table("ops.t", "id bigint", "n int")))
+    place.append("ops.t", {"id": 1, "n": 5}, {"id": 2, "n": None})
+    wanted = spec("1.1", table("ops.t", "id bigint", made("n int!", "coalesce(n, 0)", **more)))
+    assert told(place.settle(wanted)) == [("rewrite", "ops.t")]
+    assert place.rows("ops.t") == [{"id": 1, "n": 5}, {"id": 2, "n": 0}]
+    assert place.catalog.load_table("ops.t").schema().find_field("n").required
+    again = spec("1.2", table("ops.t", "id bigint", made("n int!", "coalesce(n, 0)", **more), "more int"))
+    assert told(place.settle(again)) == [("evolve", "ops.t")]
+
+
+def test_an_expression_of_an_earlier_release_is_not_run_again_for_a_column_that_becomes_required(place: Place) -> None:
+    place.deploy(spec("1.0", table("ops.t", "n string")))
+    place.append("ops.t", {"n": "5"})
+    for kind in ("int", "int!"):
+        place.settle(spec("1.1", table("ops.t", made(f"n {kind}", "CAST(n AS int) * 2"))))
+    assert place.rows("ops.t") == [{"n": 10}]
 
 
 def test_a_key_of_optional_columns_is_kept_in_its_order(place: Place) -> None:
