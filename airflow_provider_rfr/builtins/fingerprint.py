@@ -44,9 +44,11 @@ def definition_of(obj: BuiltinObject) -> str | None:
 
 
 def _masked(value: Any, name: str = "") -> Any:
-    """The value without secrets: texts are stored, and a new password is not another definition."""
+    """Return the value without secrets: texts are stored, and a new password is not another definition. Any header may
+    hold a secret, whatever its name."""
     if isinstance(value, Mapping):
-        return {str(key): _masked(each, str(key)) for key, each in value.items()}
+        is_of_headers = name.casefold() == "headers"
+        return {str(key): _masked(inner, "secret" if is_of_headers else str(key)) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_masked(each, name) for each in value]
+        return [_masked(inner, name) for inner in value]
     return "***" if isinstance(value, str) and is_secret(name) and "{{" not in value else value

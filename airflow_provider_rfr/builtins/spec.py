@@ -204,6 +204,8 @@ def name_problem(name: str) -> str | None:
     parts = name.split(".")
     if len(parts) < 2:
         return f"{name!r} has no namespace"
+    if len(parts) > 2:
+        return f"{name!r} has a namespace inside another one, which SQL, Hive and Glue catalogs can't hold"
     for part in parts:
         if not is_plain(part):
             return f"{name!r} is not a name: its parts are letters, digits and underscores, and begin with no digit"

@@ -100,7 +100,7 @@ def entry_of(name: str, table: Table) -> TableEntry:
         keys = tuple(map(str, json.loads(metadata.properties.get(KEYS, "[]"))))
     except ValueError:
         keys = ()
-    if identifiers and set(keys) != identifiers:
+    if identifiers and {*map(str.casefold, keys)} != {*map(str.casefold, identifiers)}:
         # Another program changed the key since the property was written.
         keys = tuple(sorted(identifiers))
     return TableEntry(

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
 
 from airflow_provider_rfr.exceptions import Problem
+from airflow_provider_rfr.http.redaction import is_secret
 
 CHOICES: Final = ("hold", "resume_from_new", "resend")
 """What can become of a sink whose source was emptied or replaced."""
@@ -56,6 +58,16 @@ class SinkState:
     on_replace: str | None = None
 
 
+def _holds_credentials(path: str) -> bool:
+    """Return whether an address has a password, or a parameter that is secret by its name: plans and the registry show
+    it."""
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        return True
+    return parts.password is not None or any(is_secret(name) for name, _ in parse_qsl(parts.query))
+
+
 def findings(sink: SinkSpec) -> Iterator[Problem]:
     """What is wrong with a declaration by itself."""
     settings, known = sink.settings, _SETTINGS.get(sink.to)
@@ -66,6 +78,9 @@ def findings(sink: SinkSpec) -> Iterator[Problem]:
         return
     if not isinstance(settings.get(known[0]), str) or not settings[known[0]]:
         yield Problem("sink.settings", f"a sink to {sink.to} has settings.{known[0]}, a text")
+    if _holds_credentials(str(settings.get("path") or "")):
+        remedy = "put them into the connection" if sink.to == "http" else "give them to the workers' file system"
+        yield Problem("sink.settings.path", "settings.path holds credentials", remedy)
     for name in sorted(settings.keys() - set(known)):
         allowed = f"allowed: {', '.join(known)}"
         yield Problem(f"sink.settings.{name}", f"is not a setting of a sink to {sink.to}", allowed)

@@ -129,6 +129,10 @@ class TriggerBlock(TriggerModel):
         endpoints = document.get("config") if isinstance(document, Mapping) else None
         if as_list := isinstance(endpoints, list):
             document = {**document, "config": {f"trigger{n}": each for n, each in enumerate(endpoints)}}
+        if isinstance(endpoints, (Mapping, list)) and len(endpoints) > MOST_ENDPOINTS:
+            # Checking them takes long.
+            many = mistake(f"must have at most {MOST_ENDPOINTS} entries")
+            raise refusal("TriggerBlock", [details(many, ("config",))])
         block = handler(document)
         block._as_list = as_list
         if block.is_sealed:

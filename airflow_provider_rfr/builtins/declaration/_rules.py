@@ -30,7 +30,7 @@ _MAY: Final[Mapping[str, Set[Kind]]] = {
 }
 """The kinds that may have a field."""
 _MUST: Final = {"columns": STORED - {Kind.SOURCE}, "query": QUERIED, "source": {Kind.SOURCE}, "sink": {Kind.SINK}}
-_GOOD_NAME: Final = "1 to 255 characters without outer spaces, dots, backticks, backslashes, control signs"
+_GOOD_NAME: Final = "1 to 255 characters without outer spaces, dots, backticks, backslashes, control signs; not *"
 T = TypeVar("T")
 
 
@@ -90,7 +90,8 @@ def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column
     before = dict[str, int]()
     for number, column in enumerate(columns):
         path, name = f"columns.{number}", column.name
-        if name.strip() != name or not name.isprintable() or set(name) & set(".`\\") or not 0 < len(name) <= 255:
+        is_good = name.strip() == name and name.isprintable() and 0 < len(name) <= 255 and name != "*"
+        if not is_good or set(name) & set(".`\\"):
             found.append(Problem(f"{path}.name", f"{name[:40]!r} can't be a column's name", _GOOD_NAME))
         was = []
         for at, each in enumerate(column.was):
@@ -274,7 +275,8 @@ def _query_problems(each: Declared, columns_of: facts.ColumnsOf) -> Iterator[Pro
 def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> Iterator[Problem]:
     """What is wrong with the documents which say that something goes, and with lists of instances."""
     for each in removed:
-        if problem := spec.name_problem(each.name):
+        # What comes behind is a column, or a field of one, under whatever name.
+        if problem := spec.name_problem(".".join(each.name.split(".")[:2])):
             yield Problem(each.name, problem, "write namespace.name, or namespace.table.column", str(each.place))
     for one in listed:
         if not is_plain(one.name):

@@ -193,7 +193,9 @@ def test_what_a_sink_sends_and_its_policy_are_its_definition(change: dict, shows
 def test_what_a_source_reads_is_its_definition_and_a_password_is_not_stored() -> None:
     assert differences(SOURCE, source={**DEFINITION, "connection": "other"}) == {Why.DEFINITION_CHANGED}
     secret = {**DEFINITION, "auth": {"password": "hunter2", "api_key": "abc", "api_token": "{{ config['token'] }}"}}
+    secret["config"] = {"headers": {"X-Functions": "CANARY", "Accept": "{{ config['kind'] }}"}, "page": 5}
     text = definition_of(replace(SOURCE, source=secret)) or ""
+    assert "CANARY" not in text and "config['kind']" in text and "X-Functions" in text
     assert "hunter2" not in text
     assert "abc" not in text
     assert "config['token']" in text

@@ -92,6 +92,7 @@ def test_a_field_that_is_missing_strange_or_wrong_is_told(tmp_path: Path, text: 
         ("[{name: '', type: int}]", "'' can't be a column's name; 1 to 255 characters"),
         ("[{name: ' a', type: int}]", "' a' can't be a column's name"),
         ("[{name: a.b, type: int}]", "'a.b' can't be a column's name"),
+        ("[{name: '*', type: int}]", "'*' can't be a column's name"),
         ('[{name: "a\\nb", type: int}]', "'a\\nb' can't be a column's name"),
         ("[{name: a, type: int, was: c}, {name: b, type: int, was: C}]", "two columns were called C"),
         ("[{name: a, type: int, was: [c, d]}, {name: b, type: int, was: [e, C]}]", "two columns were called C"),
@@ -242,8 +243,9 @@ def test_what_is_wrong_with_a_removal_is_told(tmp_path: Path, text: str, told: s
 
 def test_a_removal_names_what_is_declared_no_longer_or_will_be_something_else(tmp_path: Path) -> None:
     """It says nothing about when: a table of that name may still be declared."""
-    spec = load(Removed("ops.t"), Removed("ops.t.at"), Removed("ops.older"), *loaded(tmp_path, table()).values())
-    assert [each.name for each in spec.removed] == ["ops.older", "ops.t", "ops.t.at"]
+    names = ["ops.older", "ops.t", "ops.t.at", "ops.t.s.a", "ops.t.s.first name"]
+    spec = load(*map(Removed, reversed(names)), *loaded(tmp_path, table()).values())
+    assert [each.name for each in spec.removed] == names
     with pytest.raises(DeclarationError, match="declared in Python: t: 't' has no namespace"):
         load(Removed("t"))
 
@@ -264,8 +266,24 @@ def sink(*fields: str) -> str:
         (("source: ops.t", "to: files", "settings: {path: x, format: csv}"), "'csv' is not a format"),
         (("source: ops.t", "to: files", "settings: {path: x}", "on_replace: again"), "'again' is unknown"),
         (("source: ops.t", "to: files", "settings: {path: x}", "columns: [nr]"), "there is no column nr"),
+        (
+            ("source: ops.t", "to: files", 'settings: {path: "s3://KEY:CANARY@bucket/x"}'),
+            "settings.path holds credentials; give them to the workers' file system",
+        ),
+        (
+            ("source: ops.t", "to: http", 'settings: {connection: c, path: "/hook?token=CANARY"}'),
+            "settings.path holds credentials; put them into the connection",
+        ),
         (("source: ops.t", "to: files", "settings: {path: x, connection: c}"), "is not a setting of a sink to files"),
     ],
 )
 def test_a_sink_says_what_goes_where(tmp_path: Path, fields: tuple[str, ...], told: str) -> None:
-    assert [each for each in problems(tmp_path, sink(*fields)) if told in each]
+    found = problems(tmp_path, sink(*fields))
+    assert [each for each in found if told in each]
+    assert "CANARY" not in "".join(found)
+
+
+@pytest.mark.parametrize("path", ["abfss://out@account.dfs.core.windows.net/x", "/hook?page=2", "s3://bucket/x"])
+def test_a_sinks_path_may_name_a_container_and_have_parameters(tmp_path: Path, path: str) -> None:
+    text = sink("source: ops.t", "to: files", f'settings: {{path: "{path}"}}')
+    assert loaded(tmp_path, text)["ops.k"].sink.settings["path"] == path

@@ -175,6 +175,11 @@ def test_a_key_of_optional_columns_is_kept_in_its_order(place: Place) -> None:
     place.settle(spec("1.3", table("ops.t", "b int", "a int")))
 
 
+def test_keys_are_compared_without_case(place: Place) -> None:
+    place.settle(spec("1.0", table("ops.t", "d date!", "i int!", keys=("I", "D"))))
+    place.settle(spec("1.1", table("ops.t", "d date!", "i int!", keys=("i", "d"))))
+
+
 def test_only_what_is_said_about_a_table_changes(place: Place) -> None:
     before = table("ops.t", "id int", comment="old", owner="ann", properties={"a": "1", "b": "2"})
     after = table("ops.t", "id int", comment="new", properties={"a": "3"})
