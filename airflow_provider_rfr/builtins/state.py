@@ -146,6 +146,19 @@ def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, st
     return f"{base}/{hashlib.sha256(said).hexdigest()}"
 
 
+def files_family(identity: UUID, since: str) -> str:
+    """Return the prefix of the names of files with an object's rows: the same for each process that tries, until one
+    commits and ``since`` changes. So files of a dead one are collected, and files of a commit never are."""
+    return f"rfr-{hashlib.sha256(f'{identity}/{since}'.encode()).hexdigest()[:32]}-"
+
+
+def rewrite_family(identity: UUID, properties: Mapping[str, str], token: int) -> str:
+    """Return the prefix of the files that a deploy with this token writes for a table with these properties. The mark
+    of the last step changes with the commit, and no other deploy has the token: whoever knows that the deploy can't
+    commit any more may delete the files."""
+    return files_family(identity, f"{properties.get(STEP, '')}/{token}")
+
+
 @dataclass(frozen=True)
 class RegistryState:
     """The registry. Each write raises its revision; its version is that of the code which wrote last."""

@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder, located
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ class BuiltinsHook(BaseHook):
                 remedy = "take another namespace, or give the lake's connection the extra catalog_name"
                 problem = f"{each.name}: {catalog} is the catalog's name"
                 raise ConfigurationError("name", problem, remedy, str(each.place))
+            if isinstance(source := (each.source or {}).get("source"), Mapping):
+                located(source, each.place.file, f"{each.place}: {each.name}")
         recorded, live = self.observe(self.spec)
         return plan(self.spec, recorded, live, policies=policies)
 

@@ -58,3 +58,26 @@ def _names(target: Any) -> Iterator[str]:
     elif isinstance(target, (Sequence, Set)):
         for each in target:
             yield from _names(each)
+
+
+FILES = ("file", "manifest", "components")
+"""Fields of a source that may be paths."""
+
+
+def located(source: Mapping[str, Any], file: str | None, place: str) -> dict[str, Any]:
+    """Return a declared source with absolute paths: a relative one is relative to the declaration's own file.
+
+    :param file: that declares it; None: it is declared in Python, where paths are as they are
+    :param place: where it is declared, for errors
+    :raises ConfigurationError: a file does not exist
+    """
+    paths = {key: source[key] for key in FILES if isinstance(source.get(key), str)} if file is not None else {}
+    for key, text in paths.items():
+        if is_pending(text) or "\n" in text:
+            continue
+        path = (Path(file or "").resolve().parent / Path(text).expanduser()).resolve()
+        if not path.is_file() and not Path(text).expanduser().is_absolute():
+            remedy = "write it relative to the declaration's file"
+            raise ConfigurationError(f"source.source.{key}", f"{path} does not exist", remedy, place)
+        paths[key] = str(path)
+    return {**source, **paths}

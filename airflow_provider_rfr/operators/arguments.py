@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.dag_arguments import is_pending
+from airflow_provider_rfr.hooks.dag_arguments import FILES, is_pending
 from airflow_provider_rfr.lake import names as table_names
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Param
 
-FILES = ("file", "manifest", "components")
-"""Fields of a source that may be paths."""
 _START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
 TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""

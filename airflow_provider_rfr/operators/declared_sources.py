@@ -17,10 +17,9 @@ from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
 from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
-from airflow_provider_rfr.hooks.dag_arguments import is_pending
+from airflow_provider_rfr.hooks.dag_arguments import located
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._lineage import source_asset
-from airflow_provider_rfr.operators.arguments import FILES
 from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
 
 if TYPE_CHECKING:
@@ -93,21 +92,9 @@ class _DeclaredSource:
             raise self._wrong(f"refresh.{name}", "is in source as well", "write it once")
         how.pop("schedule", None)
         source = what.get("source")
-        for key in FILES if isinstance(source, dict) else ():
-            self._locate(source, key)
+        if isinstance(source, dict):
+            what["source"] = located(source, self.declared.place.file, self._place)
         return {**how, **what, "target": self.name, "lake_conn_id": self.lake_conn_id}
-
-    def _locate(self, source: dict[str, Any], key: str) -> None:
-        """Make the path of a file absolute: a relative one is relative to the declaration's own."""
-        file, declaration = source.get(key), self.declared.place.file
-        if declaration is None or not isinstance(file, str) or is_pending(file) or "\n" in file:
-            return
-        given = Path(file).expanduser()
-        path = (Path(declaration).resolve().parent / given).resolve()
-        if not path.is_file() and not given.is_absolute():
-            remedy = "write it relative to the declaration's file"
-            raise self._wrong(f"source.source.{key}", f"{path} does not exist", remedy)
-        source[key] = str(path)
 
     def is_deployed(self, control_store_conn_id: str | None = None) -> bool:
         """Whether the table is deployed under this name, for this definition.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from airflow_provider_rfr.builtins import state
-from airflow_provider_rfr.builtins.execution.observe import read_recorded
+from airflow_provider_rfr.builtins.execution.observe import fence, read_recorded
 from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.spec import Kind, nearest
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
@@ -91,12 +91,14 @@ class Collected:
 
 
 def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
-    """Delete queued tables that may go, with their files. What can't be deleted stays in the queue for the next run.
+    """Delete queued tables that may go, with their files, and what dead deploys wrote and did not commit. A table that
+    can't be deleted stays in the queue for the next run.
 
     :raises DeployBusyError: another deploy holds the lease
     """
     outcomes: dict[str, dict[str, str]] = {"deleted": {}, "gone": {}, "kept": {}, "failed": {}}
     with acquire(store, project) as lease:
+        fence(catalog, store, lease)
         with store.read() as connection:
             now = store.now(connection)
             queue = deploys.queued(connection, project)

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.desired import instance_id
-from airflow_provider_rfr.builtins.execution.refresh import files_family, inputs_summary
+from airflow_provider_rfr.builtins.execution.refresh import inputs_summary
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
 from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind, retired_name
 from airflow_provider_rfr.builtins.sql.casts import cast
@@ -220,7 +220,7 @@ class CreateTable(TableStep):
         files: Sequence[StoredFile] = ()
         summary: dict[str, str] = {}
         if self.step.kind is Kind.MATERIALIZED_VIEW or self.step.details.get("lists_objects"):
-            target = new.target(files_family(record.uuid, f"create {self.work_id}"))
+            target = new.target(state.files_family(record.uuid, f"create {self.work_id}"))
             files, summary = self.computed(target)
             self.refuse_nulls(nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
         work.lease.ensure()
@@ -255,8 +255,7 @@ class ReplaceRows(TableStep):
 
     def do(self) -> None:
         table, change = self.table(), self.change()
-        # The mark changes with each commit of a deploy: until then, the files of each try are found by the next one.
-        target = table.coming(change, files_family(self.record.uuid, table.properties.get(STEP, "")))
+        target = table.coming(change, state.rewrite_family(self.record.uuid, table.properties, self.work.lease.token))
         files: Sequence[StoredFile] = ()
         summary = {MIGRATION_TAG: self.work_id}
         if self.step.how is Action.RECOMPUTE:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.desired import instance_id
+from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Column, Dependency, Kind, namespace_of, retired_by
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
@@ -25,6 +28,8 @@ from airflow_provider_rfr.sinks.registry import sink_states
 from airflow_provider_rfr.store.deploys import Entry, JournalStep, begun_steps, read_registry, touched, unfinished_ids
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease
+
+log = logging.getLogger(__name__)
 
 
 def read_recorded(connection: Connection, project: str) -> RegistryState:
@@ -152,8 +157,12 @@ def _marker_of(properties: Mapping[str, str]) -> UUID | None:
     return None
 
 
+_COMPUTED: Final = (Action.REWRITE.value, Action.RECOMPUTE.value)
+
+
 def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
-    """Mark the tables of unfinished steps of other deploys with this lease's token.
+    """Mark the tables of unfinished steps of other deploys with this lease's token, and delete the data files that they
+    wrote and did not commit.
 
     A deploy may be paused, lose its lease, and wake up. Its writes to the control store are refused by the token, but
     its Iceberg commits are not. They name the table state that it looked at, so a change of each table that it may be
@@ -164,6 +173,19 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     for step in begun:
         if step.token < lease.token and step.uuid is not None:
             retry_conflicts(20)(_mark, catalog, step, lease)
+            if step.action in _COMPUTED:
+                _collect(catalog, step)
+
+
+def _collect(catalog: Catalog, step: JournalStep) -> None:
+    """Delete what a step wrote that can't commit any more."""
+    table = MigratedTable.load(catalog, step.name)
+    if table is not None and table.properties.get(MARKER) == step.uuid:
+        family = state.rewrite_family(UUID(step.uuid), table.properties, step.token)
+        try:
+            table.coming(TableChange(), family).collect(())
+        except OSError as error:
+            log.warning("files of deploy %s could not be deleted: %s", step.deploy_id, error)
 
 
 def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:

@@ -7,20 +7,18 @@ a deploy has changed is refreshed once that deploy is finished: until then its q
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import in_order
 from airflow_provider_rfr.builtins.execution.observe import read_recorded, view_reads
 from airflow_provider_rfr.builtins.spec import Dependency, Kind, nearest
 from airflow_provider_rfr.builtins.sql.facts import tables_below
-from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject
+from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject, files_family
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog, load_table
 from airflow_provider_rfr.lake.commits import CommitConflictError, last_change
@@ -63,12 +61,6 @@ def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], c
     if snapshots.keys() != set(tables_below(names(obj.deps), of_view)):
         return {}
     return {_INPUTS: json.dumps(snapshots, sort_keys=True, separators=(",", ":"))}
-
-
-def files_family(identity: UUID, since: str) -> str:
-    """The prefix of the names of files with an object's rows: the same for each process that tries, until one commits
-    and ``since`` changes. So files of a dead one are collected, and files of a commit never are."""
-    return f"rfr-{hashlib.sha256(f'{identity}/{since}'.encode()).hexdigest()[:32]}-"
 
 
 @dataclass(frozen=True, slots=True)

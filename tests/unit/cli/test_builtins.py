@@ -215,6 +215,17 @@ def test_a_namespace_that_spark_would_take_for_the_catalog_is_refused(
     assert "rfr is the catalog's name" in capsys.readouterr().err
 
 
+def test_a_plan_looks_for_the_files_of_sources(lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "kind: source\nname: raw.orders\nsource: {source: {file: ../sources/shop.yaml}, streams: [orders]}\n"
+    (objects / "sources.yaml").write_text(text)
+    assert rfr(objects, "plan") == 1
+    problem = f"source.source.file: {objects.parent}/sources/shop.yaml does not exist"
+    assert f"sources.yaml:1: raw.orders: {problem}" in capsys.readouterr().err
+    (objects.parent / "sources").mkdir()
+    (objects.parent / "sources" / "shop.yaml").write_text("")
+    assert rfr(objects, "plan") == 2
+
+
 LOG = """
 kind: log
 name: ops.log

@@ -245,6 +245,27 @@ def test_a_rewrite_changes_columns_and_rows_in_one_tagged_snapshot(place: Place)
         assert json.loads(steps_of(connection, done.deploy_id)[0].evidence or "")["rows"] == 2
 
 
+@pytest.mark.parametrize("how", ["gc", "next deploy"])
+def test_files_of_a_rewrite_that_died_and_was_given_up_are_deleted(place: Place, how: str) -> None:
+    place.deploy(spec("1.0", NARROW))
+    place.append("ops.t", {"id": 1, "n": 5})
+    before = sorted(place.folder.rglob("*.parquet"))
+
+    def die(effect: str) -> None:
+        if effect == "commit_table":
+            raise KeyboardInterrupt
+
+    with before_each_effect(place, die), pytest.raises(KeyboardInterrupt):
+        place.deploy(spec("1.1", text_of("CAST(n AS string)")))
+    assert len(sorted(place.folder.rglob("*.parquet"))) == len(before) + 1
+    if how == "gc":
+        gc(project=PROJECT, catalog=place.catalog, store=place.store)
+    else:
+        place.deploy(spec("1.1", NARROW, table("ops.u", "id bigint")))
+    assert sorted(place.folder.rglob("*.parquet")) == before
+    assert place.rows("ops.t") == [{"id": 1, "n": 5}]
+
+
 def test_rows_appended_while_a_table_is_rewritten_are_not_lost(place: Place) -> None:
     place.deploy(spec("1.0", NARROW))
     place.append("ops.t", {"id": 1, "n": 5})

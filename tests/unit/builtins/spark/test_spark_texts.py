@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import UUID
 
 import pytest
@@ -9,12 +10,13 @@ import pytest
 from airflow_provider_rfr.builtins.spark import engine
 from airflow_provider_rfr.builtins.spec import Column, Kind
 from airflow_provider_rfr.builtins.state import RecordedObject
-from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
+from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake import spark
 from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.spark import spark_errors, spark_problem
+from airflow_provider_rfr.lake.types import ColumnType, parse_type
 
 
 def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
@@ -23,6 +25,29 @@ def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
     assert spark.property_list({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
     assert engine.as_subquery("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
     assert engine.as_subquery("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
+
+
+@pytest.mark.parametrize(
+    ("given", "declared", "refused"),
+    [
+        ("string", "int", True),
+        ("string", "string", False),
+        ("bigint", "int", False),
+        ("void", "int", False),
+        ("array<int>", "int", True),
+        ("date", "array<date>", True),
+        ("struct<a:int>", "struct<b:int>", False),
+        ("decimal(10,2)", "decimal(12,2)", False),
+    ],
+)
+def test_a_materialized_view_does_not_give_text_for_another_type(given: str, declared: str, refused: bool) -> None:
+    outputs = [("N", ColumnType("void") if given == "void" else parse_type(given))]
+    columns = [Column("n", declared), Column("more", "int")]
+    if not refused:
+        engine._check_types("ops.m", outputs, columns)
+        return
+    with pytest.raises(SchemaError, match=re.escape(f"ops.m: the query gives {given} for n, which is {declared}")):
+        engine._check_types("ops.m", outputs, columns)
 
 
 def test_a_view_gets_everything_in_one_statement() -> None:
