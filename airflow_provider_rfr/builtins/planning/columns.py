@@ -283,10 +283,11 @@ class ColumnDiff:
                 meets = was.name is None and was.type is None
             else:
                 # What the column as it is declared would meet, too, is for values that can't be taken as they are.
-                taken = classify(source.type, column.type) in (TypeChange.SAME, TypeChange.WIDEN)
-                once = not taken or said != name or was.type not in (None, column.type)
+                once = _is_retyped(source, column) or said != name or was.type not in (None, column.type)
+                narrows = classify(source.type, column.type) is TypeChange.NARROW
                 # One that was declared before is for a change that was made before.
-                once = once or (column.required and not source.required and was not in source.was)
+                is_new = (narrows or (column.required and not source.required)) and was not in source.was
+                once = once or is_new
                 meets = once and said == source.name.casefold() and was.type in (None, source.type)
             if meets and was.using is not None:
                 return was.using

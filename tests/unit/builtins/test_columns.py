@@ -251,6 +251,8 @@ def test_a_using_is_taken_where_fields_of_a_struct_are_dropped() -> None:
     using = "named_struct('b', a.c)"
     found = ColumnDiff(columns("a struct<b:int,c:int>"), (made("a struct<b:int>", using),))
     assert found.texts == {"a": using}
+    before = (Column("a", "struct<b:int,c:int>", was=(Was(using=using),)),)
+    assert ColumnDiff(before, (made("a struct<b:int>", using),)).texts == {}, "it was for an earlier change"
 
 
 @pytest.mark.parametrize(
