@@ -91,7 +91,7 @@ class Collected:
 
 
 def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
-    """Delete queued tables that may go, with their files, and what dead deploys wrote and did not commit. A table that
+    """Delete queued tables that may go, with their files, and data files that dead deploys did not commit. A table that
     can't be deleted stays in the queue for the next run.
 
     :raises DeployBusyError: another deploy holds the lease

@@ -178,7 +178,7 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
 
 
 def _collect(catalog: Catalog, step: JournalStep) -> None:
-    """Delete what a step wrote that can't commit any more."""
+    """Delete the data files of a step that can't commit any more."""
     table = MigratedTable.load(catalog, step.name)
     if table is not None and table.properties.get(MARKER) == step.uuid:
         family = state.rewrite_family(UUID(step.uuid), table.properties, step.token)

@@ -51,8 +51,8 @@ def _cast_struct(value: str, old: ColumnType, new: ColumnType, depth: int) -> st
 
 
 def misplaced(expression: str, columns: Mapping[str, ColumnType], wanted: ColumnType) -> Iterator[str]:
-    """Yield what each cast by position in an expression would do to a column, or to a field of one, where the structs
-    of both types have other fields, or the same ones in another order.
+    """Yield the casts by position in an expression that would move values between fields: the structs of both types
+    have other fields, or the same ones in another order.
 
     :param columns: the types of the columns that the expression reads, by their compared names
     :param wanted: the type to which the result is cast

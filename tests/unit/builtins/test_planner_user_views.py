@@ -62,6 +62,21 @@ def test_those_who_read_a_wider_column_are_bound_again_in_order_and_after_ours()
     catalog.check()
 
 
+def test_a_view_breaks_if_it_reads_a_field_that_goes_from_a_struct() -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", table("ops.t", "id bigint", "s struct<a:int,b:struct<c:int,d:int>>")))
+    for name, text in {"a": "S.A", "b": "s.b", "c": "s.b.`c`", "all": "s"}.items():
+        catalog.user_view(f"bob.{name}", f"SELECT {text} AS x FROM ops.t", reading("ops.t", "s"))
+    catalog.user_view("bob.ids", "SELECT t.id AS a FROM ops.t", reading("ops.t", "id"))
+    lost = {"ops.t.s.a", "ops.t.s.b.c"}
+    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "s struct<b:struct<d:int>>")), accept_data_loss=lost)
+    assert told(found) == {"bob.a": "blocked", "bob.all": "rebind", "bob.b": "rebind", "bob.c": "blocked"}
+    assert {each.name: str(each.problems[0]) for each in found.blocked} == {
+        "bob.a": "reads ops.t.s.a, which is removed",
+        "bob.c": "reads ops.t.s.b.c, which is removed",
+    }
+
+
 def test_a_view_that_would_break_stops_the_deploy_until_it_is_named() -> None:
     catalog = deployed()
     found = less(catalog)
