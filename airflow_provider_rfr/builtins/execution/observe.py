@@ -91,8 +91,9 @@ def _with_nulls(
     for obj in spec.objects:
         declared |= {instance_id(obj.id, one.id): obj for one in spec.instances.get(obj.per_instance or "", ())}
     for key, live in objects.items():
-        obj = declared.get(live.marker) if live.marker is not None and live.kind is Kind.TABLE else None
-        required = [column for column in obj.columns if column.required] if obj is not None else []
+        if live.kind is not Kind.TABLE or live.marker is None or live.marker not in declared:
+            continue
+        required = [column for column in declared[live.marker].columns if column.required]
         called = (name for column in required for name in (column.name, *(was.name for was in column.was)))
         names = {name.casefold() for name in called if name is not None}
         asked = [column.name for column in live.columns if not column.required and column.name.casefold() in names]
