@@ -14,7 +14,7 @@ from airflow_provider_rfr.connections.dependents import Find, cycle, find_readab
 from airflow_provider_rfr.connections.statement import Action, Parameter, SecretReference, Value
 from airflow_provider_rfr.connections.types import ConnectionType, Definition, Option, type_named
 from airflow_provider_rfr.exceptions import AlterationRefusedError, Problem
-from airflow_provider_rfr.http.redaction import MASK, without_credentials
+from airflow_provider_rfr.http.redaction import MASK
 
 
 def draft(
@@ -217,25 +217,25 @@ class Change:
 
 
 def changes_between(stored: Definition, candidate: Definition, hidden: Collection[str] = ()) -> tuple[Change, ...]:
-    """Options whose values differ; values of secrets are masked.
+    """Return the options whose values differ; values of secrets are masked.
 
     :param hidden: options whose values came from where secrets are kept, whatever the options themselves are
     """
     known = type_named(candidate.conn_type)
     before, after = dict(stored.options()), dict(candidate.options())
-    found = []
+    changes = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
         if str(old) != str(new):
-            is_hidden = known.is_secret(name) or any(f"{name}.".startswith(f"{each}.") for each in hidden)
-            found.append(Change(name, _shown(is_hidden, old), _shown(is_hidden, new)))
-    return tuple(found)
+            is_hidden = any(f"{name}.".startswith(f"{option}.") for option in hidden)
+            changes.append(Change(name, *(_shown(known, name, value, is_hidden) for value in (old, new))))
+    return tuple(changes)
 
 
-def _shown(is_hidden: bool, value: object) -> str | None:
+def _shown(known: ConnectionType, name: str, value: object, is_hidden: bool) -> str | None:
     if value is None:
         return None
-    return MASK if is_hidden else without_credentials(str(value))
+    return MASK if is_hidden else known.shown(name, value)
 
 
 _CURRENT, _NEXT, _FILE = "extra.private_key", "extra.next_private_key", "extra.key_file"

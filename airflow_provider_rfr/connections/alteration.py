@@ -438,7 +438,10 @@ def _check_references_again(services: Services, plan: _Alteration) -> None:
 
 
 def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
-    """Note where the connection led before, for a refresh that began there; of another upstream only its number."""
+    """Note where a source's connection led before, for a refresh that began there; of another upstream its number."""
+    if type_named(plan.stored.conn_type).name != "rfr_api":
+        # No refresh asks for it, and the address of a webhook is secret.
+        return
     places = notes.former_places(plan.old_hash)
     present = plan.stored.place()
     if plan.statement.settings.new_identity:

@@ -23,7 +23,7 @@ from airflow_provider_rfr.connections.statement import (
     name_of,
     parts_of,
 )
-from airflow_provider_rfr.connections.types import may_be_secret
+from airflow_provider_rfr.connections.types import may_be_secret, type_named
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, Problem, StatementError
 from airflow_provider_rfr.http.redaction import is_secret_extra
 
@@ -108,12 +108,18 @@ def check_plain(statement: Statement) -> None:
         raise AlterationRefusedError(statement.connection, problems)
 
 
-def plain_texts(statement: Statement) -> Iterator[str]:
-    """Plain values of options that may be secret, so that they can be masked before the statement is refused."""
+def plain_texts(statement: Statement, conn_type: str | None) -> Iterator[str]:
+    """Yield plain values that may be secret, so that they can be masked before the statement is refused.
+
+    :param conn_type: of the connection; None where it is unknown, which hides the most
+    """
+    known = type_named(conn_type or "http")
     for action in statement.actions:
         value = action.value
-        if may_be_secret(action.option) and isinstance(value, (str, int, float)) and len(str(value)) > 2:
-            yield str(value)
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            is_named = may_be_secret(action.option)
+            values = [value] if is_named else known.secret_values(known.full_name(action.option), value)
+            yield from (str(secret) for secret in values if len(str(secret)) > 2)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -16,12 +16,20 @@ from urllib.parse import urlsplit
 
 from airflow_provider_rfr.connections.statement import boolean, name_of, parts_of
 from airflow_provider_rfr.exceptions import Problem
-from airflow_provider_rfr.http.redaction import is_secret_extra
+from airflow_provider_rfr.http.redaction import MASK, is_secret_extra, secrets_of_url, without_credentials, without_path
 
 _EXTRA: Final = "extra."
 _CORE: Final = ("host", "port", "login", "password", "schema", "description")
 PLACE: Final = ("conn_type", "host", "schema", "port", "login")
 """The fields that say where a connection leads; a refresh's fingerprint has them."""
+REQUEST_OPTIONS: Final = frozenset(
+    {
+        *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "srv_lookup", "stream"),
+        *("timeout", "trust_env", "verify", "verify_ssl"),
+    }
+)
+"""Extra fields that Airflow's HTTP hook reads as options of the request; it sends the others as headers."""
+_SHORTEST_SECRET: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +245,8 @@ class ConnectionType:
     :ivar one_of: of each group one must be set
     :ivar rules: checks across fields
     :ivar has_keys: whether keys can be rotated
+    :ivar has_headers: whether its extra fields are sent as headers, which are secret, as is the path of its host: the
+        address of a webhook often holds a token
     """
 
     name: str
@@ -245,6 +255,7 @@ class ConnectionType:
     one_of: tuple[tuple[str, ...], ...] = ()
     rules: tuple[_Rule, ...] = ()
     has_keys: bool = False
+    has_headers: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def full_name(self, option: str) -> str:
@@ -264,17 +275,32 @@ class ConnectionType:
             return None
         # A field below a secret object (rfr_api's extra.secrets) is as secret as the object.
         inherited = any(each.secret for each in above)
-        return Option(
-            name,
-            _any,
-            secret=inherited or is_secret_extra(name.removeprefix(_EXTRA)),
-            is_reference=path[-1].endswith(REFERENCE_SUFFIX),
-        )
+        is_reference = path[-1].endswith(REFERENCE_SUFFIX)
+        is_header = self.has_headers and path[0] not in REQUEST_OPTIONS and not is_reference
+        secret = inherited or is_header or is_secret_extra(name.removeprefix(_EXTRA))
+        return Option(name, _any, secret=secret, is_reference=is_reference)
 
     def is_secret(self, name: str) -> bool:
-        """Whether the option's value must not be shown; for an unknown option what its name implies."""
-        found = self.option(name)
-        return is_secret_extra(name) if found is None else found.secret
+        """Return whether the option's value must not be shown; for an unknown option what its name implies."""
+        option = self.option(name)
+        return self.has_headers or is_secret_extra(name) if option is None else option.secret
+
+    def shown(self, name: str, value: object) -> str:
+        """Return the option's value as it may be shown."""
+        if self.is_secret(name):
+            return MASK
+        return without_path(str(value)) if self._has_secret_path(name) else without_credentials(str(value))
+
+    def secret_values(self, name: str, value: Any) -> Iterator[Any]:
+        """Yield what must not be shown of the option's value."""
+        if self.is_secret(name):
+            yield value
+        elif self._has_secret_path(name):
+            url = str(value) if "://" in str(value) else f"https://{value}"
+            yield from (part for part in secrets_of_url(url) if len(part) >= _SHORTEST_SECRET)
+
+    def _has_secret_path(self, name: str) -> bool:
+        return self.has_headers and name == "host"
 
 
 def _options(*more: Option) -> dict[str, Option]:
@@ -361,6 +387,7 @@ _RFR_HTTP: Final = ConnectionType(
     "rfr_http",
     _options(Option("host", _url, required=True), Option("extra.verify", _certificates)),
     rules=(_no_credentials,),
+    has_headers=True,
     aliases={"base_url": "host"},
 )
 _HTTP: Final = ConnectionType(
@@ -372,6 +399,7 @@ _HTTP: Final = ConnectionType(
         Option("extra.timeout", _integer),
     ),
     rules=(_no_credentials,),
+    has_headers=True,
 )
 _POSTGRES: Final = ConnectionType(
     "postgres",
@@ -401,18 +429,22 @@ _SSH: Final = ConnectionType(
     has_keys=True,
     aliases={"user": "login"},
 )
-_GENERIC: Final = ConnectionType("generic", _options())
-_TYPES: Final = {kind.name: kind for kind in (_API, _LAKE, _RFR_HTTP, _HTTP, _POSTGRES, _SSH)}
+# Airflow stores "generic" for http where its HTTP provider is not installed.
+_GENERIC: Final = ConnectionType("generic", _options(), has_headers=True)
+_OTHER: Final = ConnectionType("other", _options())
+_TYPES: Final = {kind.name: kind for kind in (_API, _LAKE, _RFR_HTTP, _HTTP, _GENERIC, _POSTGRES, _SSH)}
 
 
 def type_named(conn_type: str) -> ConnectionType:
-    """The type of that name, which Airflow writes with dashes or underscores; a generic one where it is unknown."""
+    """Return the type of that name, which Airflow writes with dashes or underscores; one for all that are unknown."""
     name = conn_type.replace("-", "_")
-    return _TYPES.get({"https": "http", "postgresql": "postgres"}.get(name, name), _GENERIC)
+    return _TYPES.get({"https": "http", "postgresql": "postgres"}.get(name, name), _OTHER)
 
 
 def may_be_secret(option: str) -> bool:
-    return any(each.is_secret(each.full_name(option)) for each in (_GENERIC, *_TYPES.values()))
+    """Return whether the option's name implies a secret in a connection of any type."""
+    named = (kind for kind in (_OTHER, *_TYPES.values()) if not kind.has_headers)
+    return any(kind.is_secret(kind.full_name(option)) for kind in named)
 
 
 _PURPOSE: Final = b"airflow-provider-rfr connection content 1"

@@ -169,10 +169,11 @@ def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
 
 
 def _secret_texts(definition: Definition) -> list[str]:
-    """Secret values of the definition, also those within lists and JSON, plain and as quoted in URLs."""
+    """Return secret values of the definition, also those within lists and JSON, plain and as quoted in URLs."""
     known = type_named(definition.conn_type)
-    found = [text for name, value in definition.options() if known.is_secret(name) for text in _texts(value)]
-    return list(dict.fromkeys(each for text in found for each in (text, quote(text), quote(text, safe=""))))
+    secrets = [secret for name, value in definition.options() for secret in known.secret_values(name, value)]
+    texts = [text for secret in secrets for text in _texts(secret)]
+    return list(dict.fromkeys(form for text in texts for form in (text, quote(text), quote(text, safe=""))))
 
 
 def _texts(value: Any) -> Iterator[str]:

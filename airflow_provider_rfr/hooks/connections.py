@@ -92,3 +92,12 @@ class ConnectionsHook(BaseHook):
             hashes, store_conn_id = content_hash(store), where.control_store_conn_id
             secrets, validator = SecretReader(gateway.variable), HookValidator(gateway.find)
             yield Services(store, hashes, gateway, secrets, validator, tasks, self._report, store_conn_id)
+
+
+def type_of(conn_id: str) -> str | None:
+    """Return the connection's type; None where there is none, or it can't be read."""
+    from airflow_provider_rfr.connections.dependents import find_readable
+    from airflow_provider_rfr.hooks._connection_sources import find_definition
+
+    definition = find_readable(find_definition, conn_id)
+    return None if definition is None else definition.conn_type

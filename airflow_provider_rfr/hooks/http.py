@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_rfr.connections.types import REQUEST_OPTIONS
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.common import connection_named, extras_of
 
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 
 _TEST_SECONDS: Final = 20.0
-_REQUEST_OPTIONS: Final = frozenset(
-    {
-        *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "srv_lookup", "stream"),
-        *("timeout", "trust_env", "verify", "verify_ssl"),
-    }
-)
-"""Extra fields that Airflow's HTTP hook reads as options of the request; the others are headers."""
 
 
 class HttpHook(BaseHook):
@@ -91,7 +85,7 @@ def http_settings(conn_id: str) -> ConnectionSettings:
     connection = connection_named(conn_id, "connection", remedy)
     base = http_address(connection)
     extras = extras_of(connection)
-    headers = {name: str(value) for name, value in extras.items() if name not in _REQUEST_OPTIONS}
+    headers = {name: str(value) for name, value in extras.items() if name not in REQUEST_OPTIONS}
     login, password = connection.login or "", connection.password or ""
     # Two names, as Airflow's HTTP hook has them; a form's field gives text.
     verify = extras.get("verify", extras.get("verify_ssl", True))

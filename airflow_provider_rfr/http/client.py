@@ -17,7 +17,6 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import requests
 from requests.structures import CaseInsensitiveDict
@@ -26,6 +25,7 @@ from urllib3.exceptions import DecodeError, HTTPError
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.addresses import AddressGuard
+from airflow_provider_rfr.http.redaction import host_of
 from airflow_provider_rfr.http.sockets import (
     AddressRefused,
     ConnectTimeout,
@@ -206,18 +206,6 @@ class Client:
         if verify not in adapters:
             adapters.setdefault(verify, DeadlineAdapter(is_checking=verify is not False))
         return adapters[verify]
-
-
-def host_of(url: str) -> str:
-    """Scheme, host and port of an address, for messages; nothing of what may be secret."""
-    try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-        host = parts.hostname or ""
-    except ValueError:
-        return "the address"
-    host = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{host}{port}" if host else "the address"
 
 
 # Where an installation says which certificates it trusts, in the order of requests and curl.

@@ -66,6 +66,26 @@ def without_credentials(text: str) -> str:
     return _ARGUMENT.sub(lambda found: f"{found[1]}{MASK}" if is_secret(found[2]) else found[0], text)
 
 
+def host_of(url: str) -> str:
+    """Return scheme, host and port of an address, for messages; nothing of what may be secret."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+        host = parts.hostname or ""
+    except ValueError:
+        return "the address"
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{host}{port}" if host else "the address"
+
+
+def without_path(address: str) -> str:
+    """Return a web address as it may be shown where its path may be secret, as that of a webhook."""
+    has_scheme = "://" in address
+    url = address if has_scheme else f"https://{address}"
+    host = host_of(url) if has_scheme else host_of(url).removeprefix("https://")
+    return f"{host}/{MASK}" if list(secrets_of_url(url)) else host
+
+
 class Redactor:
     """Thread-safe.  Values shorter than four characters are only recognised when they stand alone."""
 

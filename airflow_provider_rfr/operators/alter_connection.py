@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_rfr.connections.arguments import check_plain, plain_texts, statement_from
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.common import mask_secrets
-from airflow_provider_rfr.hooks.connections import ConnectionsHook
+from airflow_provider_rfr.hooks.connections import ConnectionsHook, type_of
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class AlterConnectionOperator(BaseOperator):
                 self._statement = self._statement or self._parse()
             except RfrError as error:
                 raise AirflowFailException(str(error)) from None
-            mask_secrets(plain_texts(self._statement))
+            mask_secrets(plain_texts(self._statement, type_of(self._statement.connection)))
 
     def execute(self, context: Context) -> dict[str, Any]:
         hook = ConnectionsHook(self.airflow_api_conn_id, self.control_store_conn_id, report=self.log.info)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
 from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.addresses import AddressGuard
-from airflow_provider_rfr.http.redaction import Masker, secrets_of_url
+from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.sinks._windows import Batch, dumps, rows_of
 
@@ -50,7 +50,7 @@ class HttpSender:
     def __init__(self, settings: Mapping[str, Any], target: HttpTarget) -> None:
         self._target = target
         self._url = "/".join((target.url.rstrip("/"), str(settings.get("path", "")).lstrip("/"))).rstrip("/")
-        self._host = http.host_of(self._url)
+        self._host = host_of(self._url)
         if not self._host.startswith(("http://", "https://")):
             remedy = "a host, and http or https as its schema"
             raise ConfigurationError("sink.settings.connection", "must be an HTTP address", remedy)

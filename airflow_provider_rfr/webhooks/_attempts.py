@@ -12,7 +12,8 @@ from typing import Final
 from urllib.parse import urljoin
 
 from airflow_provider_rfr.exceptions import TemplateError
-from airflow_provider_rfr.http.client import Answer, Client, NoAnswer, Request, host_of, retry_after
+from airflow_provider_rfr.http.client import Answer, Client, NoAnswer, Request, retry_after
+from airflow_provider_rfr.http.redaction import host_of
 from airflow_provider_rfr.http.sockets import Deadline, DeadlineExceeded
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.store.claims import Claim, Ending, Result

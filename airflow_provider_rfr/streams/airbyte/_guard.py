@@ -23,7 +23,7 @@ from urllib3 import HTTPResponse
 
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.http import client as http
-from airflow_provider_rfr.http.redaction import Redactor, is_secret, without_credentials
+from airflow_provider_rfr.http.redaction import Redactor, host_of, is_secret, without_credentials
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
 
@@ -74,7 +74,7 @@ class Hosts:
         if origin and listed and (parts.scheme == "https" or may_be_plain):
             return url
         raise SourceError(
-            f"the request leads to {http.host_of(url)}, which the manifest does not name; "
+            f"the request leads to {host_of(url)}, which the manifest does not name; "
             "nothing is sent there unless allowed_hosts lists it"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -453,3 +454,52 @@ def test_a_later_run_of_a_task_takes_the_place_of_one_that_ended(bench: Bench) -
     bench.store.run(lambda connection: register_use(connection, 1, task, "refresh", [], {}))
     with bench.store.read() as connection:
         assert [use.task.run_id for use in list_uses(connection)] == ["tomorrow"]
+
+
+WEBHOOK = "https://hooks.example.com:8443/services/T0"
+OLD, NEW, KEY = (f"{CANARY}-{name}" for name in ("old", "new", "key"))
+
+
+def stored_bytes(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(folder.glob("control.db*")))
+
+
+@pytest.mark.parametrize("conn_type", ["http", "https", "rfr_http", "rfr-http", "generic"])
+@pytest.mark.parametrize("address", ["{host}/{secret}", "{host}/x?sig={secret}", "{host}/x?{secret}"])
+def test_of_a_webhook_s_address_and_headers_nothing_secret_is_shown_or_kept(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, conn_type: str, address: str
+) -> None:
+    old, new = (address.format(host=WEBHOOK, secret=secret) for secret in (OLD, NEW))
+    headers = {"X-Functions-Key": KEY, "jwt": KEY, "headers": {"X-Auth": KEY}}
+    bench.shelf.connections["hook"] = Definition("hook", conn_type, host=old, extra=headers)
+    bench.run("load", "hook")
+    bench.obey("load")
+    text = f"ALTER CONNECTION hook SET (host = '{new}', extra.\"Ocp-Apim-Subscription-Key\" = :key), DROP (extra.jwt)"
+    outcome = bench.alter(text, {"key": f"{KEY}2"})
+    assert bench.shelf.connections["hook"].host == new
+    shown = {change.option: (change.before, change.after) for change in outcome.changes}
+    masked = "https://hooks.example.com:8443/***"
+    assert shown == {
+        "host": (masked, masked),
+        "extra.jwt": ("***", None),
+        "extra.Ocp-Apim-Subscription-Key": (None, "***"),
+    }
+    everything = [*bench.said, *outcome.lines(), json.dumps(outcome.to_json()), repr(bench.audit()), caplog.text]
+    assert CANARY not in "".join(everything)
+    assert CANARY.encode() not in stored_bytes(tmp_path)
+
+
+@pytest.mark.parametrize("option", ['"X-Functions-Key"', "jwt", "session", "pass", "headers.Authorization"])
+def test_a_header_of_an_http_connection_is_not_taken_in_plain_text(bench: Bench, tmp_path: Path, option: str) -> None:
+    for conn_type in ("http", "rfr_http", "generic"):
+        bench.shelf.connections["hook"] = Definition("hook", conn_type, host=f"{WEBHOOK}/{OLD}")
+        with pytest.raises(AlterationRefusedError, match="is secret and must not be plain text") as refused:
+            bench.alter(f"ALTER CONNECTION hook SET (extra.{option} = '{KEY}')")
+        assert CANARY not in str(refused.value)
+    assert CANARY.encode() not in stored_bytes(tmp_path)
+
+
+def test_options_of_requests_are_shown_as_before(bench: Bench) -> None:
+    outcome = bench.alter("ALTER CONNECTION schemas SET (verify = '/ca.pem', timeout = 3, host = 'http://b')")
+    shown = {change.option: change.after for change in outcome.changes}
+    assert shown == {"host": "http://b", "extra.verify": "/ca.pem", "extra.timeout": "3"}

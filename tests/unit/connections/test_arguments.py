@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -159,8 +160,8 @@ def test_a_mapped_task_is_masked_as_well(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_number_may_be_a_secret() -> None:
-    assert list(plain_texts(parse_statement("ALTER CONNECTION c SET (password = 123456)"))) == ["123456"]
-    assert list(plain_texts(statement_from(connection="c", set={"extra.pin_token": 98765}))) == ["98765"]
+    assert list(plain_texts(parse_statement("ALTER CONNECTION c SET (password = 123456)"), None)) == ["123456"]
+    assert list(plain_texts(statement_from(connection="c", set={"extra.pin_token": 98765}), "rfr_api")) == ["98765"]
 
 
 @pytest.mark.parametrize(
@@ -176,11 +177,40 @@ def test_a_plain_secret_is_refused_and_masked_and_parameters_may_hold_one(argume
     with pytest.raises(AlterationRefusedError, match="plain text") as caught:
         AlterConnectionOperator(task_id="alter", **arguments)
     assert CANARY not in str(caught.value)
-    assert list(plain_texts(statement_from(**arguments))) == [CANARY]
+    assert list(plain_texts(statement_from(**arguments), "rfr_api")) == [CANARY]
     operator = AlterConnectionOperator(
         task_id="alter", connection="c", set={"password": ":new"}, parameters={"new": CANARY}
     )
     assert CANARY not in str([getattr(operator, name) for name in operator.template_fields])
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "changes", "texts"),
+    [
+        ("http", {"host": f"https://hooks.example.com/{CANARY}"}, [f"/{CANARY}", CANARY]),
+        ("http", {"host": "https://hooks.example.com", "extra": {"verify": "/ca.pem"}}, []),
+        ("rfr_http", {"base_url": f"hooks.example.com/x?sig={CANARY}"}, [f"sig={CANARY}", CANARY]),
+        ("generic", {"extra": {"X-Key": CANARY}}, [CANARY]),
+        (None, {"extra": {"X-Key": CANARY}}, [CANARY]),
+        ("aws", {"extra": {"region_name": "us-east-1"}}, []),
+        ("rfr_api", {"host": "https://api.example.com/version-1"}, []),
+    ],
+)
+def test_addresses_and_headers_of_http_connections_are_masked_in_rendered_fields(
+    conn_type: str | None, changes: dict[str, Any], texts: list[str]
+) -> None:
+    assert list(plain_texts(statement_from(connection="c", set=changes), conn_type)) == texts
+
+
+def test_rendering_asks_for_the_connection_s_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    masked: list[Any] = []
+    monkeypatch.setattr("airflow_provider_rfr.operators.alter_connection.mask_secrets", masked.extend)
+    changes = {"extra.region": "us-east-1"}
+    for name, conn_type in (("AWS", "aws"), ("HOOK", "http")):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": conn_type}))
+        operator = AlterConnectionOperator(task_id="alter", connection=name.lower(), set=changes)
+        operator.render_template_fields({})
+    assert masked == ["us-east-1"]
 
 
 def test_secrets_are_read_from_the_environment_variables_and_files(

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks._connection_checks import masked
 from airflow_provider_rfr.hooks.http import HttpHook, http_settings
 from tests.webhook_receiver import Receiver, receiver
 
@@ -53,6 +55,13 @@ def test_a_connection_of_our_own_type_uses_https_where_its_host_names_no_scheme(
 def test_a_missing_connection_is_named_with_the_command_that_makes_it() -> None:
     with pytest.raises(ConfigurationError, match="airflow connections add nobodys --conn-type rfr_http --conn-host"):
         http_settings("nobodys")
+
+
+@pytest.mark.parametrize("conn_type", ["http", "rfr_http", "generic"])
+def test_an_error_names_neither_the_path_of_an_address_nor_a_header(conn_type: str) -> None:
+    hook = Definition("hook", conn_type, host="https://h/services/canary-31aa?sig=canary-31ab", extra={"jwt": "canary"})
+    error = "Max retries exceeded with url: /services/canary-31aa?sig=canary-31ab (jwt: canary) at https://h"
+    assert masked(error, hook) == "Max retries exceeded with url: ***?*** (jwt: ***) at https://h"
 
 
 @pytest.mark.parametrize(("status", "works"), [(204, True), (405, True), (401, False), (403, False), (503, False)])
