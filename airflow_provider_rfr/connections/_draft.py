@@ -50,6 +50,7 @@ def draft(
 class Draft:
     """What a statement makes of a connection: applies its actions one by one, and collects their problems.
 
+    :ivar stored: the definition before the statement
     :ivar candidate: the new definition, without the secrets that are yet to be read
     :ivar secrets: where its secrets are kept, by option
     :ivar touched: actions by the option that they change
@@ -60,6 +61,7 @@ class Draft:
         self, stored: Definition, kept: Mapping[str, SecretReference], parameters: Mapping[str, Value]
     ) -> None:
         self.known: ConnectionType = type_named(stored.conn_type)
+        self.stored = stored
         self.candidate = stored
         self.secrets = dict(kept)
         self.problems: list[Problem] = []
@@ -177,9 +179,23 @@ class Draft:
         for group in self.known.one_of:
             if all(map(self._is_unset, group)) and not blamed & set(group):
                 self._blame(group[0], f"one of {', '.join(group)} must be set", "set one of them")
-        for problem in broken_rules(self.candidate):
+        for problem in self.broken_rules(self.candidate):
             if problem.field not in blamed:
                 self._blame(problem.field, problem.problem, problem.remedy)
+
+    def _check_reference(self, option: str, name: str, found: Definition | None) -> None:
+        if found is None:
+            self._blame(option, f"there is no connection {name!r} that can be read", "make it first")
+        elif option.endswith("ssh_conn_id") and type_named(found.conn_type).name != "ssh":
+            self._blame(option, f"connection {name!r} is of type {found.conn_type!r}", "name one of type 'ssh'")
+
+    def broken_rules(self, candidate: Definition) -> list[Problem]:
+        """Return problems across the fields of the candidate, also once its secrets are in it.
+
+        A problem that was stored before, in a field that the statement leaves alone, refuses no other change.
+        """
+        before = [problem for problem in _broken_rules(self.stored) if problem.field not in self.touched]
+        return [problem for problem in _broken_rules(candidate) if problem not in before]
 
     def _is_unset(self, option: str) -> bool:
         return self.candidate.get(option) in (None, "")
@@ -190,17 +206,16 @@ class Draft:
         for option, other in references.items():
             if other == self.candidate.name:
                 self._blame(option, "refers to the connection itself", "name another connection")
-            elif option in self.touched and find_readable(find, other) is None:
-                self._blame(option, f"there is no connection {other!r} that can be read", "make it first")
+            elif option in self.touched:
+                self._check_reference(option, other, find_readable(find, other))
         path = None if self.candidate.name in references.values() else cycle(self.candidate, find)
         if path is not None:
             option = next(name for name, other in references.items() if other == path[1])
             self._blame(option, f"makes a cycle: {' > '.join(path)}", "name another connection")
 
 
-def broken_rules(candidate: Definition) -> list[Problem]:
-    """Problems across the candidate's fields; checked again when its secrets are in it."""
-    return [problem for rule in type_named(candidate.conn_type).rules if (problem := rule(candidate)) is not None]
+def _broken_rules(definition: Definition) -> list[Problem]:
+    return [problem for rule in type_named(definition.conn_type).rules if (problem := rule(definition)) is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from airflow_provider_rfr.connections._draft import (
     PUBLIC_KEYS,
     Change,
     Draft,
-    broken_rules,
     changes_between,
     draft,
     rotated,
@@ -241,7 +240,7 @@ def _draft(
     made = draft(plan.stored, plan.statement.actions, plan.kept, parameters, services.gateway.find, in_use=bool(paths))
     _check_rights(services, plan.stored, made, paths)
     candidate = _with_secrets(services, made)
-    problems = broken_rules(candidate)
+    problems = made.broken_rules(candidate)
     if problems:
         raise AlterationRefusedError(plan.name, problems)
     plan = replace(plan, candidate=candidate, secrets=made.secrets)

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -188,6 +188,19 @@ def _url(value: Any) -> str:
     return text
 
 
+def _web_host(value: Any) -> str:
+    """Return a host or a web address, as Airflow's HTTP hook takes them."""
+    text = _text(value).strip()
+    try:
+        parts = urlsplit(text if "://" in text else f"https://{text}")
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or any(letter.isspace() for letter in text):
+        raise ValueError("must be a host or a web address, e.g. https://hooks.example.com")
+    return text
+
+
 def _object(value: Any) -> Any:
     if _object_in(value) is None:
         raise ValueError('must be a JSON object, e.g. \'{"a": "b"}\'')
@@ -303,11 +316,14 @@ class ConnectionType:
         return self.has_headers and name == "host"
 
 
-def _options(*more: Option) -> dict[str, Option]:
-    """Options by name: the fields that every connection has, and those of a type, which take precedence."""
+def _options(*more: Option, without: Collection[str] = ()) -> dict[str, Option]:
+    """Return options by name: the fields that every connection has, and those of a type, which take precedence.
+
+    :param without: fields that the type's hook does not read
+    """
     core = [Option(name) for name in _CORE]
     every = [*core, Option("port", _port), Option("password", secret=True), *more]
-    return {option.name: option for option in every}
+    return {option.name: option for option in every if option.name not in without}
 
 
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -334,6 +350,18 @@ def _catalog_has_address(definition: Definition) -> Problem | None:
     return None
 
 
+def _one_port(definition: Definition) -> Problem | None:
+    """Return a problem where the host names another port than the field."""
+    try:
+        host = definition.host or ""
+        port = urlsplit(host if "://" in host else f"//{host}").port
+    except ValueError:
+        return None
+    if definition.port and port and port != definition.port:
+        return Problem("port", f"is not {port}, which the host names", "write the port once")
+    return None
+
+
 def _both_or_none(*names: str) -> _Rule:
     def check(definition: Definition) -> Problem | None:
         missing = [name for name in names if not definition.get(name)]
@@ -345,7 +373,8 @@ def _both_or_none(*names: str) -> _Rule:
 
 
 def _password_has_login(definition: Definition) -> Problem | None:
-    if definition.password and not definition.login:
+    """Return a problem where a password has no login, unless a service may name the user."""
+    if definition.password and not definition.login and not definition.get("extra.service"):
         return Problem("login", "must be set, since password is")
     return None
 
@@ -361,7 +390,7 @@ _API: Final = ConnectionType(
         Option("extra.identity_path"),
         Option("extra.ssh_conn_id", is_reference=True),
     ),
-    rules=(_no_credentials,),
+    rules=(_no_credentials, _one_port),
     aliases={"base_url": "host"},
 )
 _LAKE: Final = ConnectionType(
@@ -375,6 +404,7 @@ _LAKE: Final = ConnectionType(
         Option("extra.s3_access_key_id"),
         Option("extra.s3_secret_access_key", secret=True),
         Option("extra.properties", _object, secret=True),
+        without=("port", "schema"),
     ),
     rules=(
         _catalog_has_address,
@@ -386,19 +416,19 @@ _LAKE: Final = ConnectionType(
 _RFR_HTTP: Final = ConnectionType(
     "rfr_http",
     _options(Option("host", _url, required=True), Option("extra.verify", _certificates)),
-    rules=(_no_credentials,),
+    rules=(_no_credentials, _one_port),
     has_headers=True,
     aliases={"base_url": "host"},
 )
 _HTTP: Final = ConnectionType(
     "http",
     _options(
-        Option("host", required=True),
+        Option("host", _web_host, required=True),
         Option("schema", choices=("http", "https")),
         Option("extra.verify", _certificates),
         Option("extra.timeout", _integer),
     ),
-    rules=(_no_credentials,),
+    rules=(_no_credentials, _one_port),
     has_headers=True,
 )
 _POSTGRES: Final = ConnectionType(

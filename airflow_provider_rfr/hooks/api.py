@@ -6,12 +6,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted, SourceError
-from airflow_provider_rfr.hooks.common import connection_named, extras_of, mapping_extra, require_type
+from airflow_provider_rfr.hooks.common import connection_named, extras_of, mapping_extra, require_type, web_address
 from airflow_provider_rfr.http.redaction import is_secret_extra, without_credentials
 
 if TYPE_CHECKING:
@@ -183,19 +182,9 @@ def source_settings(connection: Connection) -> SourceSettings:
 
 
 def base_url(connection: Connection) -> str:
-    """The host field as an address; without a scheme it is https, or what the schema field says.
+    """Return the host field as an address; without a scheme it is https, or what the schema field says.
 
-    :raises ConfigurationError: it is not a web address, or names credentials, which it would show
+    :raises ConfigurationError: as :func:`web_address`
     """
-    name, host = f"connection {connection.conn_id}: host", str(connection.host).strip()
-    if "://" not in host:
-        scheme = connection.schema if connection.schema in ("http", "https") else "https"
-        host = f"{scheme}://{host}"
-    parts = urlsplit(host)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(name, "is not a base URL", "write e.g. https://api.example.com/v1")
-    if parts.username or parts.password:
-        raise ConfigurationError(name, "holds credentials", "put them into login and password")
-    if connection.port and not parts.port:
-        parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
-    return parts.geturl().rstrip("/")
+    scheme = connection.schema if connection.schema in ("http", "https") else "https"
+    return web_address(connection, scheme).rstrip("/")

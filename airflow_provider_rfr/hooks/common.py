@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -19,6 +20,7 @@ from airflow_provider_rfr.hooks.airflow_database import why_unreadable
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+_IPV6 = frozenset("0123456789abcdefABCDEF:.")
 _is_quiet: ContextVar[bool] = ContextVar("rfr_quiet_masking", default=False)
 
 
@@ -112,3 +114,29 @@ def require_type(connection: Connection, wanted: str) -> None:
         raise ConfigurationError(
             f"connection {connection.conn_id}", f"is of type {found!r}", f"make one of type {wanted!r}"
         )
+
+
+def web_address(connection: Connection, scheme: str) -> str:
+    """Return the host field as an address, with the port of its own field; the errors repeat nothing of it.
+
+    :param scheme: where the host names none
+    :raises ConfigurationError: it is not a web address, names credentials, which would be shown, or another port
+    """
+    field, text = f"connection {connection.conn_id}: host", str(connection.host).strip()
+    if text.count(":") > 1 and set(text) <= _IPV6:
+        text = f"[{text}]"
+    try:
+        parts = urlsplit(text if "://" in text else f"{scheme}://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if host is None or parts.scheme not in ("http", "https"):
+        raise ConfigurationError(field, "is not a web address", "write e.g. https://api.example.com/v1")
+    if parts.username or parts.password:
+        raise ConfigurationError(field, "holds credentials", "put them into login and password")
+    if connection.port and port is None:
+        parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
+    elif connection.port and port != connection.port:
+        problem = f"names port {port}, and the field port is {connection.port}"
+        raise ConfigurationError(field, problem, "write the port once")
+    return parts.geturl()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.connections.types import REQUEST_OPTIONS
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.common import connection_named, extras_of
+from airflow_provider_rfr.hooks.common import connection_named, extras_of, web_address
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -104,7 +103,7 @@ def http_address(connection: Connection) -> str:
 
     ``generic`` is what ``airflow connections add --conn-type http`` stores without Airflow's HTTP provider.
 
-    :raises ConfigurationError: the type of the connection has no address, or the host is empty
+    :raises ConfigurationError: the type of the connection has no address, the host is empty, or as :func:`web_address`
     """
     kind = (connection.conn_type or "").replace("-", "_")
     # Of the others, Airflow's HTTP hook assumes http.
@@ -112,12 +111,6 @@ def http_address(connection: Connection) -> str:
     name = f"connection {connection.conn_id}"
     if kind not in schemes:
         raise ConfigurationError(name, f"is of type {kind!r}", f"make one of type {HttpHook.conn_type!r}")
-    host = (connection.host or "").strip()
-    if not host:
+    if not (connection.host or "").strip():
         raise ConfigurationError(f"{name}: host", "is empty", "write e.g. https://hooks.example.com")
-    base = host if "://" in host else f"{connection.schema or schemes[kind]}://{host}"
-    try:
-        has_port = urlsplit(base).port is not None
-    except ValueError:
-        has_port = False  # no address at all, as the request will say
-    return f"{base.rstrip('/')}:{connection.port}" if connection.port and not has_port else base
+    return web_address(connection, connection.schema or schemes[kind])

@@ -169,6 +169,10 @@ def lake_document(connection: Connection) -> LakeDocument:
         raise ConfigurationError(
             f"{name}: host", "is empty", "write the catalog's URI, e.g. sqlite:////data/catalog.db"
         )
+    for unread in ("port", "schema"):
+        if getattr(connection, unread):
+            remedy = "write it into the host, e.g. postgresql+psycopg2://db.example.com:5432/catalog"
+            raise ConfigurationError(f"{name}: {unread}", "is not read by connections of this type", remedy)
     properties = {"type": kind}
     if connection.host:
         properties["uri"] = str(connection.host)

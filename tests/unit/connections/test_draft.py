@@ -78,6 +78,13 @@ def refused(bench: Bench, text: str) -> list[str]:
         (f"api SET (extra.pat = '{CANARY}')", "extra.pat: is secret"),
         (f"api SET (extra.key = '{CANARY}')", "extra.key: is secret"),
         (f"http SET (extra.deep.KEY = '{CANARY}')", "extra.deep.KEY: is secret"),
+        ("http SET (host = 'javascript:alert(1)')", "host: must be a host or a web address"),
+        ("http SET (host = 'ftp://h')", "host: must be a host or a web address"),
+        ("http SET (host = 'h:9000', port = 8443)", "port: is not 9000, which the host names"),
+        ("api SET (host = 'https://h:9000/v1', port = 8443)", "port: is not 9000, which the host names"),
+        ("lake SET (port = 5433)", "port: connections of type 'rfr_lake' have no such option"),
+        ("lake SET (schema = 'public')", "schema: connections of type 'rfr_lake' have no such option"),
+        ("pg SET (ssh_conn_id = 'http')", "extra.ssh_conn_id: connection 'http' is of type 'http'"),
         ("pg RENAME TO pg", "has this name already"),
         ('pg RENAME TO "a b"', "invalid name 'a b'"),
     ],
@@ -113,7 +120,7 @@ def test_a_circle_of_connections_is_refused(tmp_path: Path) -> None:
     a = Definition("a", "postgres", host="a", extra={"ssh_conn_id": "b"})
     b = Definition("b", "ssh", host="b")
     bench = Bench(tmp_path, a, b)
-    assert "makes a cycle: b > a > b" in refused(bench, "ALTER CONNECTION b SET (extra.ssh_conn_id = 'a')")[0]
+    assert "makes a cycle: b > a > b" in refused(bench, "ALTER CONNECTION b SET (extra.jump_conn_id = 'a')")[0]
 
 
 def test_two_at_once_cant_make_a_circle_together(tmp_path: Path) -> None:
@@ -233,3 +240,24 @@ def test_a_connection_that_cant_be_read_keeps_nobody_from_altering_another(bench
     assert "that can be read" in refused(bench, "ALTER CONNECTION pg SET (ssh_conn_id = 'broken')")[0]
     with pytest.raises(ConfigurationError, match="broken"):
         bench.alter("VALIDATE CONNECTION broken")
+
+
+@pytest.mark.parametrize("extra", [{"service": "shop"}, {}])
+def test_what_was_stored_without_a_login_can_be_altered(bench: Bench, extra: dict[str, str]) -> None:
+    host = None if extra else "db1"
+    bench.shelf.connections["pg"] = Definition("pg", "postgres", host=host, password=CANARY, extra=extra)
+    bench.alter("ALTER CONNECTION pg SET (sslmode = 'verify-full')")
+    assert bench.shelf.connections["pg"].extra == {**extra, "sslmode": "verify-full"}
+
+
+def test_a_password_of_a_service_needs_no_login(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION pg SET (service = 'shop'), RESET (login)")
+    assert bench.shelf.connections["pg"].login is None
+
+
+def test_a_rule_that_was_broken_before_counts_for_what_is_changed(bench: Bench) -> None:
+    bench.shelf.connections["api"] = replace(API, host=f"https://me:{CANARY}@one")
+    bench.alter("ALTER CONNECTION api SET (test_path = '/ok')")
+    assert (
+        "host: holds credentials" in refused(bench, f"ALTER CONNECTION api SET (host = 'https://me:{CANARY}@two')")[0]
+    )

@@ -32,6 +32,10 @@ def endpoint() -> Iterator[Receiver]:
         ({"host": "hooks.example.com"}, "http://hooks.example.com"),
         ({"host": "hooks.example.com", "schema": "https", "port": 8443}, "https://hooks.example.com:8443"),
         ({"host": "https://hooks.example.com:8443", "port": 8443}, "https://hooks.example.com:8443"),
+        ({"host": "https://hooks.example.com/services/x", "port": 8443}, "https://hooks.example.com:8443/services/x"),
+        ({"host": "https://hooks.example.com/x/?sig=a:b", "port": 443}, "https://hooks.example.com:443/x/?sig=a:b"),
+        ({"host": "https://[2001:db8::1]/x", "port": 8443}, "https://[2001:db8::1]:8443/x"),
+        ({"host": "2001:db8::1", "port": 8443}, "http://[2001:db8::1]:8443"),
     ],
 )
 @pytest.mark.parametrize("conn_type", ["http", "generic"])
@@ -50,6 +54,25 @@ def test_a_connection_of_our_own_type_uses_https_where_its_host_names_no_scheme(
     assert http_settings("hooks").base_url == "https://hooks.example.com/x"
     connect(monkeypatch, "hooks", conn_type=conn_type, host="http://hooks.example.com/x")
     assert http_settings("hooks").base_url == "http://hooks.example.com/x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"host": "https://h:9000/canary", "port": 8443}, "host: names port 9000, and the field port is 8443"),
+        ({"host": "javascript:alert('canary')"}, "host: is not a web address"),
+        ({"host": "ftp://h/canary"}, "host: is not a web address"),
+        ({"host": "https://me:canary@h"}, "host: holds credentials"),
+    ],
+)
+@pytest.mark.parametrize("conn_type", ["http", "rfr_http"])
+def test_what_is_no_address_is_refused_without_its_text(
+    monkeypatch: pytest.MonkeyPatch, conn_type: str, fields: dict[str, Any], problem: str
+) -> None:
+    connect(monkeypatch, "hooks", conn_type=conn_type, **fields)
+    with pytest.raises(ConfigurationError, match=problem) as refused:
+        http_settings("hooks")
+    assert "canary" not in str(refused.value)
 
 
 def test_a_missing_connection_is_named_with_the_command_that_makes_it() -> None:

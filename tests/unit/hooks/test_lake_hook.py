@@ -164,3 +164,10 @@ def test_the_name_of_a_rest_catalogs_warehouse_is_no_folder(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     assert _try_warehouse(document.properties) is False
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fields", [{"port": 5433}, {"schema": "public"}])
+def test_a_field_that_is_not_read_is_refused(fields: dict[str, Any]) -> None:
+    connection = Connection(conn_id="lake", conn_type="rfr_lake", host="sqlite:////c.db", **fields)
+    with pytest.raises(ConfigurationError, match=r"lake: (port|schema): is not read .* write it into the host"):
+        lake_document(connection)
