@@ -11,6 +11,8 @@ from airflow_provider_rfr.connections.types import MISSING
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConnectionConflictError
 from airflow_provider_rfr.store import connection_audit as audit
 from airflow_provider_rfr.store.connection_audit import AlterationRecord, AlterationState
+from airflow_provider_rfr.store.connections import forget_connection
+from airflow_provider_rfr.store.deliveries import pause_endpoints_called_with
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Grant, Lease, LeaseKind, take_lease
 
@@ -122,7 +124,10 @@ def _settle(
         state, detail = AlterationState.FAILED, _DIED
         if each.new_hash == MISSING and present != each.old_hash:
             state, detail = AlterationState.APPLIED, _REMOVED
-            end_name(connection, name, each.options[NAME]["after"] if present == MISSING else None)
+            if present == MISSING:
+                end_name(connection, now, name, each.options[NAME]["after"])
+            else:
+                audit.ConnectionNotes(connection, name).forget()
         elif each.new_hash is not None and each.new_hash == present != each.old_hash:
             state, detail = AlterationState.APPLIED, _RECOVERED
             stored.append(each)
@@ -130,10 +135,12 @@ def _settle(
     return stored
 
 
-def end_name(connection: Connection, name: str, new: str | None) -> None:
-    """What is noted of a connection goes to its new name; away if it has none, because it was dropped."""
+def end_name(connection: Connection, now: int, name: str, new: str | None) -> None:
+    """Move what is noted of a connection to its new name; None: it was dropped, so nothing uses it any more."""
     notes = audit.ConnectionNotes(connection, name)
     if new is None:
         notes.forget()
+        forget_connection(connection, name)
+        pause_endpoints_called_with(connection, now, name)
     else:
         notes.rename(new)

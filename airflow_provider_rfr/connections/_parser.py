@@ -46,7 +46,7 @@ class _TokenKind(str, Enum):
 _RESERVED_WORDS: Final = frozenset(
     {
         *("ALTER", "VALIDATE", "CONNECTION", "IF", "EXISTS", "SET", "DROP", "RESET", "WITH", "ROTATE", "KEYS"),
-        *("RENAME", "TO", "OWNER", "SECRET", "TRUE", "FALSE", "COMMENT", "ON", "IS", "NULL"),
+        *("RENAME", "TO", "OWNER", "SECRET", "TRUE", "FALSE", "COMMENT", "ON", "IS", "NULL", "CASCADE"),
     }
 )
 
@@ -142,7 +142,7 @@ def _tokens_of(text: str) -> list[_Token]:
 _VERBS: Final = {"alter": Verb.ALTER, "drop": Verb.DROP, "comment": Verb.COMMENT, "validate": Verb.VALIDATE}
 _FORMS: Final = {
     Verb.ALTER: "write ALTER CONNECTION name SET (option = value)",
-    Verb.DROP: "write DROP CONNECTION name",
+    Verb.DROP: "write DROP CONNECTION name, or DROP CONNECTION name CASCADE",
     Verb.COMMENT: "write COMMENT ON CONNECTION name IS 'text', or IS NULL",
     Verb.VALIDATE: "write VALIDATE CONNECTION name",
 }
@@ -177,6 +177,8 @@ class _Parser:
             made = self._alter(made)
         elif verb is Verb.COMMENT:
             made = replace(made, actions=(self._comment(),))
+        elif verb is Verb.DROP:
+            made = replace(made, cascade=self._word("cascade", optional=True))
         self._sign(";", optional=True)
         if self._next.kind is not _TokenKind.END:
             raise self._expected("the end of the statement", "write one statement at a time")

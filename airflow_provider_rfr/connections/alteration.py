@@ -22,7 +22,7 @@ from airflow_provider_rfr.connections._draft import (
     rotated,
 )
 from airflow_provider_rfr.connections._journal import NAME, Journal, settle_missing
-from airflow_provider_rfr.connections._removal import check_unused, give_up
+from airflow_provider_rfr.connections._removal import check_unused, give_up, referring_to
 from airflow_provider_rfr.connections._restart import restart
 from airflow_provider_rfr.connections.dependents import (
     Dependent,
@@ -181,10 +181,10 @@ def _planned(services: Services, statement: Statement, parameters: Mapping[str, 
     plan = _read(services, statement)
     if statement.verb not in (Verb.RENAME, Verb.DROP):
         return _draft(services, plan, parameters).outcome("planned")
-    _check_editable(services, plan.name, [plan.name])
-    check_unused(services, statement)
+    _check_editable(services, plan.name, [plan.name, *_dropped_first(services, statement)])
+    effects = check_unused(services, statement)
     after = "dropped" if statement.new_name is None else repr(statement.new_name)
-    return Outcome(plan.name, "planned", notice=f"it would be {after}")
+    return Outcome(plan.name, "planned", notice=f"it would be {after}{_in_words(effects)}")
 
 
 def _carry_out(services: Services, statement: Statement, actor: str, parameters: Mapping[str, Value]) -> Outcome:
@@ -195,15 +195,38 @@ def _carry_out(services: Services, statement: Statement, actor: str, parameters:
         recovered = journal.settle(_read(services, statement).old_hash)
         plan = _read(services, statement)
         if statement.verb in (Verb.RENAME, Verb.DROP):
-            _check_editable(services, plan.name, [plan.name])
-            give_up(services, statement, plan.stored, plan.old_hash, journal)
-            new = statement.new_name
-            result, notice = ("dropped", "") if new is None else ("renamed", f"it is {new!r} now")
-            return Outcome(plan.name, result, notice=notice, alteration=journal.id)
+            return _give_up(services, plan, actor, journal)
         plan = _draft(services, plan, parameters, recovered)
         plan = _validate(services, plan)
         plan = _store(services, plan, journal)
     return _restart(services, plan, journal)
+
+
+def _give_up(services: Services, plan: _Alteration, actor: str, journal: Journal) -> Outcome:
+    """Carry out DROP or RENAME; what CASCADE is about to do is reported before anything is done."""
+    statement, first = plan.statement, _dropped_first(services, plan.statement)
+    _check_editable(services, plan.name, [plan.name, *first])
+    effects = check_unused(services, statement)
+    if effects:
+        services.report(f"connection {plan.name} is about to be dropped{_in_words(effects)}")
+    for other in first:
+        # With a lease and an audit row of its own. If this process dies, the same statement drops the rest.
+        dropped = replace(statement, connection=other, if_exists=True)
+        quiet = replace(services, report=lambda line: None)
+        execute(quiet, dropped, actor=f"{actor}, by {statement}")
+    give_up(services, statement, plan.stored, plan.old_hash, journal)
+    new = statement.new_name
+    if new is not None:
+        return Outcome(plan.name, "renamed", notice=f"it is {new!r} now", alteration=journal.id)
+    return Outcome(plan.name, "dropped", notice=_in_words(effects).removeprefix("; "), alteration=journal.id)
+
+
+def _dropped_first(services: Services, statement: Statement) -> list[str]:
+    return referring_to(services, statement.connection) if statement.cascade else []
+
+
+def _in_words(effects: Mapping[str, str]) -> str:
+    return "".join(f"; {user}: {effect}" for user, effect in effects.items())
 
 
 def dependents_of(services: Services, name: str) -> Sequence[Dependent]:

@@ -143,6 +143,7 @@ class Statement:
     :ivar if_exists: a connection that is missing is not an error
     :ivar actions: of ``ALTER``; of ``COMMENT`` the one that changes ``description``
     :ivar new_name: for ``RENAME``
+    :ivar cascade: of ``DROP``: what uses the connection does not refuse it
     """
 
     verb: Verb
@@ -151,6 +152,7 @@ class Statement:
     actions: tuple[Action, ...] = ()
     settings: Settings = Settings()
     new_name: str | None = None
+    cascade: bool = False
 
     @property
     def set(self) -> Mapping[str, Value]:
@@ -180,7 +182,7 @@ class Statement:
             return f"COMMENT ON CONNECTION {_name(self.connection)}"
         named = f"CONNECTION {'IF EXISTS ' if self.if_exists else ''}{_name(self.connection)}"
         if self.verb is Verb.DROP:
-            return f"DROP {named}"
+            return f"DROP {named}{' CASCADE' if self.cascade else ''}"
         start = f"ALTER {named}"
         if self.verb is Verb.ROTATE_KEYS:
             return f"{start} ROTATE KEYS"

@@ -169,10 +169,7 @@ def lake_document(connection: Connection) -> LakeDocument:
         raise ConfigurationError(
             f"{name}: host", "is empty", "write the catalog's URI, e.g. sqlite:////data/catalog.db"
         )
-    for unread in ("port", "schema"):
-        if getattr(connection, unread):
-            remedy = "write it into the host, e.g. postgresql+psycopg2://db.example.com:5432/catalog"
-            raise ConfigurationError(f"{name}: {unread}", "is not read by connections of this type", remedy)
+    _refuse_unread(name, connection)
     properties = {"type": kind}
     if connection.host:
         properties["uri"] = str(connection.host)
@@ -191,6 +188,13 @@ def lake_document(connection: Connection) -> LakeDocument:
         if not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
             raise ConfigurationError(f"{name}: warehouse", f"{warehouse!r} is relative", remedy)
     return LakeDocument(str(extras.get("catalog_name", "rfr")), properties)
+
+
+def _refuse_unread(name: str, connection: Connection) -> None:
+    for unread in ("port", "schema"):
+        if getattr(connection, unread):
+            remedy = "write it into the host, e.g. postgresql+psycopg2://db.example.com:5432/catalog"
+            raise ConfigurationError(f"{name}: {unread}", "is not read by connections of this type", remedy)
 
 
 def _try_warehouse(properties: Mapping[str, str]) -> bool:

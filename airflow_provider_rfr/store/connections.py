@@ -198,6 +198,11 @@ def load_use(connection: Connection, task: TaskRef) -> Use | None:
     return found[0] if found else None
 
 
+def forget_connection(connection: Connection, conn_id: str) -> None:
+    """Delete what is noted of tasks that ran with the connection."""
+    connection.execute(delete(USE_HASHES).where(_H.conn_id == conn_id))
+
+
 def list_uses(connection: Connection, *, consumers: Sequence[str] | None = None) -> list[Use]:
     """Uses in the order of their tasks; of all, or of those consumers."""
     query = select(USES).order_by(_U.dag_id, _U.task_id, _U.map_index, _U.run_id)

@@ -199,6 +199,12 @@ def endpoints_called_with(connection: Connection, conn_id: str) -> list[Endpoint
     return [_row(each).key for each in connection.execute(query).mappings()]
 
 
+def pause_endpoints_called_with(connection: Connection, now: int, conn_id: str) -> None:
+    """Pause the endpoints that are called with the connection, and forget that they are."""
+    called = select(_E.id).where(_E.conn_id == conn_id)
+    change_endpoints(connection, connection.scalars(called), conn_id=None, paused_at=now)
+
+
 def change_endpoints(connection: Connection, ids: Iterable[int], **values: Any) -> int:
     """Write columns of some endpoints; returns how many there were."""
     wanted = sorted(ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -27,7 +28,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionRightsError,
 )
 from airflow_provider_rfr.store.connection_audit import ConnectionNotes
-from airflow_provider_rfr.store.deliveries import EndpointKey, ensure_endpoint
+from airflow_provider_rfr.store.deliveries import EndpointKey, ensure_endpoint, load_endpoints
 from airflow_provider_rfr.store.deploys import Entry, write_registry
 from airflow_provider_rfr.webhooks.config import TriggerBlock
 from airflow_provider_rfr.webhooks.operations import resume
@@ -288,3 +289,102 @@ def test_a_connection_that_nothing_uses_is_renamed(bench: Bench) -> None:
     assert bench.alter("ALTER CONNECTION api RENAME TO shop").result == "renamed"
     assert "api" not in bench.shelf.connections
     assert references(bench, "shop") == {"password": "env:NEW"}
+
+
+CASCADE = "DROP CONNECTION tunnel CASCADE"
+
+
+def used_by_all(bench: Bench) -> EndpointKey:
+    """Make a task that ended, a connection that refers to the tunnel, and a trigger that is called with that one."""
+    bench.run("load", "broker")
+    bench.end("load", "idle", "success")
+    endpoint = {"connection": "broker", "payload": {"a": 1}}
+    block = TriggerBlock.model_validate({"config": {"notify": endpoint}})
+    endpoints = endpoints_of("lake", "raw.orders", block, "shop")
+    bench.store.run(lambda connection: [ensure_endpoint(connection, key) for key in endpoints])
+    register_endpoints(bench.store, endpoints, "a place")
+    return next(iter(endpoints))
+
+
+def test_cascade_says_what_it_does_to_each_user_before_it_does_it(bench: Bench) -> None:
+    key = used_by_all(bench)
+    effects = (
+        "refresh load.refresh (run): forgotten; its next run fails"
+        "; trigger shop/notify of lake.raw.orders: paused; its deliveries wait for airflow rfr triggers resume"
+        " raw.orders shop/notify; connection broker: dropped as well"
+    )
+    statement = replace(parse_statement(CASCADE), settings=Settings(dry_run=True))
+    assert execute(bench.world, statement, actor="tester").notice == f"it would be dropped; {effects}"
+    reported: list[str] = []
+    bench.shelf.before_commit = lambda: reported.extend(bench.said)
+    outcome = bench.alter(CASCADE)
+    assert reported[0] == f"connection tunnel is about to be dropped; {effects}"
+    assert (outcome.result, outcome.notice) == ("dropped", effects)
+    assert set(bench.shelf.connections) == {"api"}
+    with bench.store.read() as connection:
+        row = load_endpoints(connection, [key])[key]
+    assert (row.conn_id, row.is_enabled, bench.use("load").connections) == (None, False, ())
+    inner, outer = bench.audit()
+    assert (outer.conn_id, outer.statement, outer.state, outer.actor) == ("tunnel", CASCADE, "applied", "tester")
+    assert (inner.conn_id, inner.state, inner.actor) == ("broker", "applied", f"tester, by {CASCADE}")
+    assert inner.options["trigger shop/notify of lake.raw.orders"]["after"].startswith("paused")
+
+
+@pytest.mark.parametrize("state", ["running", "queued", "deferred", "up_for_retry", None])
+def test_cascade_stops_no_task(bench: Bench, state: str | None) -> None:
+    used_by_all(bench)
+    if state is None:
+        bench.shelf.states.clear()
+    else:
+        bench.end("load", "running", state)
+    assert "used by refresh load.refresh" in refused(bench, CASCADE)[0]
+    assert [row.state for row in bench.audit()] == ["refused"]
+
+
+def test_cascade_changes_no_declaration_and_needs_the_right_to_each_connection(bench: Bench) -> None:
+    bench.shelf.forbidden.add("broker")
+    with pytest.raises(ConnectionRightsError, match="may not edit broker"):
+        bench.alter(CASCADE)
+    bench.shelf.forbidden.clear()
+    settings = {"connection": "broker", "path": "x"}
+    export = SinkSpec(source="raw.orders", to="http", settings=settings)
+    deploy(bench, BuiltinObject(kind=Kind.SINK, name="out.orders", id=uuid4(), sink=export))
+    assert "sink out.orders is declared with it" in refused(bench, CASCADE)[0]
+    bench.world = replace(bench.world, store_conn_id="broker")
+    assert "the control store is found by it" in refused(bench, CASCADE)[0]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("drops", [1, 2])
+def test_a_cascade_that_died_is_finished_by_the_same_statement(bench: Bench, when: str, drops: int) -> None:
+    key = used_by_all(bench)
+    work, count = bench.shelf.drop, 0
+
+    def dying(*arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count < drops or when == "after":
+            work(*arguments)
+        if count == drops:
+            raise Killed
+
+    bench.shelf.drop = dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        bench.alter(CASCADE)
+    bench.shelf.drop = work  # type: ignore[method-assign]
+    bench.lose_leases()
+    bench.alter("DROP CONNECTION IF EXISTS tunnel CASCADE")
+    bench.alter("DROP CONNECTION IF EXISTS broker CASCADE")
+    assert set(bench.shelf.connections) == {"api"}
+    with bench.store.read() as connection:
+        row = load_endpoints(connection, [key])[key]
+    assert (row.conn_id, row.is_enabled, bench.use("load").connections) == (None, False, ())
+
+
+def test_connections_that_refer_to_each_other_in_a_chain_go_from_its_end(bench: Bench) -> None:
+    bench.shelf.connections["far"] = Definition("far", "kafka", extra={"a_conn_id": "tunnel", "b_conn_id": "broker"})
+    dropped: list[str] = []
+    work = bench.shelf.drop
+    bench.shelf.drop = lambda *all: (dropped.append(all[2].name), work(*all))[1]  # type: ignore[method-assign, func-returns-value]
+    bench.alter(CASCADE)
+    assert dropped == ["far", "broker", "tunnel"]

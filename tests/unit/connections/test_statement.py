@@ -67,6 +67,7 @@ def test_a_statement_is_frozen_and_is_what_it_prints() -> None:
         "ALTER CONNECTION a SET (b = 1) WITH (DRAIN_TIMEOUT = 0.5)",
         "ALTER CONNECTION a SET (b = 5--3\n)",
         'DROP CONNECTION IF EXISTS "if"',
+        "DROP CONNECTION c CASCADE",
         "COMMENT ON CONNECTION a.b IS 'it''s mine'",
         "COMMENT ON CONNECTION is IS NULL",
     ],
@@ -110,6 +111,7 @@ def test_the_other_forms_are_read() -> None:
     renamed = parse_statement("ALTER CONNECTION c RENAME TO d")
     assert (renamed.verb, renamed.new_name) == (Verb.RENAME, "d")
     assert parse_statement("drop connection c;") == Statement(Verb.DROP, "c")
+    assert parse_statement("DROP CONNECTION c cascade") == Statement(Verb.DROP, "c", cascade=True)
     assert parse_statement("DROP CONNECTION IF EXISTS c") == Statement(Verb.DROP, "c", if_exists=True)
 
 
@@ -168,7 +170,7 @@ def test_a_switch_that_is_only_named_is_on() -> None:
         ("DROP", 1, 5, "expected CONNECTION, found the end; write DROP CONNECTION name"),
         ("DROP CONNECTION", 1, 16, "expected the connection's name, found the end"),
         ("DROP CONNECTION IF c", 1, 20, "expected EXISTS, found a name; write DROP CONNECTION name"),
-        ("DROP CONNECTION c\n CASCADE", 2, 2, "expected the end of the statement"),
+        ("DROP CONNECTION c\n RESTRICT", 2, 2, "expected the end of the statement"),
         ("DROP CONNECTION c, d", 1, 18, "found ','; write one statement at a time"),
         ("COMMENT CONNECTION c IS 'x'", 1, 9, "expected ON, found 'CONNECTION'; write COMMENT ON CONNECTION name IS"),
         ("COMMENT ON c IS 'x'", 1, 12, "expected CONNECTION, found a name"),
