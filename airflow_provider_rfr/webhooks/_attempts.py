@@ -121,8 +121,8 @@ def _exchange(call: Call, delivery_id: str, body: bytes, client: Client, timesta
 
 
 def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> Result:
-    """Redirects are never delivery. Repeated are failures that may pass: no answer, 408, 429, from 500 on, and a 403
-    that is a rate limit, as GitHub has it.
+    """Judge an answer. A redirect is never delivery, and not repeated. Repeated are failures that may pass: no answer,
+    408, 429, from 500 on, and a 403 that is a rate limit, as GitHub has it.
 
     :param now: seconds since 1970, for dates in ``Retry-After``
     """
@@ -142,7 +142,7 @@ def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> R
         except ValueError:
             target = "elsewhere"
         problem = f"HTTP {status} leads to {target}; redirects are not followed"
-        return Result(claim, Ending.RETRY, "redirect", problem, status, asked=asked)
+        return Result(claim, Ending.DEAD, "redirect", problem, status)
     is_limit = status in (408, 429) or (status == 403 and asked_wait is not None)
     if 400 <= status < 500 and not is_limit:
         return Result(claim, Ending.DEAD, "http", f"HTTP {status}", status)

@@ -218,7 +218,7 @@ class TokenKeeper:
         usable = isinstance(token, str) and token.isascii() and token.isprintable() and token.strip() == token
         if token and usable and 200 <= answer.status < 300:
             return str(token)
-        permanent = 400 <= answer.status < 500 and answer.status not in (408, 429)
+        permanent = 300 <= answer.status < 500 and answer.status not in (408, 429)
         return NoAnswer("token", f"{host_of(self.step.url)} gave no token: HTTP {answer.status}", permanent)
 
 

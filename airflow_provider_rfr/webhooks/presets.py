@@ -389,6 +389,28 @@ class Slack(Preset):
         return fitted
 
 
+class Teams(Preset):
+    """A webhook of Microsoft Teams' Workflows. Its address is the secret; Teams can't recognise a repeat.
+
+    A workflow answers 202 before it posts the card. The connectors that Microsoft has retired answer 200, also to a
+    message that they refuse, so 200 is no delivery here.
+    """
+
+    receiver = Receiver(
+        body={}, texts={"attachments.*.content.body.*.inlines.*.text": 20_000}, success=Success(status=(202,))
+    )
+
+    text: str = _LINE
+    card: JsonTree = None
+
+    def payload(self) -> Any:
+        """Return a message with the adaptive card; by default one text, in a block that has no markup."""
+        text = {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": self.text}]}
+        card = self.card or {"type": "AdaptiveCard", "version": "1.4", "body": [text]}
+        attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+        return {"type": "message", "attachments": [attachment]}
+
+
 def _cut_blocks(node: Any, most: int) -> Any:
     """The blocks with their text objects cut to *most* characters, or to what Slack takes at such a place."""
     if isinstance(node, list):
@@ -489,12 +511,13 @@ class PagerDuty(Preset):
     custom_details: JsonTree = None
 
 
-AnyPreset: TypeAlias = AirflowDagRun | DbtCloud | Slack | GitHub | PagerDuty | Databricks | Prefect | Dagster
+AnyPreset: TypeAlias = AirflowDagRun | DbtCloud | Slack | Teams | GitHub | PagerDuty | Databricks | Prefect | Dagster
 PRESETS: Mapping[str, type[Preset]] = MappingProxyType(
     {
         "airflow-dag-run": AirflowDagRun,
         "dbt-cloud": DbtCloud,
         "slack": Slack,
+        "teams": Teams,
         "github": GitHub,
         "pagerduty": PagerDuty,
         "databricks": Databricks,

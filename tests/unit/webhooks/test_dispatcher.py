@@ -264,15 +264,16 @@ def test_a_template_that_fails_is_given_up_and_the_others_are_sent(post: Post, s
     assert len(server.received) == 1
 
 
-def test_a_redirect_is_never_delivery(post: Post, server: Receiver) -> None:
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 304])
+def test_a_redirect_is_never_delivery_and_not_repeated(post: Post, server: Receiver, status: int) -> None:
     with receiver() as other:
-        server.answers(Reply(302, headers={"Location": other.url + "/hunter22"}))
+        server.answers(Reply(status, headers={"Location": other.url + "/hunter22"}))
         post.owe(server.url, 1)
         assert post.drain().dead == 1
-        assert not other.received
+        assert (len(server.received), other.received) == (1, [])
     row = post.row()
     assert (row.state, row.reason) == ("dead", "redirect")
-    assert row.detail.startswith(f"HTTP 302 leads to http://127.0.0.1:{other.port}; redirects are not followed")
+    assert row.detail == f"HTTP {status} leads to http://127.0.0.1:{other.port}; redirects are not followed"
 
 
 def test_an_endpoint_that_drips_is_cut_at_its_timeout(post: Post, server: Receiver) -> None:

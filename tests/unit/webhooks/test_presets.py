@@ -149,6 +149,27 @@ def test_text_objects_of_slack_s_blocks_are_cut_to_what_it_takes() -> None:
     assert cut[0]["text"]["text"] == "x" * 146 + "…", "no half of an entity is left"
 
 
+def test_teams_hears_a_card() -> None:
+    found = endpoint("teams", {"text": "{{sequence}}"})
+    (attachment,) = body(found)["attachments"]
+    assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
+    assert attachment["content"]["body"] == [{"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": "1"}]}]
+    assert preset_of(found).path() == "" and preset_of(found).receiver.credential is None
+    card = {"type": "AdaptiveCard", "version": "1.5", "body": [{"type": "TextBlock", "text": "{{target}}"}]}
+    (attachment,) = body(endpoint("teams", {"card": card}))["attachments"]
+    assert attachment["content"] == {**card, "body": [{"type": "TextBlock", "text": "example.table"}]}
+
+
+def test_an_error_that_teams_answers_with_200_is_no_delivery() -> None:
+    found = endpoint("teams")
+    refused_with_200 = b"Webhook message delivery failed with error: Microsoft Teams endpoint returned HTTP error 413"
+    assert found.success.accepts(202, b"")
+    assert not found.success.accepts(200, refused_with_200)
+    connector = endpoint("teams", success={"pointer": "", "equals": 1})
+    assert connector.success.accepts(200, b"1")
+    assert not connector.success.accepts(200, refused_with_200)
+
+
 def test_github_dispatches_an_event_or_a_workflow() -> None:
     found = endpoint("github", {"owner": "acme", "repo": "dbt", "token": "hunter2"})
     assert preset_of(found).path() == "/repos/acme/dbt/dispatches"
@@ -257,6 +278,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "airflow-dag-run": {"dagId": "d"},
     "dbt-cloud": {"accountId": 1, "jobId": 2},
     "slack": {},
+    "teams": {},
     "github": {"owner": "o", "repo": "r"},
     "pagerduty": {"routingKey": "k"},
     "databricks": {"jobId": 1},
