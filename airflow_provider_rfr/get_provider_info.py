@@ -65,6 +65,14 @@ _CONFIG: dict[str, Any] = {
                 "example": "hooks.internal,10.1.0.0/16",
                 "default": "",
             },
+            "webhook_retention_days": {
+                "description": "Days after which deliveries of commit webhooks that were delivered, cancelled or merged"
+                " are deleted, by the next run that delivers. What is undelivered stays.\n",
+                "version_added": "0.1.0",
+                "type": "float",
+                "example": "7",
+                "default": "30",
+            },
             "connection_secrets": {
                 "description": "References that ALTER CONNECTION may give to connections, with commas and *; empty for"
                 " all but Airflow's own settings.\n",

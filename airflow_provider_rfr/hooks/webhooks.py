@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.exceptions import DeliveryError, RfrError, TriggerConfigError
+from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError, TriggerConfigError
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import dag_folder
@@ -191,16 +192,17 @@ class WebhookHook(BaseHook):
     def deliver(
         self, tables: Sequence[str], *, patience: float | None = 0.0, notify_later: bool = False
     ) -> DeliverySummary:
-        """Deliver what is due.
+        """Deliver what is due, then delete what ended long ago.
 
         :param patience: seconds for which retries are waited for; None for as long as it takes
         :param notify_later: leave dead letters to :meth:`notify`, here or in another task
         """
+        from airflow_provider_rfr.webhooks import operations
         from airflow_provider_rfr.webhooks.delivery_history import record_deliveries
         from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
         from airflow_provider_rfr.webhooks.outbox import release_snapshots
 
-        endpoints = self._register_endpoints(tables)
+        endpoints, retention = self._register_endpoints(tables), retention_seconds()
         dispatcher = self._dispatcher = Dispatcher(
             self.store,
             endpoints,
@@ -209,7 +211,7 @@ class WebhookHook(BaseHook):
             notify_later=notify_later,
         )
         try:
-            return dispatcher.deliver_due(until_empty=patience != 0.0, patience=patience)
+            summary = dispatcher.deliver_due(until_empty=patience != 0.0, patience=patience)
         finally:
             # Also after a failure: some may have been sent. What can't be written now, the next delivery writes.
             for table in tables:
@@ -219,6 +221,8 @@ class WebhookHook(BaseHook):
                     problem = type(error).__name__
                     self.log.warning("%s: the table's hold on sent snapshots can't be released: %s", table, problem)
             record_deliveries(self.store, self.catalog, self.lake, endpoints)
+        operations.forget(self.store, retention)
+        return summary
 
     def notify(self, tables: Sequence[str], notifier: Notifier) -> list[str]:
         """Call the notifier for each dead letter that was not notified; returns what it raised, without the texts.
@@ -264,3 +268,18 @@ def configured_hosts() -> list[str]:
     """``[rfr] webhook_allowed_hosts``: private hosts, addresses and networks that webhooks and HTTP sinks may call."""
     text = conf.get("rfr", "webhook_allowed_hosts", fallback="") or ""
     return [host.strip() for host in text.split(",") if host.strip()]
+
+
+def retention_seconds() -> float:
+    """Return for how long ``[rfr] webhook_retention_days`` keeps what was delivered, cancelled or merged.
+
+    :raises ConfigurationError: it is no number of days above 0
+    """
+    text = conf.get("rfr", "webhook_retention_days", fallback="30")
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0 < days < math.inf:
+        raise ConfigurationError("[rfr] webhook_retention_days", f"{text!r} is no number of days", "write e.g. 30")
+    return days * 86400

@@ -12,13 +12,25 @@ import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.types import TypeDecorator
 
 if TYPE_CHECKING:
     from sqlalchemy import Dialect
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 METADATA: Final = MetaData()
 
 
@@ -61,9 +73,11 @@ ENDPOINTS: Final = Table(
     Column("disabled_at", BigInteger),
     Column("disabled_reason", String(255)),
     Column("disabled_address", String(16)),
+    Column("dag_ids", DagIds, nullable=False, default=frozenset()),
     UniqueConstraint("lake", "target", "trigger", "block"),
 )
 
+_IS_MERGED: Final = text("merged_into IS NOT NULL")
 DELIVERIES: Final = Table(
     "rfr_webhook_deliveries",
     METADATA,
@@ -88,13 +102,16 @@ DELIVERIES: Final = Table(
     Column("lease_owner", String(64)),
     Column("lease_until", BigInteger),
     Column("token", BigInteger, nullable=False, default=0),
-    Column("merged_into", String(32), index=True),
+    Column("merged_into", String(32)),
     Column("status", Integer),
     Column("body_sha256", String(64)),
     Column("on_failure", String(12)),
     Column("notified_at", BigInteger),
     Index("ix_rfr_webhook_due", "endpoint_id", "state", "due_at"),
     Index("ix_rfr_webhook_order", "endpoint_id", "state", "sequence"),
+    Index("ix_rfr_webhook_merged", "merged_into", sqlite_where=_IS_MERGED, postgresql_where=_IS_MERGED),
+    Index("ix_rfr_webhook_created", "created_at"),
+    Index("ix_rfr_webhook_ended", "ended_at"),
 )
 
 ATTEMPTS: Final = Table(
@@ -109,6 +126,7 @@ ATTEMPTS: Final = Table(
     Column("detail", Text),
     Column("answer", Text),
     Column("body_sha256", String(64)),
+    Index("ix_rfr_webhook_attempts", "at", "delivery_id"),
 )
 
 REGISTRY: Final = Table(

@@ -13,6 +13,7 @@ from sqlalchemy import (
     RowMapping,
     Select,
     delete,
+    exists,
     func,
     or_,
     select,
@@ -31,6 +32,15 @@ _OF_THE_DELIVERY: Final[tuple[Any, ...]] = (
 )
 
 
+def _is_of(lake: str | None) -> ColumnElement[bool]:
+    """Return a condition on the lake for queries by time.
+
+    From a plain one SQLite would begin with the endpoints, and read every delivery in place of the newest ones.
+    """
+    endpoints = ENDPOINTS.alias("of_lake")
+    return exists().where(endpoints.c.id == _D.endpoint_id, endpoints.c.lake == lake)
+
+
 def attempts_since(connection: Connection, lake: str, since: int) -> list[RowMapping]:
     """Attempts that began at that moment or later, the oldest first; times are milliseconds since 1970."""
     query = (
@@ -38,7 +48,7 @@ def attempts_since(connection: Connection, lake: str, since: int) -> list[RowMap
         .add_columns(_A.body_sha256)
         .join(DELIVERIES, _A.delivery_id == _D.id)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_E.lake == lake, _A.at >= since)
+        .where(_is_of(lake), _A.at >= since)
         .order_by(_A.at, _D.id, _A.number)
     )
     return list(connection.execute(query).mappings())
@@ -51,20 +61,11 @@ def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMa
         .add_columns(_A.detail, _A.answer, _D.dag_ids)
         .join(DELIVERIES, _A.delivery_id == _D.id)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_E.lake == lake)
-        .order_by(_A.at.desc(), _D.id)
+        .where(_is_of(lake))
+        .order_by(_A.at.desc(), _A.delivery_id.desc())
         .limit(limit)
     )
     return list(connection.execute(query).mappings())
-
-
-def dags_by_endpoint(connection: Connection, lake: str) -> dict[int, set[str | None]]:
-    """By endpoint's id, the DAGs whose runs made the commits of its deliveries; None for a commit of no DAG's."""
-    query = select(_D.endpoint_id, _D.dag_ids).join(ENDPOINTS, _D.endpoint_id == _E.id).where(_E.lake == lake)
-    found: dict[int, set[str | None]] = {}
-    for endpoint, dag_ids in connection.execute(query.distinct()):
-        found.setdefault(endpoint, set()).update(dag_ids)
-    return found
 
 
 def counts_by_endpoint(connection: Connection, lake: str) -> dict[int, dict[str, int]]:
@@ -86,7 +87,8 @@ def ended_without_attempt(connection: Connection, lake: str, since: int) -> list
     query = (
         select(*_OF_THE_DELIVERY, _D.ended_at)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_E.lake == lake, _D.state.in_(("cancelled", "merged")), _D.attempts == 0, _D.ended_at >= since)
+        .where(_is_of(lake), _D.ended_at >= since)
+        .where(_D.state.in_(("cancelled", "merged")), _D.attempts == 0)
         .order_by(_D.ended_at, _D.id)
     )
     return list(connection.execute(query).mappings())
@@ -137,6 +139,7 @@ class EndpointRow:
     :ivar failing: consecutive failed attempts
     :ivar open_until: until then the circuit breaker is open; in milliseconds
     :ivar disabled_address: digest of the address that answered 410
+    :ivar dag_ids: of the runs that made the commits of its deliveries; None in it for a commit of no DAG
     """
 
     id: int
@@ -154,6 +157,7 @@ class EndpointRow:
     disabled_at: int | None
     disabled_reason: str | None
     disabled_address: str | None
+    dag_ids: frozenset[str | None]
 
     def is_circuit_open(self, now: int) -> bool:
         return self.open_until is not None and now < self.open_until <= now + _LONGEST_OPEN
@@ -282,12 +286,15 @@ class Selection:
     reason: str | None = None
 
     def condition(self) -> list[ColumnElement[bool]]:
-        """For a query that joins endpoints."""
-        named = ((_E.lake, self.lake), (_E.trigger, self.trigger), (_E.block, self.block))
+        """Return the condition for a query that joins endpoints."""
+        by_time = self.lake is not None and not self.tables and self.trigger is None
+        named = ((_E.lake, None if by_time else self.lake), (_E.trigger, self.trigger), (_E.block, self.block))
         pairs = (*named, (_D.reason, self.reason), (_D.snapshot_id, self.snapshot_id))
         found: list[ColumnElement[bool]] = [column == value for column, value in pairs if value is not None]
         several = ((_E.target, self.tables), (_D.state, self.states), (_D.id, self.ids))
         found += [column.in_(list(values)) for column, values in several if values]
+        if by_time:
+            found.append(_is_of(self.lake))
         if self.commit_id is not None:
             found.append(or_(_D.first_commit == self.commit_id, _D.last_commit == self.commit_id))
         return found
@@ -306,7 +313,20 @@ def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str,
         known = select(func.count()).where(_D.id.in_([row["id"] for row in some]))
         present += connection.execute(known).scalar_one()
         insert_missing(connection, DELIVERIES, [{**row, **pending} for row in some])
+    _note_dags(connection, rows)
     return len(rows) - present
+
+
+def _note_dags(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Note at the endpoints whose runs made the commits, so that a page need not read every delivery."""
+    new: dict[int, set[str | None]] = {}
+    for row in rows:
+        new.setdefault(row["endpoint_id"], set()).update(row.get("dag_ids", {None}))
+    for endpoint_id, dag_ids in sorted(new.items()):
+        is_endpoint = _E.id == endpoint_id
+        present = connection.execute(select(_E.dag_ids).where(is_endpoint).with_for_update()).scalar_one()
+        if not dag_ids <= present:
+            connection.execute(update(ENDPOINTS).where(is_endpoint).values(dag_ids=present | dag_ids))
 
 
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
@@ -339,10 +359,13 @@ def first_unsent(connection: Connection, endpoint_ids: Collection[int]) -> dict[
 
     A delivery that was merged is unsent while the one that it was merged into is.
     """
-    pending = select(_D.id).where(_D.state == "pending")
-    unsent = or_(_D.state == "pending", _D.merged_into.in_(pending))
-    query = select(_D.endpoint_id, func.min(_D.sequence)).where(_D.endpoint_id.in_(endpoint_ids), unsent)
-    return {row[0]: row[1] for row in connection.execute(query.group_by(_D.endpoint_id))}
+    merged = DELIVERIES.alias("merged")
+    pending = (_D.endpoint_id.in_(endpoint_ids), _D.state == "pending")
+    by_itself = select(_D.endpoint_id, _D.sequence).where(*pending)
+    in_another = select(_D.endpoint_id, merged.c.sequence).join(merged, merged.c.merged_into == _D.id).where(*pending)
+    unsent = by_itself.union_all(in_another).subquery()
+    query = select(unsent.c.endpoint_id, func.min(unsent.c.sequence)).group_by(unsent.c.endpoint_id)
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def oldest_pending(connection: Connection, selection: Selection) -> int | None:
@@ -385,10 +408,15 @@ def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], 
     connection.execute(pending.where(_D.due_at > now + _LONGEST_OPEN).values(due_at=now))
 
 
-def delete_ended(connection: Connection, before: int, selection: Selection) -> int:
-    """Delete deliveries that ended before that time, except dead letters; returns how many."""
-    ended = ("delivered", "cancelled", "merged")
-    query = _joined(select(_D.id), selection).where(_D.state.in_(ended), _D.ended_at < before)
+def delete_ended(connection: Connection, before: int, selection: Selection, limit: int) -> int:
+    """Delete deliveries that ended before that time, the oldest first; return how many.
+
+    Dead letters stay, and what was merged into a delivery that is not sent.
+    """
+    window = DELIVERIES.alias("window")
+    is_unsent = exists().where(window.c.id == _D.merged_into, window.c.state.in_(("pending", "dead")))
+    ended = (_D.state.in_(("delivered", "cancelled", "merged")), _D.ended_at < before, ~is_unsent)
+    query = _joined(select(_D.id), selection).where(*ended).order_by(_D.ended_at).limit(limit)
     return connection.execute(delete(DELIVERIES).where(_D.id.in_(query))).rowcount
 
 

@@ -124,14 +124,14 @@ def read_webhooks(lake: str) -> Webhooks:
     with store.read() as connection:
         now = store.now(connection)
         endpoints = rows.endpoints_of_table(connection, name)
-        counts, dags = rows.counts_by_endpoint(connection, name), rows.dags_by_endpoint(connection, name)
+        counts = rows.counts_by_endpoint(connection, name)
         attempts = rows.newest_attempts(connection, name, _ATTEMPTS_READ)
     nothing = dict.fromkeys(("pending", "delivered", "dead", "cancelled", "merged"), 0)
     views = [
         EndpointView(
             lake=lake,
             row=each,
-            dag_ids=frozenset(dags.get(each.id, {None})),
+            dag_ids=each.dag_ids or frozenset({None}),
             condition=_condition(each, counts.get(each.id, nothing)["dead"], now),
             counts=counts.get(each.id, nothing),
             latency=_latency(each, attempts),

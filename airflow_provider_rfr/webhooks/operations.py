@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
@@ -22,6 +22,8 @@ from airflow_provider_rfr.webhooks._attempts import call_endpoint
 from airflow_provider_rfr.webhooks.calls import Connections, resolve
 from airflow_provider_rfr.webhooks.dispatcher import enable, no_connections
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
+
+_FORGOTTEN_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,20 @@ def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
 
 
 def forget(store: ControlStore, older_than_seconds: float, selection: Selection = EVERYTHING) -> int:
-    """Delete what was delivered, cancelled or merged so long ago; returns how many. Dead letters stay."""
-    age = int(older_than_seconds * 1000)
-    return store.run(lambda connection: rows.delete_ended(connection, store.now(connection) - age, selection))
+    """Delete what was delivered, cancelled or merged so long ago; return how many. Nothing undelivered is deleted.
+
+    In transactions of a thousand, so that no dispatcher waits long for one.
+    """
+    deleted = 0
+    while True:
+        some = store.run(partial(_forget_some, store, int(older_than_seconds * 1000), selection))
+        deleted += some
+        if some < _FORGOTTEN_AT_ONCE:
+            return deleted
+
+
+def _forget_some(store: ControlStore, age: int, selection: Selection, connection: Connection) -> int:
+    return rows.delete_ended(connection, store.now(connection) - age, selection, _FORGOTTEN_AT_ONCE)
 
 
 def test_fire(

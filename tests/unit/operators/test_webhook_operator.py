@@ -13,7 +13,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, TriggerConfigError
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators import CommitWebhookOperator, webhooks
+from airflow_provider_rfr.store._tables import DELIVERIES
+from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake
@@ -463,6 +466,31 @@ def test_a_block_can_t_open_what_the_installation_does_not(
     lake.publish("raw.orders")
     ignored = operator(block(receiver, allowedHosts=["127.0.0.1"], onFailure="ignore")).execute({})
     assert ignored["dead"] == 1
+    assert receiver.requests == []
+
+
+def test_each_run_deletes_what_ended_long_ago(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    assert operator(block(receiver)).execute({})["delivered"] == 1
+    store = ControlStoreHook().get_store()
+    month = 30 * 86_400_000
+    for age, left in ((month - 3_600_000, 1), (month + 1, 0)):
+        ended = store.run(lambda connection, age=age: store.now(connection) - age)  # type: ignore[misc]
+        store.run(lambda connection, ended=ended: connection.execute(DELIVERIES.update().values(ended_at=ended)))  # type: ignore[misc]
+        assert operator(block(receiver)).execute({})["delivered"] == 0
+        assert sum(operations.counts(store).values()) == left
+    assert len(receiver.requests) == 1, "what was deleted is not delivered again"
+    store.close()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
+def test_a_retention_that_is_no_number_of_days_is_refused_before_anything_is_sent(
+    lake: Lake, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    lake.publish("raw.orders")
+    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_RETENTION_DAYS", text)
+    with pytest.raises(ConfigurationError, match=r"webhook_retention_days: '.*' is no number of days; write e.g. 30"):
+        operator(block(receiver)).execute({})
     assert receiver.requests == []
 
 

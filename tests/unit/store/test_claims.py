@@ -371,7 +371,7 @@ def test_what_ended_long_ago_is_forgotten_and_the_dead_stay(store: ControlStore,
     settled(store, Result(first, Ending.DELIVERED), Result(second, Ending.DEAD, "http", on_failure="block"))
     clock.sleep(100)
     before = int((clock.now() - 50) * 1000)
-    assert store.run(lambda connection: delete_ended(connection, before, Selection())) == 1
+    assert store.run(lambda connection: delete_ended(connection, before, Selection(), 1000)) == 1
     assert set(rows(store)) == {"hook-0002", "hook-0003"}
     with store.read() as connection:
         assert attempts_of(connection, "hook-0001") == []

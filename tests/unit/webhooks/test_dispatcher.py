@@ -123,7 +123,7 @@ def test_a_call_that_is_answered_with_200_is_delivered(post: Post, server: Recei
         ((422, 200), 3, 1, "dead"),
         ((401, 200), 3, 1, "dead"),
         ((503, 502, 204), 3, 3, "delivered"),
-        ((302, 200), 3, 2, "delivered"),
+        ((302, 200), 3, 1, "dead"),
         ((201,), 3, 1, "delivered"),
         ((599, 599), 0, 1, "dead"),
     ],
