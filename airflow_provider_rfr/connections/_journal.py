@@ -136,7 +136,7 @@ def _settle(
 
 
 def end_name(connection: Connection, now: int, name: str, new: str | None) -> None:
-    """Move what is noted of a connection to its new name; None: it was dropped, so nothing uses it any more."""
+    """Move the notes of a connection to its new name; None: it was dropped, so nothing uses it any more."""
     notes = audit.ConnectionNotes(connection, name)
     if new is None:
         notes.forget()

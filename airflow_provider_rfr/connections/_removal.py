@@ -32,7 +32,7 @@ _ENDED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "r
 
 @dataclass(frozen=True, slots=True)
 class _User:
-    """What uses a connection.
+    """A user of a connection.
 
     :ivar remedy: how that can be ended
     :ivar effect: what DROP ... CASCADE does to it; empty where it is refused as well
@@ -45,7 +45,7 @@ class _User:
 
 
 def check_unused(services: Services, statement: Statement) -> dict[str, str]:
-    """Check whether the statement could be carried out; return what CASCADE does, by what uses the connection.
+    """Check whether the statement could be carried out; return the effects of CASCADE by user of the connection.
 
     :raises AlterationRefusedError: with everything that uses the connection, and what is wrong with the new name
     :raises ConnectionConflictError: the new name is taken
@@ -116,7 +116,7 @@ def _users(services: Services, name: str) -> Iterator[_User]:
 def give_up(
     services: Services, statement: Statement, stored: Definition, expected: str, journal: Journal
 ) -> dict[str, str]:
-    """Drop the connection, or rename it; under the lease. Return what CASCADE did, by what used the connection.
+    """Drop the connection, or rename it; under the lease. Return the effects of CASCADE by user.
 
     :param expected: hash of what is stored
     :raises AlterConnectionError: nothing was changed

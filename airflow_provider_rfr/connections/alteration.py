@@ -203,7 +203,7 @@ def _carry_out(services: Services, statement: Statement, actor: str, parameters:
 
 
 def _give_up(services: Services, plan: _Alteration, actor: str, journal: Journal) -> Outcome:
-    """Carry out DROP or RENAME; what CASCADE is about to do is reported before anything is done."""
+    """Carry out DROP or RENAME; the effects of CASCADE are reported before anything is done."""
     statement, first = plan.statement, _dropped_first(services, plan.statement)
     _check_editable(services, plan.name, [plan.name, *first])
     effects = check_unused(services, statement)

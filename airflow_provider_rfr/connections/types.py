@@ -294,7 +294,7 @@ class ConnectionType:
         return Option(name, _any, secret=secret, is_reference=is_reference)
 
     def is_secret(self, name: str) -> bool:
-        """Return whether the option's value must not be shown; for an unknown option what its name implies."""
+        """Return whether the option's value must not be shown; of an unknown option its name decides."""
         option = self.option(name)
         return self.has_headers or is_secret_extra(name) if option is None else option.secret
 
@@ -305,7 +305,7 @@ class ConnectionType:
         return without_path(str(value)) if self._has_secret_path(name) else without_credentials(str(value))
 
     def secret_values(self, name: str, value: Any) -> Iterator[Any]:
-        """Yield what must not be shown of the option's value."""
+        """Yield the secret parts of the option's value."""
         if self.is_secret(name):
             yield value
         elif self._has_secret_path(name):

@@ -182,7 +182,7 @@ def source_settings(connection: Connection) -> SourceSettings:
 
 
 def base_url(connection: Connection) -> str:
-    """Return the host field as an address; without a scheme it is https, or what the schema field says.
+    """Return the host field as an address; without a scheme it is https, or that of the schema field.
 
     :raises ConfigurationError: as :func:`web_address`
     """

@@ -192,7 +192,7 @@ class WebhookHook(BaseHook):
     def deliver(
         self, tables: Sequence[str], *, patience: float | None = 0.0, notify_later: bool = False
     ) -> DeliverySummary:
-        """Deliver what is due, then delete what ended long ago.
+        """Deliver all that is due, then delete deliveries that ended long ago.
 
         :param patience: seconds for which retries are waited for; None for as long as it takes
         :param notify_later: leave dead letters to :meth:`notify`, here or in another task
@@ -271,7 +271,7 @@ def configured_hosts() -> list[str]:
 
 
 def retention_seconds() -> float:
-    """Return for how long ``[rfr] webhook_retention_days`` keeps what was delivered, cancelled or merged.
+    """Return for how long ``[rfr] webhook_retention_days`` keeps deliveries that have ended.
 
     :raises ConfigurationError: it is no number of days above 0
     """

@@ -67,7 +67,7 @@ def without_credentials(text: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return scheme, host and port of an address, for messages; nothing of what may be secret."""
+    """Return scheme, host and port of an address, for messages; the rest may be secret."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""

@@ -199,7 +199,7 @@ def load_use(connection: Connection, task: TaskRef) -> Use | None:
 
 
 def forget_connection(connection: Connection, conn_id: str) -> None:
-    """Delete what is noted of tasks that ran with the connection."""
+    """Delete the notes of tasks that ran with the connection."""
     connection.execute(delete(USE_HASHES).where(_H.conn_id == conn_id))
 
 

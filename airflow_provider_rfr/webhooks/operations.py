@@ -181,7 +181,7 @@ def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
 
 
 def forget(store: ControlStore, older_than_seconds: float, selection: Selection = EVERYTHING) -> int:
-    """Delete what was delivered, cancelled or merged so long ago; return how many. Nothing undelivered is deleted.
+    """Delete deliveries that ended so long ago; return how many. Nothing undelivered is deleted.
 
     In transactions of a thousand, so that no dispatcher waits long for one.
     """
