@@ -2,7 +2,8 @@
 continues from its checkpoint.
 
 **Trigger** opens a form. Either write a statement, or name the connection and what is to be set, dropped or reset.
-What is entered is stored by Airflow in plain text: give secrets as `SECRET 'env:NAME'` or `SECRET 'variable:NAME'`.
+What is entered is stored by Airflow in plain text: give secrets, and the addresses of webhooks, as `SECRET 'env:NAME'`
+or `SECRET 'variable:NAME'`.
 With **Only report what would be done** nothing changes, and the task's result is the plan.
 
 The task edits connections by Airflow's own API: make a connection `airflow_api` of type `rfr_http`, with Airflow's

@@ -1,4 +1,4 @@
-"""A parsed statement as a value. Printing it shows no plain value of a secret.
+"""A parsed statement as a value. Printing it masks options that are secret by their names; its outline has no value.
 
 Option names are parts separated by dots; a part that contains a dot is written in double quotes.
 """
