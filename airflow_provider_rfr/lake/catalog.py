@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog as Catalog  # the rooms above know catalogs by this module
-from pyiceberg.catalog import CatalogType, load_catalog
+from pyiceberg.catalog import CatalogType
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
@@ -38,6 +38,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixe
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.lake._limited_catalogs import load_limited
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -105,7 +106,7 @@ def open_catalog(settings: LakeSettings) -> Catalog:
     )
     with _translated(settings):
         try:
-            catalog = retrying(lambda: load_catalog(settings.name, **dict(settings.properties)))
+            catalog = retrying(lambda: load_limited(settings.name, settings.properties))
         except (ValueError, ImportError, NotInstalledError, ArgumentError) as error:
             raise ConfigurationError(
                 "lake.properties",

@@ -21,6 +21,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
+from airflow_provider_rfr.databases import limit_waits
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store._tables import METADATA, SCHEMA_VERSION, SETTINGS
 
@@ -241,6 +242,7 @@ def _new_engine(address: URL) -> Engine:
         if address.get_driver_name() == "psycopg2":
             options["executemany_mode"] = "values_plus_batch"
     engine = create_engine(address, **options)
+    limit_waits(engine)
     if address.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
 

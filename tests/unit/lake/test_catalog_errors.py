@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import gc
+import socket
 import sqlite3
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings, _catalog_error, load_table, open_catalog
+from tests.soon import SOON, soon
 
 PASSWORD = "hunter2/hunter2"
 POSTGRES = "postgresql+psycopg2://me:hunter2%2Fhunter2@127.0.0.1:1/lake"
@@ -67,6 +73,75 @@ def test_a_rest_catalog_that_does_not_answer_is_told_in_one_sentence() -> None:
         open_catalog(LakeSettings("rfr", {"type": "rest", "uri": "http://127.0.0.1:1", "token": PASSWORD}))
     assert "the catalog 'rfr' (http://127.0.0.1:1) failed: [Errno 111] Connection refused" in str(refused.value)
     assert "HTTPConnectionPool" not in str(refused.value)
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("more", [{}, {"credential": "me:hunter2"}, {"rest.sigv4-enabled": "true"}])
+def test_a_silent_rest_catalog_is_named_after_the_read_timeout(
+    silent: int, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "us-east-1")
+    properties = {"type": "rest", "uri": f"http://127.0.0.1:{silent}", "rfr.read-timeout": "0.3", **more}
+    with soon(), pytest.raises(CatalogError) as refused:
+        open_catalog(LakeSettings("rfr", properties))
+    assert f"the catalog 'rfr' (http://127.0.0.1:{silent}) failed: " in str(refused.value)
+    assert "timed out" in str(refused.value)
+    assert refused.value.retryable and "hunter2" not in str(refused.value)
+
+
+def test_a_rest_catalog_that_falls_silent_later_is_named_by_the_method() -> None:
+    class OnlyConfig(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/v1/config":
+                ended.wait(SOON)
+            body = b'{"defaults": {}, "overrides": {}}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    ended = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), OnlyConfig) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        catalog = open_catalog(LakeSettings("rfr", {"type": "rest", "uri": uri, "rfr.read-timeout": "0.3"}))
+        with soon(), pytest.raises(CatalogError, match=r"the catalog 'rfr' .* failed: .*timed out"):
+            load_table(catalog, "raw.none")
+        ended.set()
+        server.shutdown()
+
+
+def test_a_silent_postgresql_is_named_after_its_connect_timeout(silent: int) -> None:
+    uri = f"postgresql+psycopg2://me:hunter2@127.0.0.1:{silent}/lake?connect_timeout=2"
+    with soon(), pytest.raises(CatalogError) as refused:
+        open_catalog(LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": "/w"}))
+    assert "timeout expired" in str(refused.value) and "hunter2" not in str(refused.value)
+
+
+def test_a_silent_glue_catalog_gets_the_limits_and_its_tables_do_not_get_the_client(silent: int) -> None:
+    properties = {"type": "glue", "glue.endpoint": f"http://127.0.0.1:{silent}", "rfr.read-timeout": "0.3"}
+    properties |= {"client.region": "us-east-1", "client.access-key-id": "k", "client.secret-access-key": "s"}
+    catalog: Any = open_catalog(LakeSettings("rfr", {**properties, "rfr.connect-timeout": "4"}))
+    assert (catalog.glue.meta.config.connect_timeout, catalog.glue.meta.config.read_timeout) == (4.0, 0.3)
+    assert all(isinstance(value, str) for value in catalog.properties.values())
+
+
+@pytest.mark.parametrize("wrong", ["soon", "0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("kind", ["rest", "sql"])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(kind: str, wrong: str, tmp_path: Path) -> None:
+    properties = {**sqlite(tmp_path).properties, "type": kind, "rfr.read-timeout": wrong}
+    with pytest.raises(ConfigurationError, match=r"lake\.properties\.rfr\.read-timeout: .* write e\.g\. 60"):
+        open_catalog(LakeSettings("rfr", properties))
 
 
 def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""A PostgreSQL behind a proxy that stops forwarding: the network still acknowledges, and no answer ever comes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from airflow_provider_rfr.databases import limit_waits
+from airflow_provider_rfr.exceptions import CatalogError
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.store.engine import open_store
+from tests.integration.postgres import PostgresServer
+from tests.soon import soon
+
+
+class Proxy:
+    """Forwards to a port of this machine until it is silenced."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self.forwards = True
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._server.accept()[0]
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._upstream))
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                if self.forwards:
+                    target.sendall(data)
+            target.close()
+        except OSError:
+            return
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    proxy = Proxy(postgres.port)
+    yield proxy
+    proxy.close()
+
+
+def through(proxy: Proxy, database: str, **query: str) -> str:
+    address = make_url(database).set(port=proxy.port).update_query_dict({"connect_timeout": "2", **query})
+    return address.render_as_string(hide_password=False)
+
+
+def test_a_catalog_whose_database_falls_silent_is_named(postgres: PostgresServer, proxy: Proxy, tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": through(proxy, postgres.new_database()), "warehouse": f"file://{tmp_path}"}
+    catalog = open_catalog(LakeSettings("rfr", {**properties, "rfr.read-timeout": "0.5"}))
+    catalog.create_namespace("raw")
+    proxy.forwards = False
+    with soon(), pytest.raises(CatalogError, match=r"the catalog 'rfr' \(postgresql.* failed: no answer within 0\.5 s"):
+        catalog.list_tables("raw")
+    proxy.forwards = True
+    assert catalog.list_tables("raw") == []
+
+
+def test_a_commit_that_gets_no_answer_ends(postgres: PostgresServer, proxy: Proxy) -> None:
+    engine = create_engine(through(proxy, postgres.new_database(), tcp_user_timeout="500"))
+    limit_waits(engine)
+
+    def commit() -> None:
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE committed (number int)"))
+            proxy.forwards = False
+
+    with soon(), pytest.raises(OperationalError, match=r"no answer within 0\.5 s"):
+        commit()
+    proxy.forwards = True
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    engine.dispose()
+
+
+def test_a_control_store_whose_database_falls_silent_raises_an_error(postgres: PostgresServer, proxy: Proxy) -> None:
+    store = open_store(through(proxy, postgres.new_database(), tcp_user_timeout="500"))
+    proxy.forwards = False
+    with soon(), pytest.raises(OperationalError), store.read() as connection:
+        connection.execute(text("SELECT 1"))
+    proxy.forwards = True
+    with store.read() as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    store.close()
+
+
+def test_what_the_network_shows_is_limited_by_default_and_the_address_takes_precedence(
+    postgres: PostgresServer,
+) -> None:
+    def options(**query: str) -> tuple[int, int]:
+        address = make_url(postgres.url()).update_query_dict(query)
+        engine = create_engine(address)
+        limit_waits(engine)
+        with engine.connect() as connection, socket.socket(fileno=os.dup(connection.connection.fileno())) as connected:
+            found = (
+                connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+                connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+            )
+        engine.dispose()
+        return found
+
+    assert options() == (60_000, 30)
+    assert options(tcp_user_timeout="7000", keepalives_idle="5") == (7_000, 5)
