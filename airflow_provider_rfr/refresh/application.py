@@ -59,7 +59,9 @@ class Application:
         self._figures: list[dict[str, Any]] = []
         self._bar: Bar | None = None
         self._cluster = Cluster(
-            "rfr full refresh " + ", ".join(config.streams), preload=config.source.class_path is None
+            "rfr full refresh " + ", ".join(config.streams),
+            preload=config.source.class_path is None,
+            executor_wait=config.options.executor_wait,
         )
 
     def run(self) -> int:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.spark import LOCAL, application_settings, spark_problem
+from airflow_provider_rfr.refresh._executors import check_packages, executors_awaited, python_error
 from airflow_provider_rfr.refresh.errors import may_pass, task_error
 from airflow_provider_rfr.refresh.jvm import driver_java_options
 
@@ -83,11 +84,20 @@ class Cluster:
 
     :param settings: Spark settings for an application that this process starts itself
     :param preload: load the tasks' modules before local workers fork, without pandas; not where user code runs
+    :param executor_wait: seconds after which a job without executors is an error; None for no limit
     """
 
-    def __init__(self, app_name: str, settings: dict[str, str] | None = None, *, preload: bool = False) -> None:
+    def __init__(
+        self,
+        app_name: str,
+        settings: dict[str, str] | None = None,
+        *,
+        preload: bool = False,
+        executor_wait: float | None = None,
+    ) -> None:
         self._app_name = app_name
         self._preload = preload
+        self._executor_wait = executor_wait
         self._settings = settings or {}
         self._context: SparkContext | None = None
         self._error: BaseException | None = None
@@ -147,10 +157,10 @@ class Cluster:
         An error that the same task would meet again does not make Spark repeat the task: it comes back as a value, and
         is raised here. What may pass (the network, memory) makes Spark repeat the task, as often as it is set up to.
         """
-        if not items:
-            return []
-        context = self.context
-        with _readable_errors():
+        return self._collect(self.context, function, items) if items else []
+
+    def _collect(self, context: SparkContext, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        with _readable_errors(context), executors_awaited(context, self._executor_wait):
             rdd = context.parallelize(list(items), len(items))
             results: list[_R] = rdd.mapPartitions(_each(function)).collect()
         for result in results:
@@ -184,7 +194,7 @@ class Cluster:
             context.setLogLevel("ERROR")
             # Start the Python workers and let them import what tasks need, while the driver reads.
             slots = max(1, int(context.defaultParallelism))
-            context.parallelize(range(slots), slots).mapPartitions(_each(_import_task_modules)).collect()
+            self._collect(context, _prepare_worker, range(slots))
         except BaseException as error:  # noqa: BLE001 - raised by the property context
             self._error = _spark_error(error)
         finally:
@@ -209,23 +219,27 @@ def task_attempt() -> int:
 
 
 @contextmanager
-def _readable_errors() -> Iterator[None]:
-    """Calls of the JVM, whose errors are raised as one sentence."""
+def _readable_errors(context: SparkContext | None = None) -> Iterator[None]:
+    """Raise errors of the JVM as one sentence."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - raised again, as what caused it
-        raise _spark_error(error) from None
+        raise _spark_error(error, context) from None
 
 
-def _spark_error(error: BaseException) -> BaseException:
-    """What went wrong in a call of the JVM, in one sentence; other errors are unchanged."""
+def _spark_error(error: BaseException, context: SparkContext | None = None) -> BaseException:
+    """Return the error of a call of the JVM as one sentence; other errors are unchanged."""
     problem = spark_problem(error)
     if problem is None:
         return error
-    return SparkJobError(f"Spark: {problem}; what was read is kept, the next attempt continues")
+    return python_error(problem, context) or SparkJobError(
+        f"Spark: {problem}; what was read is kept, the next attempt continues"
+    )
 
 
-def _import_task_modules(item: int) -> None:
+def _prepare_worker(item: int) -> None:
+    """Import what tasks need."""
+    check_packages()
     from airflow_provider_rfr.refresh import _publish_task  # noqa: F401
 
 

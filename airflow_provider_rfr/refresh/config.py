@@ -22,7 +22,7 @@ class _Document(BaseModel):
 
 _NOT_PUBLISH_RULES = (
     *("concurrency", "round_seconds", "round_bytes", "requests_per_second", "head_start", "max_offenders"),
-    *("on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart", "expire"),
+    *("on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart", "expire", "executor_wait"),
 )
 
 
@@ -49,6 +49,7 @@ class RefreshOptions(_Document):
     :ivar on_busy: what to do while another run is active: wait, fail, or take its refresh over
     :ivar force_restart: open a new generation even if one could be resumed
     :ivar head_start: read in the driver while Spark starts
+    :ivar executor_wait: seconds that a job waits while the cluster gives no executor; None for no limit
     :ivar expire: after the publish, expire old snapshots of the table and drop ledgers of its parts that will not be
         resumed; None: expire snapshots only of tables that this package made
     """
@@ -71,6 +72,7 @@ class RefreshOptions(_Document):
     on_busy: Literal["wait", "fail", "take_over"] = "wait"
     force_restart: bool = False
     head_start: bool = True
+    executor_wait: float | None = Field(default=600.0, gt=0)
     expire: bool | None = None
 
     def publish_rules(self) -> dict[str, Any]:

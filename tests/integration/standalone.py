@@ -23,11 +23,12 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
+from airflow_provider_rfr.refresh._executors import EXECUTOR_PACKAGES
 from tests.integration.conftest import APP, ROOT, Runner, kill_group
 from tests.soon import wait_until
 
 SPARK_HOME = Path(str(getattr(importlib.util.find_spec("pyspark"), "origin", ""))).parent
-EXECUTORS_NEED = ("pyarrow", "numpy", "orjson", "pyyaml", "pydantic", "jinja2", "requests", "tenacity", "pyiceberg")
+EXECUTORS_NEED = tuple(EXECUTOR_PACKAGES.values())
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 DAEMON_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx192m", "-Dspark.master.rest.enabled=false")
 
@@ -50,9 +51,7 @@ class Standalone:
 
     def __enter__(self) -> Standalone:
         try:
-            options = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._ui_port)]
-            self._master = self._start("master.Master", options, "master")
-            wait_until(lambda: self._state() is not None)
+            self._start_master()
             for _ in range(self._count):
                 self.add_worker()
             self.wait_for_workers(self._count)
@@ -70,6 +69,18 @@ class Standalone:
     def url(self) -> str:
         """The master's address, for ``--master``."""
         return f"spark://127.0.0.1:{self._port}"
+
+    def restart_master(self) -> None:
+        """Kill the master and start another one, which does not know the applications of the first."""
+        assert self._master is not None
+        self._master.kill()
+        self._master.wait()
+        self._start_master()
+
+    def _start_master(self) -> None:
+        options = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._ui_port)]
+        self._master = self._start("master.Master", options, "master")
+        wait_until(lambda: self._state() is not None)
 
     def add_worker(self) -> None:
         """Start one more worker; :meth:`wait_for_workers` waits until the master knows it."""
@@ -158,9 +169,14 @@ class ClusterRunner(Runner):
                 kill_group(process)
 
     def start(
-        self, config: Path, *, app: Path = APP, environment: dict[str, str] | None = None
+        self,
+        config: Path,
+        *,
+        app: Path = APP,
+        environment: dict[str, str] | None = None,
+        settings: dict[str, str] | None = None,
     ) -> subprocess.Popen[str]:
-        settings = executor_settings(self._python)
+        settings = {**executor_settings(self._python), **(settings or {})}
         settings |= {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
         conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
         package = ["--py-files", str(self._package)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import json
+import platform
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,13 @@ from airflow_provider_rfr.operators.submit import zip_package
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, is_alive, kill_group
-from tests.integration.standalone import ClusterRunner, Standalone, executor_python, executor_settings
+from tests.integration.standalone import (
+    EXECUTORS_NEED,
+    ClusterRunner,
+    Standalone,
+    executor_python,
+    executor_settings,
+)
 from tests.soon import PATIENCE, wait_until
 
 PARTITIONS, PAGES = 8, 40
@@ -171,6 +179,56 @@ def test_a_driver_that_is_killed_in_the_publish_fetches_no_page_again(
     assert figures["generation"] == 1
     assert slow_api.counts(path="/partitions/*")["pages"] == before["pages"]
     assert slow_api.counts(path="/partitions/*")["refetched"] == before["refetched"]
+
+
+def failure_of(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
+    """Return type and message of the error that the application ended with."""
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code, output[-6000:]
+    error = figures_of(output)["error"]
+    return error["type"], error["message"]
+
+
+@pytest.mark.gate
+def test_a_cluster_that_has_room_for_no_executor_ends_the_attempt(
+    submitter: ClusterRunner, slow_api: SampleApi
+) -> None:
+    config = items(submitter, slow_api, executor_wait=3)
+    kind, message = failure_of(submitter.start(config, settings={"spark.executor.memory": "4g"}), code=1)
+    assert kind == "SparkJobError"
+    assert "the cluster gave no executor for 3 s: asked spark://127.0.0.1:" in message
+    assert "for any number of executors of 4g" in message and "executor_wait" in message
+
+
+def test_a_master_that_forgot_the_application_ends_the_attempt_and_the_next_one_continues(
+    submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
+) -> None:
+    process = submitter.start(items(submitter, slow_api, executor_wait=5))
+    slow_api.wait_for_pages(60)
+    cluster.restart_master()
+    kind, message = failure_of(process, code=1)
+    assert (kind, "gave no executor for 5 s" in message) == ("SparkJobError", True)
+    cluster.wait_for_workers(2)
+    figures = submitter.run(items(submitter, slow_api)).figures
+    assert_whole(lake, slow_api)
+    assert (figures["attempts"], figures["generation"]) == (2, 1)
+    assert figures["pages_fetched"] <= PARTITIONS * PAGES - 30
+
+
+def test_a_python_of_executors_that_can_t_run_tasks_is_named_with_all_that_it_lacks(
+    submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, tmp_path: Path
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    bare = tmp_path / "bare" / "bin" / "python"
+    config = items(submitter, slow_api)
+    kind, message = failure_of(submitter.start(config, settings={"spark.pyspark.python": str(bare)}), code=2)
+    assert kind == "PreflightError"
+    assert str(bare) in message and platform.python_version() in message and "spark.pyspark.python" in message
+    assert ", ".join(EXECUTORS_NEED) in message
+    cluster.wait_until_idle()
+    kind, message = failure_of(submitter.start(config, settings={"spark.pyspark.python": "/no/such/python"}), code=2)
+    assert (kind, "/no/such/python" in message) == ("PreflightError", True)
+    assert slow_api.counts(path="/partitions/*")["requests"] == 0
 
 
 @pytest.fixture

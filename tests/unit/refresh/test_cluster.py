@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import errno
 import importlib
+import platform
+import re
+import sys
+import threading
 import zipfile
 import zipimport
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import SourceError, SparkJobError
+from airflow_provider_rfr.exceptions import PreflightError, SourceError, SparkJobError
+from airflow_provider_rfr.refresh import _executors
+from airflow_provider_rfr.refresh._executors import check_packages, executors_awaited
 from airflow_provider_rfr.refresh.cluster import _each, _spark_error, _TaskFailure, read_archives_once
+from tests.soon import SOON, soon, wait_until
 
 
 def of_library(module: str, name: str, text: str) -> Exception:
@@ -47,6 +55,95 @@ def test_what_the_jvm_itself_answers_is_its_own_error() -> None:
 def test_a_jvm_that_died_while_it_started_is_told_as_that() -> None:
     error = of_library("pyspark.errors", "PySparkRuntimeError", "[JAVA_GATEWAY_EXITED] Java gateway process exited")
     assert "the JVM died while it started" in str(_spark_error(error))
+
+
+def test_a_python_worker_that_was_killed_is_told_with_the_likely_cause() -> None:
+    text = (
+        "An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Python worker exited unexpectedly"
+        " (crashed). Consider setting 'spark.sql.execution.pyspark.udf.faulthandler.enabled' to true"
+    )
+    error = _spark_error(of_library("py4j.protocol", "Py4JJavaError", text))
+    assert isinstance(error, SparkJobError)
+    assert "a Python worker of an executor died (killed, often for memory: see spark.executor.memoryOverhead" in str(
+        error
+    )
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11.",
+        'Cannot run program "/no/such/python": error=2, No such file or directory',
+    ],
+)
+def test_a_python_that_executors_can_t_run_tasks_with_is_no_error_that_a_retry_helps(problem: str) -> None:
+    context: Any = SimpleNamespace(pythonExec="/opt/python")
+    text = f"An error occurred while calling o1.x.\n: java.io.IOException: {problem}"
+    error = _spark_error(of_library("py4j.protocol", "Py4JJavaError", text), context)
+    assert isinstance(error, PreflightError) and not error.retryable
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert problem.rstrip(".") in str(error)
+    for part in ("/opt/python", "set spark.pyspark.python", f"version {version}", "orjson", "pyiceberg"):
+        assert part in str(error)
+
+
+def test_all_packages_that_an_executor_lacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_packages()
+    monkeypatch.setattr(_executors, "find_spec", lambda name: None if name in ("yaml", "orjson") else object())
+    with pytest.raises(PreflightError) as refused:
+        check_packages()
+    assert f"({sys.executable}, {platform.python_version()}) lacks orjson, pyyaml: install them" in str(refused.value)
+
+
+class Waiting:
+    """A SparkContext whose cluster gives no executor; a job ends when it is cancelled."""
+
+    def __init__(self, master: str, *executors: str) -> None:
+        self.master = master
+        self.cancelled = threading.Event()
+        listed = [SimpleNamespace(id=lambda name=name: name) for name in ("driver", *executors)]
+        listing = SimpleNamespace(size=lambda: len(listed), apply=listed.__getitem__)
+        store = SimpleNamespace(executorList=lambda active: listing)
+        self._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
+        asked = {"instances": "3", "memory": "4g", "cores": "2"}
+        self.getConf = lambda: {f"spark.executor.{name}": value for name, value in asked.items()}
+        self.cancelAllJobs = self.cancelled.set
+
+    def run_job(self, seconds: float = SOON) -> None:
+        if self.cancelled.wait(seconds):
+            raise RuntimeError("Job 0 cancelled as part of cancellation of all jobs")
+
+
+def test_a_job_without_executors_is_cancelled_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_executors, "_LOOK_SECONDS", 0.01)
+    context: Any = Waiting("yarn")
+    with soon(), pytest.raises(SparkJobError) as ended, executors_awaited(context, 0.1):
+        context.run_job()
+    assert "the cluster gave no executor for 0.1 s: asked yarn for 3 executors of 4g and 2 cores;" in str(ended.value)
+    assert ended.value.retryable and ended.value.exit_code == 1
+
+
+def test_a_job_that_waits_for_executors_without_a_limit_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_executors, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(_executors, "_REPORT_SECONDS", 0.02)
+    context: Any = Waiting("yarn")
+    with executors_awaited(context, None):
+        wait_until(lambda: len(caplog.records) >= 2)
+    assert re.fullmatch(r"no executor for \d+ s: asked yarn for 3 executors of 4g and 2 cores", caplog.messages[0])
+    assert not context.cancelled.is_set()
+
+
+@pytest.mark.parametrize(("master", "executors"), [("local[2]", ()), ("yarn", ("1",))])
+def test_a_job_with_executors_or_in_the_local_mode_is_not_cancelled(
+    master: str, executors: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_executors, "_LOOK_SECONDS", 0.01)
+    context: Any = Waiting(master, *executors)
+    with executors_awaited(context, 0.02):
+        context.run_job(seconds=0.3)
+    assert not context.cancelled.is_set()
 
 
 def results(function: Callable[[Any], Any]) -> list[Any]:
