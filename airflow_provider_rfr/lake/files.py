@@ -6,6 +6,7 @@ Local paths need only PyArrow; other stores are opened by PyIceberg's FileIO wit
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 FOOTER_KEY = "rfr"
+_RENEWAL_SECONDS = 600.0
+_EXPIRY = "token-expires-at"
 
 
 @contextmanager
@@ -152,6 +155,17 @@ class FileStore:
 
         scheme, netloc, path = PyArrowFileIO.parse_location(location, dict(self.properties))
         return _filesystem(scheme, netloc, tuple(sorted(self.properties.items()))), path
+
+
+def renewal_time(properties: Mapping[str, str]) -> float:
+    """Return when credentials that a catalog just vended are to be renewed, on the monotonic clock.
+
+    That is after half of their life, where the properties have its end (``s3.session-token-expires-at-ms``), and after
+    ten minutes at the latest.
+    """
+    ends = [int(value) / 1000 for key, value in properties.items() if _EXPIRY in key and str(value).isdecimal()]
+    life = min(ends) - time.time() if ends else 2 * _RENEWAL_SECONDS
+    return time.monotonic() + max(0.0, min(life / 2, _RENEWAL_SECONDS))
 
 
 @lru_cache(maxsize=16)

@@ -6,6 +6,7 @@ PyIceberg expires snapshots but deletes no files, so the metadata files of trimm
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from airflow_provider_rfr.lake.commits import (
     stale_files_are_conflicts,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile
-from airflow_provider_rfr.lake.files import FileStore, naming
+from airflow_provider_rfr.lake.files import FileStore, naming, renewal_time
 from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class LedgerTable:
         self.name = name
         self._table = table
         self._layout = FileLayout.of(table)
-        self.store = FileStore(dict(table.io.properties))
+        self._renewal = renewal_time(table.io.properties)
         self.id = str(table.metadata.table_uuid)
 
     @classmethod
@@ -127,6 +128,16 @@ class LedgerTable:
         return [part for name, part in found if name == target and part is not None]
 
     @property
+    def store(self) -> FileStore:
+        """The store of the table's files, with the credentials of the table as it was last loaded."""
+        return FileStore(dict(self._table.io.properties))
+
+    @property
+    def needs_renewal(self) -> bool:
+        """Whether to load the table again for newer credentials of its files."""
+        return time.monotonic() >= self._renewal
+
+    @property
     def is_ledger(self) -> bool:
         """Whether this package made the table; anybody may give one such a name."""
         return self._table.properties.get(_KIND) == _LEDGER_PROPERTIES[_KIND]
@@ -147,6 +158,7 @@ class LedgerTable:
 
     def reload(self) -> None:
         self._table = self._catalog.load_table(self.name)
+        self._renewal = renewal_time(self._table.io.properties)
 
     def summary(self, key: str) -> Mapping[str, str] | None:
         """The newest snapshot summary that has ``key``."""

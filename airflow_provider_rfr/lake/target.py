@@ -7,6 +7,8 @@ one is published already, and only then repeats the commit. ``replace_where`` na
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,7 @@ from airflow_provider_rfr.lake.commits import (
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
+from airflow_provider_rfr.lake.files import renewal_time
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, listed, target_schema
 
@@ -85,6 +88,12 @@ class TargetTable:
 
     def reload(self) -> None:
         self._table = load_table(self._catalog, self.name)
+        self._renewal = math.inf if self._table is None else renewal_time(self._table.io.properties)
+
+    def renew_credentials(self) -> None:
+        """Load the table again where the credentials of its files are old."""
+        if time.monotonic() >= self._renewal:
+            self.reload()
 
     @property
     def columns(self) -> str | None:

@@ -216,6 +216,8 @@ class Publisher:
         :raises FencedError: a newer attempt or generation was published
         """
         header = self.ledger.held
+        self.ledger.renew_credentials()
+        self.target.renew_credentials()
         staged = self._check_staged()
         _check_guards(self.config.options, rows=staged, previous=header.previous_rows)
         if (found := _published_already(self.target, self.ledger.id, header)) is not None:

@@ -170,6 +170,7 @@ class Rounds:
     def _spark_round(self, address: BudgetAddress) -> None:
         self._round += 1
         self._budget.open_round()
+        self._ledger.renew_credentials()
         if self._lane is not None and self._lane.done():
             # Before anything is planned, or tasks would begin where the lane began.
             self._commit([self._lane_result()])

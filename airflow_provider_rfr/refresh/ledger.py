@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import FencedError, LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh._messages import Cursor
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, LeftFile, choose, left_files
@@ -48,7 +49,6 @@ class Ledger:
     def __init__(self, table: LedgerTable) -> None:
         self._table = table
         self.id = table.id
-        self.store = table.store
         self._commits = 0
         self._committed: float | None = None
         self._fenced: FencedError | None = None
@@ -61,6 +61,16 @@ class Ledger:
         if self.header is None:
             raise LedgerError("no generation is open")
         return self.header
+
+    @property
+    def store(self) -> FileStore:
+        """The store of the ledger's files, with the credentials of the ledger as it was last loaded."""
+        return self._table.store
+
+    def renew_credentials(self) -> None:
+        """Load the ledger again where the credentials of its files are old; the next commit finds another attempt."""
+        if self._table.needs_renewal:
+            self.is_ours()
 
     @property
     def folder(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.exceptions import FencedError, SourceError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
+from airflow_provider_rfr.lake.files import FileStore, renewal_time
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.lake.schemas import target_schema
+from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh._budget import DriverBudget
 from airflow_provider_rfr.refresh._messages import RoundLimits, RoundTask
 from airflow_provider_rfr.refresh._round_task import run_round_task
@@ -100,6 +104,27 @@ def bench(tmp_path: Path) -> Bench:
     REQUESTS.clear()
     EXPIRED.clear()
     return Bench(tmp_path)
+
+
+class VendingCatalog:
+    """Lets a catalog give new credentials with each load of a table, as Polaris, Lakekeeper and Unity do."""
+
+    def __init__(self, catalog: Any, monkeypatch: pytest.MonkeyPatch, life: float) -> None:
+        self.loads = 0
+        load = type(catalog).load_table
+
+        def load_table(catalog: Any, identifier: str) -> Any:
+            table = load(catalog, identifier)
+            self.loads += 1
+            table.io.properties["s3.session-token"] = f"token-{self.loads}"
+            table.io.properties["s3.session-token-expires-at-ms"] = str(int((time.time() + life) * 1000))
+            return table
+
+        monkeypatch.setattr(type(catalog), "load_table", load_table)
+
+
+def token(store: FileStore) -> str:
+    return store.properties["s3.session-token"]
 
 
 def assert_whole(ledger: Ledger, partitions: int, pages: int) -> None:
@@ -372,3 +397,74 @@ def _serve(rounds: Rounds) -> Any:
     from airflow_provider_rfr.refresh._budget import BudgetServer
 
     return BudgetServer(rounds._budget, "127.0.0.1", b"secret").address
+
+
+@pytest.mark.parametrize("life", [0.0, 3600.0])
+def test_tasks_get_the_newest_credentials_which_are_renewed_before_a_round_when_they_are_old(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, life: float
+) -> None:
+    bench.ledger()
+    catalog = VendingCatalog(bench.catalog, monkeypatch, life)
+    source = bench.source(partitions=4, pages=12)
+    ledger, book = bench.open(source)
+    ledger.check_epoch()
+    assert token(ledger.store) == f"token-{catalog.loads}", "those of the ledger as it was loaded last"
+    rounds = bench.rounds(ledger, book, source, round_bytes=1024)
+    seen: list[str] = []
+
+    def run(function: Callable[[Any], Any], items: Sequence[RoundTask]) -> list[Any]:
+        seen.append(token(items[0].store))
+        assert seen[-1] == f"token-{catalog.loads}" or life > 0.0
+        return Threads().run(function, items)
+
+    rounds._cluster.run = run  # type: ignore[method-assign]
+    rounds.read_all()
+    assert_whole(ledger, 4, 12)
+    assert len(seen) > 1
+    assert len(set(seen)) == (len(seen) if life == 0.0 else 1)
+
+
+def test_an_attempt_that_renews_its_credentials_does_not_commit_over_a_newer_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.ledger()
+    VendingCatalog(bench.catalog, monkeypatch, life=0.0)
+    source = bench.source(partitions=1, pages=1)
+    ledger, _ = bench.open(source)
+    bench.open(source)
+    ledger.renew_credentials()
+    with pytest.raises(FencedError):
+        ledger.commit([], rounds=1)
+
+
+@pytest.mark.parametrize("life", [0.0, 3600.0])
+def test_a_publish_writes_with_credentials_that_are_not_old(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, life: float
+) -> None:
+    columns = pa.schema([("id", pa.int64())])
+    create_table(bench.catalog, "raw.target", target_schema(columns))
+    catalog = VendingCatalog(bench.catalog, monkeypatch, life)
+    target = TargetTable(bench.catalog, "raw.target")
+    before = catalog.loads
+    target.renew_credentials()
+    assert catalog.loads == before + (1 if life == 0.0 else 0)
+    assert token(target.prepare(columns, "evolve", inferred=False, rows_stay=True).store) == f"token-{catalog.loads}"
+
+
+@pytest.mark.parametrize(
+    ("properties", "seconds"),
+    [
+        ({}, 600),
+        ({"s3.session-token-expires-at-ms": 3600}, 600),
+        ({"s3.session-token-expires-at-ms": 900}, 450),
+        ({"adls.sas-token-expires-at-ms.lake": 800, "gcs.oauth2.token-expires-at": 60}, 30),
+        ({"s3.session-token-expires-at-ms": -60}, 0),
+    ],
+)
+def test_credentials_are_old_after_half_of_their_life_and_after_ten_minutes(
+    properties: dict[str, int], seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0)
+    ends = {key: str((1_800_000_000 + life) * 1000) for key, life in properties.items()}
+    assert renewal_time(ends) == 50 + seconds
