@@ -25,12 +25,15 @@ _EXPIRY = "token-expires-at"
 
 @contextmanager
 def naming(location: str) -> Iterator[None]:
-    """Add the location to an error of the system that names no file, such as a full disk's."""
+    """Add the location to an error of the system; a path that the error names stays in it."""
     try:
         yield
     except OSError as error:
         if error.errno is None or error.filename is not None:
             raise
+        reason = error.strerror or ""
+        if "/" in reason:
+            raise OSError(error.errno, f"{reason}, while writing to {location}") from error
         raise OSError(error.errno, os.strerror(error.errno), location) from error
 
 

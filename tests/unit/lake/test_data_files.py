@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import pickle
 import statistics
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -27,7 +29,7 @@ from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, Stri
 
 from airflow_provider_rfr.exceptions import SchemaError
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile, _split_by_partition, _store_file, conform
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.files import FileStore, naming
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
 
 ROWS = pa.schema(
@@ -157,7 +159,7 @@ def test_storing_needs_neither_pandas_nor_the_slow_modules_of_pyiceberg(store: F
 import pathlib, pickle, sys
 import pyarrow as pa
 from airflow_provider_rfr.lake.data_files import _store_file
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.files import FileStore, naming
 folder = pathlib.Path(sys.argv[1])
 layout = pickle.loads((folder / "layout").read_bytes())
 ids = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(16))])
@@ -195,6 +197,16 @@ def test_a_missing_and_a_foreign_file_have_no_footer(store: FileStore, tmp_path:
     (tmp_path / "text.parquet").write_text("no Parquet at all")
     for name in ("foreign.parquet", "text.parquet", "missing.parquet"):
         assert store.read_footer(f"{tmp_path}/{name}") is None
+
+
+def test_an_error_of_the_system_keeps_the_path_that_it_names_and_gets_one_where_it_names_none(tmp_path: Path) -> None:
+    missing = f"{tmp_path}/metadata/snap-1.avro"
+    with pytest.raises(FileNotFoundError) as lost, naming("s3://lake/raw.db/t"):
+        pafs.LocalFileSystem().open_input_file(missing)
+    assert missing in str(lost.value) and "No such file or directory" in str(lost.value)
+    assert str(lost.value).endswith(", while writing to s3://lake/raw.db/t")
+    with pytest.raises(OSError, match=r"No space left on device: 's3://lake/raw\.db/t'$"), naming("s3://lake/raw.db/t"):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
 
 def test_rows_go_to_the_file_of_their_partition(catalog: SqlCatalog, store: FileStore) -> None:

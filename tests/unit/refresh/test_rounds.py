@@ -417,7 +417,7 @@ def test_tasks_get_the_newest_credentials_which_are_renewed_before_a_round_when_
         assert seen[-1] == f"token-{catalog.loads}" or life > 0.0
         return Threads().run(function, items)
 
-    rounds._cluster.run = run  # type: ignore[method-assign]
+    rounds._cluster.run = run  # type: ignore[method-assign, assignment]
     rounds.read_all()
     assert_whole(ledger, 4, 12)
     assert len(seen) > 1
