@@ -15,19 +15,26 @@ from sqlalchemy.exc import OperationalError
 from airflow_provider_rfr.databases import limit_waits
 from airflow_provider_rfr.exceptions import CatalogError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.postgres import PostgresServer
 from tests.soon import soon
 
 
 class Proxy:
-    """Forwards to a port of this machine until it is silenced."""
+    """Forwards to a port of this machine until it is silenced.
+
+    :ivar forwards: False: nothing is forwarded, on any connection
+    :ivar last: the connection that sends this next is silent from then on; what it sent is forwarded
+    """
 
     def __init__(self, port: int) -> None:
         self._upstream = port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         self.forwards = True
+        self.last: bytes | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -40,13 +47,18 @@ class Proxy:
             except OSError:
                 return
             server = socket.create_connection(("127.0.0.1", self._upstream))
+            silent = threading.Event()
             for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+                threading.Thread(target=self._forward, args=(source, target, silent), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, silent: threading.Event) -> None:
         try:
             while data := source.recv(65536):
-                if self.forwards:
+                was_silent = silent.is_set()
+                if self.last is not None and self.last in data:
+                    self.last = None
+                    silent.set()
+                if self.forwards and not was_silent:
                     target.sendall(data)
             target.close()
         except OSError:
@@ -74,6 +86,21 @@ def test_a_catalog_whose_database_falls_silent_is_named(postgres: PostgresServer
         catalog.list_tables("raw")
     proxy.forwards = True
     assert catalog.list_tables("raw") == []
+
+
+def test_a_commit_of_the_ledger_that_gets_no_answer_is_found_when_the_table_is_loaded_again(
+    postgres: PostgresServer, proxy: Proxy, tmp_path: Path
+) -> None:
+    properties = {"type": "sql", "uri": through(proxy, postgres.new_database()), "warehouse": f"file://{tmp_path}"}
+    catalog = open_catalog(LakeSettings("rfr", {**properties, "rfr.read-timeout": "2"}))
+    ledger = Ledger(LedgerTable.load_or_create(catalog, "raw.t"))
+    ledger.open_generation([("{}", {})], read_fingerprint="r", publish_fingerprint="p", run_key=None)
+    proxy.last = b"COMMIT"
+    with soon():
+        ledger.commit([], rounds=1)
+    assert proxy.last is None, "no answer was lost"
+    again = Ledger(LedgerTable.load_or_create(catalog, "raw.t"))
+    assert (again.held.rounds, again.held.epoch) == (1, 1)
 
 
 def test_a_commit_that_gets_no_answer_ends(postgres: PostgresServer, proxy: Proxy) -> None:
