@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixe
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
-from airflow_provider_rfr.lake._limited_catalogs import load_limited
+from airflow_provider_rfr.lake._limited_catalogs import Limits, load_limited
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -363,6 +364,13 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
         "warehouse": properties.get("warehouse", ""),
         "jdbc.schema-version": "V1",
     }
+    if database == "postgresql":
+        # Iceberg hands these to the driver, whose own socket timeout is infinite.
+        limits = Limits.of(properties)
+        catalog |= {
+            "jdbc.connectTimeout": str(math.ceil(limits.connect)),
+            "jdbc.socketTimeout": str(math.ceil(limits.read)),
+        }
     if uri.username:
         catalog["jdbc.user"] = uri.username
     if uri.password:

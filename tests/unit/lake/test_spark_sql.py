@@ -31,6 +31,13 @@ def test_credentials_of_postgresql_are_not_part_of_the_address() -> None:
     assert (catalog["jdbc.user"], catalog["jdbc.password"]) == ("me", "p@ss")
 
 
+def test_the_driver_of_postgresql_waits_no_longer_than_pyiceberg_does() -> None:
+    properties = {"type": "sql", "uri": "postgresql+psycopg2://db.example/lake", "warehouse": "file:///w"}
+    catalog = of_catalog(**properties)
+    assert (catalog["jdbc.connectTimeout"], catalog["jdbc.socketTimeout"]) == ("10", "60")
+    assert of_catalog(**properties, **{"rfr.read-timeout": "300"})["jdbc.socketTimeout"] == "300"
+
+
 def test_a_rest_catalog_keeps_its_properties() -> None:
     catalog = of_catalog(**{"uri": "https://lake.example", "credential": "id:secret", "py-io-impl": "x"})
     assert catalog == {"type": "rest", "uri": "https://lake.example", "credential": "id:secret"}
