@@ -102,6 +102,8 @@ def _system_identifier(definition: Definition) -> str | None:
     from sqlalchemy import URL, create_engine, text
     from sqlalchemy.exc import DBAPIError
 
+    from airflow_provider_rfr.databases import limit_waits
+
     url = URL.create(
         "postgresql+psycopg2",
         definition.login,
@@ -110,12 +112,12 @@ def _system_identifier(definition: Definition) -> str | None:
         definition.port,
         definition.schema,
     )
-    arguments = {name: definition.get(f"extra.{name}") for name in _OF_LIBPQ}
-    arguments = {"connect_timeout": 10, **{name: each for name, each in arguments.items() if each}}
+    arguments = {name: value for name in _OF_LIBPQ if (value := definition.get(f"extra.{name}"))}
     try:
         engine = create_engine(url, hide_parameters=True, connect_args=arguments)
     except ImportError:
         return None
+    limit_waits(engine)
     try:
         with engine.connect() as connection:
             return str(connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
