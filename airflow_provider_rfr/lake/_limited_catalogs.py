@@ -21,15 +21,15 @@ CONNECT_TIMEOUT: Final = "rfr.connect-timeout"
 READ_TIMEOUT: Final = "rfr.read-timeout"
 
 
-class Limits(NamedTuple):
+class WaitLimits(NamedTuple):
     """Seconds to wait for a connection, and for an answer."""
 
     connect: float
     read: float
 
     @classmethod
-    def of(cls, properties: Mapping[str, Any]) -> Limits:
-        """Return what the catalog's properties say.
+    def of(cls, properties: Mapping[str, Any]) -> WaitLimits:
+        """Read the limits from a catalog's properties.
 
         :raises ConfigurationError: a limit is not a positive number
         """
@@ -56,7 +56,7 @@ def load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
 
     :raises ConfigurationError: a limit is not a positive number
     """
-    limits = Limits.of(properties)
+    limits = WaitLimits.of(properties)
     settings: dict[str, Any] = dict(merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
     if "py-catalog-impl" in properties:
         return load_catalog(name, **properties)
@@ -80,7 +80,7 @@ def _rest_catalog() -> type[Catalog]:
     from requests import Session
 
     class LimitedSession(Session):
-        limits: Limits
+        limits: WaitLimits
 
         def request(self, *args: Any, **kwargs: Any) -> Response:
             return super().request(*args, **{"timeout": self.limits, **kwargs})
@@ -90,7 +90,7 @@ def _rest_catalog() -> type[Catalog]:
             # The first that is done with each session, before any request for a token.
             super()._config_headers(session)
             session.__class__ = LimitedSession
-            session.limits = Limits.of(self.properties)  # type: ignore[attr-defined]
+            session.limits = WaitLimits.of(self.properties)  # type: ignore[attr-defined]
 
     return LimitedRestCatalog
 
@@ -101,13 +101,13 @@ def _sql_catalog() -> type[Catalog]:
 
     class LimitedSqlCatalog(SqlCatalog):
         def _init_catalog(self) -> None:
-            limit_waits(self.engine, *Limits.of(self.properties))
+            limit_waits(self.engine, *WaitLimits.of(self.properties))
             super()._init_catalog()
 
     return LimitedSqlCatalog
 
 
-def _botocore_session(limits: Limits) -> Any:
+def _botocore_session(limits: WaitLimits) -> Any:
     import botocore.config
     import botocore.session
 

@@ -39,7 +39,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixe
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
-from airflow_provider_rfr.lake._limited_catalogs import Limits, load_limited
+from airflow_provider_rfr.lake._limited_catalogs import WaitLimits, load_limited
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -366,7 +366,7 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
     }
     if database == "postgresql":
         # Iceberg hands these to the driver, whose own socket timeout is infinite.
-        limits = Limits.of(properties)
+        limits = WaitLimits.of(properties)
         catalog |= {
             "jdbc.connectTimeout": str(math.ceil(limits.connect)),
             "jdbc.socketTimeout": str(math.ceil(limits.read)),

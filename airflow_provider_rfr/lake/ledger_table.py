@@ -134,7 +134,7 @@ class LedgerTable:
 
     @property
     def needs_renewal(self) -> bool:
-        """Whether to load the table again for newer credentials of its files."""
+        """Return True where the credentials of the table's files are old, so that it is to be loaded again."""
         return time.monotonic() >= self._renewal
 
     @property

@@ -103,7 +103,7 @@ def _has_executors(context: SparkContext) -> bool:
 
 
 def _request(context: SparkContext) -> str:
-    """Return what the application asks of its cluster."""
+    """Describe the executors that the application asks for."""
     conf = context.getConf()
     count = conf.get("spark.executor.instances") or "any number of"
     cores, memory = conf.get("spark.executor.cores"), conf.get("spark.executor.memory") or "1g"
