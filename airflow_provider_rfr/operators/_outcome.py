@@ -16,7 +16,7 @@ from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError
 _FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
 _MORE = (
     *("pages_fetched", "pages_skipped", "records_missing", "partitions", "duplicates_removed", "schema_changes"),
-    "seconds",
+    *("already_published", "seconds"),
 )
 _MAX_SENTENCE = 2_000
 _ERROR_LINE = re.compile(r"(Exception in thread|Error:|ERROR\b|[\w.]+(Error|Exception): )")
@@ -34,7 +34,7 @@ def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     several = figures.get("streams")
     if not several:
         return result
-    for name in ("stream", "target", "generation", "snapshot_id", "attempts", "schema_changes"):
+    for name in ("stream", "target", "generation", "snapshot_id", "attempts", "schema_changes", "already_published"):
         result.pop(name, None)
     result["streams"] = {one["stream"]: result_of(one) for one in several}
     return result
@@ -52,6 +52,30 @@ def result_of_ledger(tables: Mapping[str, str], found: Mapping[str, Mapping[str,
     names = ("pages", "rows", "pages_refetched", "partitions")
     totals = {name: sum(one.get(name, 0) for one in every) for name in names}
     return {**totals, "streams": {one["stream"]: one for one in every}}
+
+
+def sentence_of(result: Mapping[str, Any]) -> str:
+    """Return the last line of the task's log: rows and tables that were published, now or by an earlier try.
+
+    :param result: the return value of the task
+    """
+    tables = list(result["streams"].values()) if "streams" in result else [result]
+    before = [table for table in tables if table.get("already_published")]
+    now = [table for table in tables if table not in before]
+    sentences = []
+    if now:
+        rows, pages = (sum(table[name] for table in now) for name in ("rows", "pages"))
+        seconds = (result.get("seconds") or {}).get("total")
+        took = "" if seconds is None else f" in {seconds:.1f} s"
+        sentences.append(f"Published {rows} rows of {pages} pages to {_names(now)}{took}")
+    if before:
+        verb = "was" if len(before) == 1 else "were"
+        sentences.append(f"{_names(before)} {verb} published already by this run; nothing was read")
+    return "; ".join(sentences)
+
+
+def _names(tables: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(table["target"] for table in tables)
 
 
 def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

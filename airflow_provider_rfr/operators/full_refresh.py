@@ -26,7 +26,13 @@ from airflow_provider_rfr.operators import connection_use, webhooks
 from airflow_provider_rfr.operators._checkpoints import check_store, open_store
 from airflow_provider_rfr.operators._deferral import EndedDriver, deadline_of, leave_driver
 from airflow_provider_rfr.operators._lineage import Lineage, add_table_events, facets_of, outlets_of, source_name
-from airflow_provider_rfr.operators._outcome import figures_by_table, final_errors, result_of, result_of_ledger
+from airflow_provider_rfr.operators._outcome import (
+    figures_by_table,
+    final_errors,
+    result_of,
+    result_of_ledger,
+    sentence_of,
+)
 from airflow_provider_rfr.operators._progress import LedgerReader, ProgressMonitor
 from airflow_provider_rfr.operators.arguments import (
     check_arguments,
@@ -60,15 +66,22 @@ _TOKEN_PARTS = ("store",)
 class _Attempt:
     """One try, in one process or, where it was deferred, in two.
 
+    :param run_key: as in the refresh's document
     :param replace_where: the part of the targets, as in the refresh's options
     :ivar lineage: with figures once the tables are published
     """
 
     def __init__(
-        self, context: Context, lineage: Lineage, replace_where: str | None, store: str, show: Callable[[str], None]
+        self,
+        context: Context,
+        lineage: Lineage,
+        run_key: str,
+        replace_where: str | None,
+        store: str,
+        show: Callable[[str], None],
     ) -> None:
         self.lineage = lineage
-        self.run_key = _run_key(context)
+        self.run_key = run_key
         self.replace_where = replace_where
         self._ledgers = LedgerReader(lineage.lake, replace_where)
         self.monitor = ProgressMonitor(
@@ -131,8 +144,12 @@ class _Attempt:
 
 
 def _run_key(context: Context) -> str:
-    """Names one run of one task: the same over its retries, another one after a clear."""
-    return f"{connection_use.task_of(context).consumer}/{_clear_number(context)}"
+    """Return the key of one run of one task: the same over its tries, another one after a clear.
+
+    A run that was deleted and created again under the same id has another key, because it started at another time.
+    """
+    started = getattr(context.get("dag_run"), "start_date", None)
+    return f"{connection_use.task_of(context).consumer}/{rfc3339(started)}-{_clear_number(context)}"
 
 
 def _clear_number(context: Context) -> int:
@@ -334,7 +351,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
             again = datetime.now(timezone.utc) + timedelta(seconds=webhooks.BLOCKED_SECONDS)
             self.defer(trigger=DateTimeTrigger(moment=again), method_name="look_again")
         lineage = Lineage(source_name(document["source"]), tables, options["mode"], lake)
-        attempt = self._begin(context, lineage, options["replace_where"])
+        attempt = self._begin(context, lineage, document["run"]["key"], options["replace_where"])
 
         with private_folder() as folder, attempt.monitor:
 
@@ -359,7 +376,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         lake = LakeHook(refresh.lake_conn_id).get_lake_document()
         secrets = [*self._read_source(lake).secrets.values(), *lake.secrets()]
         lineage = Lineage(refresh.source, refresh.tables, refresh.mode, lake)
-        attempt = self._begin(context, lineage, refresh.replace_where)
+        attempt = self._begin(context, lineage, refresh.run_key, refresh.replace_where)
         attempt.monitor.resume(refresh.before, refresh.stalled)
         driver = EndedDriver(refresh, ending, secrets)
         store_link(context, SparkUiLink(), driver.report.url)
@@ -371,18 +388,18 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         driver.tidy()
         return self._conclude(context, attempt, result)
 
-    def _begin(self, context: Context, lineage: Lineage, replace_where: str | None) -> _Attempt:
+    def _begin(self, context: Context, lineage: Lineage, run_key: str, replace_where: str | None) -> _Attempt:
         self._hook, self._left, self._leaves_driver = None, None, False
         # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
         self.external_id_key = f"{type(self).external_id_key}_{_clear_number(context)}"
-        self._attempt = _Attempt(context, lineage, replace_where, self.checkpoint_store, self.log.info)
+        self._attempt = _Attempt(context, lineage, run_key, replace_where, self.checkpoint_store, self.log.info)
         store_link(context, RefreshLink(), RefreshLink().get_link(self, ti_key=context["ti"]))
         return self._attempt
 
     def _conclude(self, context: Context, attempt: _Attempt, result: dict[str, Any]) -> dict[str, Any]:
         attempt.monitor.published(keep=self.keep_checkpoint)
         figures = attempt.lineage.figures
-        self.log.info("Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(figures))
+        self.log.info("%s", sentence_of(result))
         add_table_events(context, self.outlets, self.task_id, self.lake_conn_id, figures)
         if self._deliver_after is not None:
             webhooks.deliver(self, self._deliver_after, self.lake_conn_id, list(figures))

@@ -146,6 +146,7 @@ class RefreshFigures:
 
     :ivar records_missing: records that the API's own count promises and that did not come
     :ivar schema_changes: in words; None if there was none
+    :ivar already_published: an earlier attempt of this run published the table, and nothing was read
     :ivar seconds: by phase
     """
 
@@ -170,4 +171,5 @@ class RefreshFigures:
     files_deleted: int = 0
     files_undeleted: int = 0
     resumed: bool = False
+    already_published: bool = False
     seconds: dict[str, float] = field(default_factory=dict)

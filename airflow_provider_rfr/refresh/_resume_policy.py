@@ -83,7 +83,7 @@ class OtherRun:
     def _is_alive(self, header: LedgerHeader, now: datetime | None) -> bool:
         """Whether another run is active; remembers when it saw each commit first."""
         holder, own = header.run_key, self._run_key
-        # The last part of a key counts the clears of its task, so two keys may be of one task in one run.
+        # The last part of a key is its run's start and the task's clears, so two keys may be of one task in one run.
         same_task = holder == own or bool(
             holder and own and "/" in own and holder.rpartition("/")[0] == own.rpartition("/")[0]
         )
@@ -258,18 +258,23 @@ def decide(
     """
     if header is None:
         return _Decision(Opening.NEW, "no refresh of this table was begun before")
-    own = run_key is not None and header.run_key == run_key
+    own, number = run_key is not None and header.run_key == run_key, header.generation
     if header.state is RefreshState.PUBLISHED or on_target:
         # A run outside of Airflow has no key: if its generation is published but not marked so, it was killed between.
-        if own or (run_key is None and header.state is RefreshState.OPEN):
-            return _Decision(Opening.PUBLISHED, f"generation {header.generation} is published already")
-        return _Decision(Opening.NEW, f"generation {header.generation} is published")
+        killed = run_key is None and header.state is RefreshState.OPEN and not options.force_restart
+        if not own and not killed:
+            return _Decision(Opening.NEW, f"generation {number} is published")
+        if (prints.read, prints.publish) != (header.read_fingerprint, header.publish_fingerprint):
+            return _Decision(
+                Opening.NEW, f"generation {number} is published, and the source or its schema changed since it was read"
+            )
+        return _Decision(Opening.PUBLISHED, f"generation {number} was published already by this run; nothing was read")
     if options.force_restart and not own:
-        return _Decision(Opening.NEW, f"force_restart: generation {header.generation} is abandoned")
+        return _Decision(Opening.NEW, f"force_restart: generation {number} is abandoned")
     if (why := _why_not_resumed(header, prints, options, now or datetime.now(timezone.utc), own)) is not None:
         return _Decision(Opening.NEW, why)
     done = f"{header.pages} pages are kept, {header.partitions_done} of {header.partitions} partitions are done"
-    return _Decision(Opening.RESUME, f"generation {header.generation} continues: {done}")
+    return _Decision(Opening.RESUME, f"generation {number} continues: {done}")
 
 
 def _why_not_resumed(

@@ -221,6 +221,7 @@ class Refresh:
             )
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
+            self.figures.already_published = True
             self._take_header()
             self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
             return None

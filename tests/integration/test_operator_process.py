@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,9 +48,10 @@ def connections(lake: Lake, slow_api: SampleApi, monkeypatch: pytest.MonkeyPatch
     return {name: os.environ[name] for name in made}
 
 
-def run_task(tries_before_clear: int = 0, *, stoppable: bool = False) -> dict[str, Any]:
+def run_task(tries_before_clear: int = 0, *, hour: int = 6, stoppable: bool = False) -> dict[str, Any]:
     """One try of one run, as the task runner would make it.
 
+    :param hour: at which the run started
     :param stoppable: SIGTERM asks it to stop, as Airflow does
     """
     operator = ResumableFullRefreshOperator(
@@ -71,7 +73,8 @@ def run_task(tries_before_clear: int = 0, *, stoppable: bool = False) -> dict[st
         stats_tags={},
         max_tries=operator.retries + tries_before_clear,
     )
-    context: Any = {"ti": ti, "task": operator}
+    run = SimpleNamespace(start_date=datetime(2026, 1, 1, hour, tzinfo=timezone.utc))
+    context: Any = {"ti": ti, "task": operator, "dag_run": run}
     inside = contextvars.copy_context()
     inside.run(ExecutorSafeguard.tracker.set, operator)
     return dict(inside.run(operator.execute, context))
@@ -96,10 +99,22 @@ def test_a_published_run_gives_its_first_commit_again_and_a_cleared_one_a_new_ge
     again = run_task()
     assert (again["generation"], again["snapshot_id"], again["rows"]) == (1, first["snapshot_id"], 1600)
     assert slow_api.counts(path="/partitions/*")["requests"] == pages
+    assert (first["already_published"], again["already_published"]) == (False, True)
     cleared = run_task(tries_before_clear=1)
     assert cleared["generation"] == 2
     assert cleared["snapshot_id"] != first["snapshot_id"]
     assert lake.rows("raw.items").num_rows == 1600
+
+
+def test_a_run_that_was_deleted_and_created_again_under_the_same_id_reads_everything(
+    connections: dict[str, str], lake: Lake, slow_api: SampleApi
+) -> None:
+    first = run_task()
+    pages = slow_api.counts(path="/partitions/*")["requests"]
+    again = run_task(hour=7)
+    assert (again["generation"], again["pages_fetched"], again["rows"]) == (2, first["pages"], 1600)
+    assert again["snapshot_id"] != first["snapshot_id"]
+    assert slow_api.counts(path="/partitions/*")["requests"] == 2 * pages
 
 
 @pytest.mark.gate

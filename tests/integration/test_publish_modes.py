@@ -120,6 +120,7 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     assert requests_of(api) == asked, "a refresh that is published was read again"
     for name, snapshot_id in snapshots.items():
         assert again[name]["snapshot_id"] == snapshot_id == first[name]["snapshot_id"]
+        assert (first[name]["already_published"], again[name]["already_published"]) == (False, True)
         assert lake.table(f"raw.{name}").current_snapshot().snapshot_id == snapshot_id
         assert again[name]["rows"] == first[name]["rows"]
 

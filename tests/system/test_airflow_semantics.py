@@ -121,6 +121,21 @@ def test_a_cleared_refresh_begins_anew_if_it_was_published_and_resumes_if_not(st
     assert story.api.counts(path="/partitions/*")["refetched"] <= TOTAL + 2 * IN_FLIGHT + 0.05 * TOTAL
 
 
+@pytest.mark.gate
+def test_a_run_that_was_deleted_and_triggered_again_under_the_same_id_reads_everything(story: Story) -> None:
+    results = []
+    for _ in range(2):
+        story.start(DAG, "again", table="again")
+        story.succeed(DAG, "again")
+        results.append(story.result(DAG, "again"))
+        story.airflow.call("DELETE", f"/dags/{DAG}/dagRuns/again")
+    first, second = results
+    assert (first["generation"], second["generation"]) == (1, 2)
+    assert second["pages_fetched"] == first["pages_fetched"] == TOTAL
+    assert second["snapshot_id"] != first["snapshot_id"]
+    story.assert_whole("raw.again")
+
+
 @pytest.mark.parametrize(("resume_within", "generation"), [(3600, 1), (0, 2)])
 def test_a_cancelled_run_is_resumed_by_the_next_one_within_the_time(
     story: Story, resume_within: int, generation: int

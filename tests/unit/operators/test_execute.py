@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,8 +34,10 @@ pytestmark = pytest.mark.test
 SPARK_SUBMIT_ENDS_WITHIN = 1.0
 STUB = Path(__file__).with_name("stub_app.py")
 Capture = pytest.CaptureFixture[str]
+LogCapture = pytest.LogCaptureFixture
 CANARY = "canary-8f1d2c-api"
 LAKE_CANARY = "canary-8f1d2c-lake"
+KEY = "d/r/refresh/-1/2026-01-01T06:00:00Z"
 FIGURES = {
     "stream": "orders",
     "target": "raw.orders",
@@ -76,6 +78,7 @@ class Bench:
         self.operator: ResumableFullRefreshOperator | None = None
         self.tries_before_clear = 0
         self.clears_of_the_run = 0
+        self.started = datetime(2026, 1, 1, 6, tzinfo=timezone.utc)
 
     def make(self, play: dict[str, Any], **arguments: Any) -> ResumableFullRefreshOperator:
         whole: dict[str, Any] = {
@@ -102,7 +105,7 @@ class Bench:
         context = {
             "ti": ti,
             "task": operator,
-            "dag_run": SimpleNamespace(clear_number=self.clears_of_the_run),
+            "dag_run": SimpleNamespace(clear_number=self.clears_of_the_run, start_date=self.started),
             "task_state_store": self.store,
             "outlet_events": self.events,
         }
@@ -147,7 +150,7 @@ def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
     assert document["lake"]["properties"]["s3.secret-access-key"] == LAKE_CANARY
     assert document["options"]["concurrency"] == 3
     assert document["run"] == {
-        "key": "d/r/refresh/-1/0",
+        "key": f"{KEY}-0",
         "airflow": {"dag_id": "d", "dag_run_id": "r", "task_id": "refresh", "map_index": -1, "logical_date": None},
         "supervisor": {"pid": os.getpid(), "started": process_started(os.getpid()), "host": os.uname().nodename},
     }
@@ -156,13 +159,28 @@ def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
 def test_a_clear_makes_another_run_of_it(bench: Bench) -> None:
     bench.tries_before_clear = 2
     bench.run()
-    assert bench.seen["document"]["run"]["key"] == "d/r/refresh/-1/2"
+    assert bench.seen["document"]["run"]["key"] == f"{KEY}-2"
+
+
+def test_a_run_that_was_deleted_and_created_again_under_the_same_id_has_another_key(bench: Bench) -> None:
+    bench.run()
+    first = bench.seen["document"]["run"]["key"]
+    bench.started += timedelta(microseconds=1)
+    bench.run()
+    assert bench.seen["document"]["run"]["key"] != first
+
+
+def test_a_refresh_that_its_run_published_before_is_not_logged_as_read(bench: Bench, caplog: LogCapture) -> None:
+    with caplog.at_level("INFO"):
+        result = bench.run({"last_word": {**FIGURES, "already_published": True}})
+    assert result["already_published"] is True
+    assert caplog.messages[-1] == "raw.orders was published already by this run; nothing was read"
 
 
 def test_a_clear_of_another_task_of_the_run_does_not(bench: Bench) -> None:
     bench.clears_of_the_run = 1
     bench.run()
-    assert bench.seen["document"]["run"]["key"] == "d/r/refresh/-1/0"
+    assert bench.seen["document"]["run"]["key"] == f"{KEY}-0"
 
 
 def test_secrets_are_in_the_shipped_file_and_nowhere_else(bench: Bench, capfd: Capture) -> None:

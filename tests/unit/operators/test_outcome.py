@@ -8,7 +8,13 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import FencedError, RateLimitedError, ReconciliationError, RefreshFailedError
 from airflow_provider_rfr.hooks.lake import LakeDocument
-from airflow_provider_rfr.operators._outcome import failure_of_driver, figures_by_table, result_of, result_of_ledger
+from airflow_provider_rfr.operators._outcome import (
+    failure_of_driver,
+    figures_by_table,
+    result_of,
+    result_of_ledger,
+    sentence_of,
+)
 from airflow_provider_rfr.operators._progress import LedgerReader
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 
@@ -59,6 +65,21 @@ def test_several_streams_are_totalled_and_kept_apart() -> None:
     assert "generation" not in result
     assert result["streams"]["items"]["generation"] == 7
     assert set(figures_by_table(result)) == {"raw.orders", "raw.items"}
+
+
+def test_the_last_line_says_rows_pages_tables_and_seconds() -> None:
+    assert sentence_of(result_of(FIGURES)) == "Published 1000 rows of 10 pages to raw.orders in 1.5 s"
+
+
+def test_the_last_line_tells_tables_that_were_published_already_from_those_that_were_read() -> None:
+    old = {**FIGURES, "stream": "items", "target": "raw.items", "already_published": True}
+    assert sentence_of(result_of(old)) == "raw.items was published already by this run; nothing was read"
+    both = result_of({**FIGURES, "pages": 20, "rows": 2000, "already_published": True, "streams": [old, FIGURES]})
+    assert "already_published" not in both
+    assert sentence_of(both) == (
+        "Published 1000 rows of 10 pages to raw.orders in 1.5 s;"
+        " raw.items was published already by this run; nothing was read"
+    )
 
 
 def commits_are(monkeypatch: pytest.MonkeyPatch, **by_run_key: dict[str, str]) -> None:

@@ -70,6 +70,18 @@ def test_a_generation_that_is_on_the_target_but_not_marked_is_not_published_agai
     assert opening(header(), on_target=True, run_key="run-2") is Opening.NEW
 
 
+@pytest.mark.parametrize("prints", [Fingerprints("other", "publish", "rules"), Fingerprints("read", "other", "others")])
+def test_a_retry_with_another_source_or_schema_reads_anew_what_its_run_published(prints: Fingerprints) -> None:
+    assert opening(header(state=RefreshState.PUBLISHED, snapshot_id=7), prints) is Opening.NEW
+    assert opening(header(), prints, on_target=True) is Opening.NEW
+    assert opening(header(run_key=None), prints, run_key=None, on_target=True) is Opening.NEW
+
+
+def test_force_restart_reads_anew_what_a_killed_run_without_a_key_published() -> None:
+    assert opening(header(run_key=None), run_key=None, on_target=True, force_restart=True) is Opening.NEW
+    assert opening(header(), on_target=True, force_restart=True) is Opening.PUBLISHED, "this run restarted already"
+
+
 def test_another_source_or_page_size_opens_a_new_generation() -> None:
     assert opening(header(), Fingerprints("other", "publish", "rules")) is Opening.NEW
 

@@ -13,7 +13,8 @@ from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from tests.unit.refresh.test_resume_policy import NOW, header
 
-FIRST, SECOND = "shop/scheduled-1/refresh/-1/0", "shop/scheduled-2/refresh/-1/0"
+START, LATER = "2026-11-20T06:00:00Z", "2026-11-20T09:30:00.5Z"
+FIRST, SECOND = f"shop/scheduled-1/refresh/-1/{START}-0", f"shop/scheduled-2/refresh/-1/{START}-0"
 
 
 class Clock:
@@ -77,13 +78,15 @@ def test_an_attempt_that_said_that_it_ended_is_not_waited_for(done: int) -> None
     assert busy(ended_at=NOW, partitions_done=done, on_busy="fail") is None
 
 
-@pytest.mark.parametrize("key", [FIRST, "shop/scheduled-1/refresh/-1/1"])
+@pytest.mark.parametrize(
+    "key", [FIRST, f"shop/scheduled-1/refresh/-1/{START}-1", f"shop/scheduled-1/refresh/-1/{LATER}-0"]
+)
 def test_a_retry_and_a_clear_of_the_same_task_go_on_at_once(key: str) -> None:
     assert busy(run_key=key) is None
 
 
 def test_mapped_tasks_of_one_run_are_strangers_to_each_other() -> None:
-    assert busy(run_key="shop/scheduled-1/refresh/3/0") is not None
+    assert busy(run_key=f"shop/scheduled-1/refresh/3/{START}-0") is not None
 
 
 def test_keys_of_a_user_s_own_are_compared_whole() -> None:
