@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from airflow_provider_rfr.operators._lineage import table_asset
     from airflow_provider_rfr.operators.alter_connection import AlterConnectionOperator
     from airflow_provider_rfr.operators.builtin_migration import BuiltinMigrationOperator
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
@@ -22,11 +23,13 @@ __all__ = [
     "ResumableFullRefreshOperator",
     "SinkOperator",
     "WebhookOperationOperator",
+    "table_asset",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
+        "_lineage": ("table_asset",),
         "alter_connection": ("AlterConnectionOperator",),
         "builtin_migration": ("BuiltinMigrationOperator",),
         "full_refresh": ("ResumableFullRefreshOperator",),

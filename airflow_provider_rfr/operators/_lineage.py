@@ -10,16 +10,19 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
+from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.lake.names import check_identifier
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
     from airflow_provider_rfr.builtins.planning.plan import Plan
     from airflow_provider_rfr.hooks.lake import LakeDocument
@@ -62,23 +65,46 @@ def source_name(source: Mapping[str, Any]) -> str:
     return f"source:{source.get('class') or 'unknown'}"
 
 
-def outlets_of(task_id: str, lake_conn_id: Any, streams: Any, target: Any) -> list[Asset | AssetAlias]:
-    """A refresh task's outlets; an alias, ``rfr:<task_id>``, where the tables are known only when it runs."""
+def table_asset(table: str, lake_conn_id: str = LakeHook.default_conn_name) -> Asset:
+    """Return the asset of a table that refreshes publish, to schedule DAGs on.
+
+    The connection's id stands for the catalog, because no connection may be read while a DAG is parsed.
+
+    :param table: ``namespace.table``
+    :param lake_conn_id: the refresh's
+    :raises ConfigurationError: not a table's name, or a template
+    """
+    check_identifier(table, "table")
+    if is_pending(lake_conn_id):
+        raise ConfigurationError(
+            "lake_conn_id", "is a template, which an asset can't have", "write the connection's id"
+        )
+    path = "/".join(quote(part, safe="") for part in (lake_conn_id, *table.split(".")))
+    return Asset(uri=f"{_SCHEME}://{path}")
+
+
+def task_alias(task: BaseOperator) -> AssetAlias:
+    """Return the alias for the tables of a refresh that are known only when it runs."""
+    return AssetAlias(name=f"{_SCHEME}:{task.dag_id}/{task.task_id}")
+
+
+def outlets_of(task: BaseOperator, lake_conn_id: Any, streams: Any, target: Any) -> list[Asset | AssetAlias]:
+    """Return the outlets of a refresh: its tables, or its alias where these are not known yet."""
     if any(is_pending(value) for value in (lake_conn_id, streams, target)):
-        return [AssetAlias(name=f"{_SCHEME}:{task_id}")]
-    return [_table_asset(lake_conn_id, table) for table in tables_of(stream_names(streams), target).values()]
+        return [task_alias(task)]
+    return [table_asset(table, lake_conn_id) for table in tables_of(stream_names(streams), target).values()]
 
 
 def add_table_events(
-    context: Context, outlets: list[Any], task_id: str, lake_conn_id: str, tables: Mapping[str, Mapping[str, Any]]
+    context: Context, task: BaseOperator, lake_conn_id: str, tables: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Attach each table's figures to its asset's event."""
     events = context.get("outlet_events")
     if events is None:
         return
-    alias = AssetAlias(name=f"{_SCHEME}:{task_id}")
+    outlets, alias = task.outlets, task_alias(task)
     for table, figures in tables.items():
-        asset = _table_asset(lake_conn_id, table)
+        asset = table_asset(table, lake_conn_id)
         if asset in outlets:
             events[asset].extra = dict(figures)
         elif alias in outlets:
@@ -101,11 +127,6 @@ def add_source_events(context: Context, lake_conn_id: str, deploys: Mapping[str,
     for deploy_id, plan in deploys.items():
         for name, why in plan.sources_to_load().items():
             events[SOURCES].add(source_asset(lake_conn_id, name), extra={"deploy_id": deploy_id, "why": why})
-
-
-def _table_asset(lake_conn_id: str, table: str) -> Asset:
-    # The connection's id represents the catalog: a DAG that schedules on the asset must not read a connection to parse.
-    return Asset(uri=f"{_SCHEME}://{lake_conn_id}/{table.replace('.', '/')}")
 
 
 def facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:

@@ -25,7 +25,14 @@ from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
 from airflow_provider_rfr.operators import connection_use, webhooks
 from airflow_provider_rfr.operators._checkpoints import check_store, open_store
 from airflow_provider_rfr.operators._deferral import EndedDriver, deadline_of, leave_driver
-from airflow_provider_rfr.operators._lineage import Lineage, add_table_events, facets_of, outlets_of, source_name
+from airflow_provider_rfr.operators._lineage import (
+    Lineage,
+    add_table_events,
+    facets_of,
+    outlets_of,
+    source_name,
+    task_alias,
+)
 from airflow_provider_rfr.operators._outcome import (
     figures_by_table,
     final_errors,
@@ -52,7 +59,7 @@ if TYPE_CHECKING:
 
     import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context
+    from airflow.sdk import DAG, Context
 
     from airflow_provider_rfr.hooks.drivers import DriverAddress
     from airflow_provider_rfr.hooks.lake import LakeDocument
@@ -110,12 +117,12 @@ class _Attempt:
         )
 
     def published(self) -> dict[str, Any] | None:
-        """What the task returns, by the ledgers; None where this run has not published every table."""
+        """Return the task's result, by the ledgers; None where this run has not published every table."""
         tables = self.lineage.tables
         figures = {table: self._ledgers.published(table, self.run_key) for table in tables.values()}
         self.monitor.take({table: self._ledgers.latest(table) for table in tables.values()})
-        found = {table: each for table, each in figures.items() if each is not None}
-        return self._noted(result_of_ledger(tables, found)) if len(found) == len(figures) else None
+        published = {table: counts for table, counts in figures.items() if counts is not None}
+        return self._noted(result_of_ledger(tables, published)) if len(published) == len(figures) else None
 
     def result(self, result_line: Mapping[str, Any] | None) -> dict[str, Any]:
         """What the task returns.
@@ -268,7 +275,18 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         check_arguments(source, streams, target, options, dag_folder(self))
         if deliver_after is not None:
             check_triggers(deliver_after, dag_folder(self))
-        self.outlets = [*self.outlets, *outlets_of(self.task_id, lake_conn_id, streams, target)]
+        self.outlets = [*self.outlets, *outlets_of(self, lake_conn_id, streams, target)]
+
+    @property
+    def dag(self) -> DAG:
+        """Return the DAG of the task."""
+        return super().dag
+
+    @dag.setter
+    def dag(self, dag: DAG | None) -> None:
+        before = task_alias(self)
+        SparkApplicationOperator.dag.fset(self, dag)  # type: ignore[attr-defined]
+        self.outlets = [task_alias(self) if outlet == before else outlet for outlet in self.outlets]
 
     @property
     def stalled_tries(self) -> int | None:
@@ -400,7 +418,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         attempt.monitor.published(keep=self.keep_checkpoint)
         figures = attempt.lineage.figures
         self.log.info("%s", sentence_of(result))
-        add_table_events(context, self.outlets, self.task_id, self.lake_conn_id, figures)
+        add_table_events(context, self, self.lake_conn_id, figures)
         if self._deliver_after is not None:
             webhooks.deliver(self, self._deliver_after, self.lake_conn_id, list(figures))
         return result

@@ -22,8 +22,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout, Tas
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators._lineage import _table_asset
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
 from airflow_provider_rfr.refresh.status import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
@@ -158,7 +157,7 @@ def test_a_refresh_is_submitted_left_and_gone_on_with_when_it_is_published(
     result = task.go_on(payload)
     assert (result["generation"], result["pages"], result["rows"], result["attempts"]) == (1, 80, 2000, 1)
     assert lake.rows("raw.items").num_rows == 2000
-    assert task.events[_table_asset("lake", "raw.items")].extra["snapshot_id"] == result["snapshot_id"]
+    assert task.events[table_asset("raw.items", lake_conn_id="lake")].extra["snapshot_id"] == result["snapshot_id"]
     assert task.store.get("rfr") is None
     shown = [trigger.serialize(), payload, result, task.links, task.store.values, list(capfd.readouterr())]
     assert "canary-93b2" not in json.dumps(shown)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.operators._lineage import _table_asset
+from airflow_provider_rfr.operators import table_asset
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import Lake
@@ -96,7 +96,7 @@ def test_a_run_publishes_the_table_and_tells_xcom_asset_and_state(
 
     event = "select a.uri, e.extra from asset_event e join asset a on a.id = e.asset_id where e.source_run_id = :run"
     [(uri, extra)] = runs.rows(event, run=runs.run.run_id)
-    assert uri == _table_asset("lake", "raw.items").uri
+    assert uri == table_asset("raw.items", lake_conn_id="lake").uri
     assert json.loads(extra)["snapshot_id"] == result["snapshot_id"]
 
     state = runs.checkpoint["tables"]["raw.items"]

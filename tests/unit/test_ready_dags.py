@@ -13,7 +13,7 @@ heavy = {"pyspark", "pyiceberg", "pandas", "pyarrow"} & set(sys.modules)
 assert not heavy, heavy
 assert dag.task_ids == ["refresh"]
 task = dag.get_task("refresh")
-assert [outlet.name for outlet in task.outlets] == ["rfr:refresh"]
+assert [outlet.name for outlet in task.outlets] == ["rfr:resumable_full_refresh/refresh"]
 from airflow.serialization.serialized_objects import DagSerialization
 DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
 """

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, AssetAlias, XComArg
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
+from airflow_provider_rfr.operators._lineage import add_table_events
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.sample_api import SHOP
@@ -110,8 +112,58 @@ def test_a_table_is_an_outlet_named_by_the_lakes_connection() -> None:
     assert [outlet.uri for outlet in made.outlets] == ["rfr://lake/raw/orders", "rfr://lake/raw/items"]
 
 
-def test_a_table_known_only_at_run_time_is_an_outlet_by_an_alias() -> None:
-    assert operator(target="raw.{{ params.table }}").outlets == [AssetAlias(name="rfr:refresh")]
+@pytest.mark.parametrize(
+    ("lake_conn_id", "uri"),
+    [
+        ("rfr_lake_default", "rfr://rfr_lake_default/raw/orders"),
+        ("lake eu", "rfr://lake%20eu/raw/orders"),
+        ("lake/eu", "rfr://lake%2Feu/raw/orders"),
+        ("user:pw@lake", "rfr://user%3Apw%40lake/raw/orders"),
+        ("lake?a=b#c", "rfr://lake%3Fa%3Db%23c/raw/orders"),
+        ("Süd", "rfr://S%C3%BCd/raw/orders"),
+    ],
+)
+def test_an_author_names_a_tables_asset_as_the_operator_does(lake_conn_id: str, uri: str) -> None:
+    asset = table_asset("raw.orders", lake_conn_id=lake_conn_id)
+    assert (asset.name, asset.uri) == (uri, uri)
+    assert operator(lake_conn_id=lake_conn_id).outlets == [asset]
+
+
+def test_assets_of_different_tables_or_lakes_differ() -> None:
+    tables = [("raw.orders", "lake/eu"), ("eu.raw.orders", "lake"), ("raw.orders", "lake")]
+    assert len({table_asset(table, lake_conn_id=lake).uri for table, lake in tables}) == 3
+    with pytest.raises(ConfigurationError, match="table: 'eu/raw.orders' is not a table name; write namespace.table"):
+        table_asset("eu/raw.orders")
+
+
+def test_the_asset_of_a_connection_that_a_template_names_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="lake_conn_id: is a template, which an asset can't have"):
+        table_asset("raw.orders", lake_conn_id="{{ params.lake }}")
+
+
+def test_tables_known_only_at_run_time_are_outlets_by_an_alias_of_dag_and_task() -> None:
+    def aliases(dag_id: str) -> list[str]:
+        with DAG(dag_id, schedule=None):
+            return [outlet.name for outlet in operator(target="raw.{{ params.table }}").outlets]
+
+    assert aliases("one") == ["rfr:one/refresh"]
+    assert aliases("two") == ["rfr:two/refresh"]
+
+
+def test_the_events_of_such_tables_are_sent_through_the_alias() -> None:
+    with DAG("one", schedule=None):
+        task = operator(target="raw.{{ params.table }}", lake_conn_id="lake eu")
+    events = OutletEventAccessors()
+    add_table_events({"outlet_events": events}, task, "lake eu", {"raw.orders": {"rows": 4}})  # type: ignore[typeddict-item]
+    [event] = events[AssetAlias("rfr:one/refresh")].asset_alias_events
+    assert (event.dest_asset_key.uri, event.extra) == ("rfr://lake%20eu/raw/orders", {"rows": 4})
+
+
+def test_the_alias_is_the_dags_also_where_the_task_is_added_to_it_later() -> None:
+    own = AssetAlias("own")
+    task = operator(target="raw.{{ params.table }}", outlets=[own])
+    DAG("late", schedule=None).add_task(task)
+    assert task.outlets == [own, AssetAlias("rfr:late/refresh")]
 
 
 def test_templates_of_an_inline_definition_are_left_for_the_refresh() -> None:

@@ -21,8 +21,7 @@ from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators._lineage import _table_asset
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
 from airflow_provider_rfr.operators.full_refresh import _token_store
 from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.sample_api import SHOP
@@ -34,7 +33,6 @@ pytestmark = pytest.mark.test
 SPARK_SUBMIT_ENDS_WITHIN = 1.0
 STUB = Path(__file__).with_name("stub_app.py")
 Capture = pytest.CaptureFixture[str]
-LogCapture = pytest.LogCaptureFixture
 CANARY = "canary-8f1d2c-api"
 LAKE_CANARY = "canary-8f1d2c-lake"
 KEY = "d/r/refresh/-1/2026-01-01T06:00:00Z"
@@ -138,7 +136,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def test_the_drivers_figures_are_returned_and_told_to_the_asset(bench: Bench) -> None:
     assert bench.run() == {**FIGURES, "snapshot_id": str(FIGURES["snapshot_id"])}
-    assert bench.events[_table_asset("rfr_lake_default", "raw.orders")].extra["rows"] == 4
+    assert bench.events[table_asset("raw.orders")].extra["rows"] == 4
 
 
 def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
@@ -170,11 +168,12 @@ def test_a_run_that_was_deleted_and_created_again_under_the_same_id_has_another_
     assert bench.seen["document"]["run"]["key"] != first
 
 
-def test_a_refresh_that_its_run_published_before_is_not_logged_as_read(bench: Bench, caplog: LogCapture) -> None:
-    with caplog.at_level("INFO"):
-        result = bench.run({"last_word": {**FIGURES, "already_published": True}})
+def test_a_refresh_that_its_run_published_before_is_not_logged_as_read(bench: Bench, capfd: Capture) -> None:
+    result = bench.run({"last_word": {**FIGURES, "already_published": True}})
     assert result["already_published"] is True
-    assert caplog.messages[-1] == "raw.orders was published already by this run; nothing was read"
+    log = capfd.readouterr().out
+    assert "raw.orders was published already by this run; nothing was read" in log
+    assert "Published 4 rows" not in log
 
 
 def test_a_clear_of_another_task_of_the_run_does_not(bench: Bench) -> None:
@@ -197,7 +196,7 @@ def test_secrets_are_in_the_shipped_file_and_nowhere_else(bench: Bench, capfd: C
         "task state": bench.store.values,
         "log": list(capfd.readouterr()),
         "rendered fields": {name: repr(getattr(operator, name)) for name in operator.template_fields},
-        "asset": bench.events[_table_asset("rfr_lake_default", "raw.orders")].extra,
+        "asset": bench.events[table_asset("raw.orders")].extra,
     }
     for place, value in shown.items():
         assert "canary-8f1d2c" not in json.dumps(value), place
