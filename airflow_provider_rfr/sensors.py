@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,19 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.commits import CommitsReader
+from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
+from airflow_provider_rfr.hooks.commits import CommitsReader, snapshots_of
 from airflow_provider_rfr.hooks.common import read_connection
 from airflow_provider_rfr.hooks.dag_arguments import dag_folder, is_pending, table_names
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers
+from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.triggers.commit import CommitReachedTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+_AFTER_THE_RUN = 'write e.g. after="{{ dag_run.run_after }}", for commits later than the run'
 
 
 class CommitSensor(BaseSensorOperator):
@@ -31,15 +35,16 @@ class CommitSensor(BaseSensorOperator):
     Airflow's scheduler may fail a sensor in mode ``reschedule`` that looks very often, so deferring is the default.
 
     :param target: a table, several, or what a refresh returned, e.g. ``refresh.output`` (templated)
-    :param after: commits later than this count: a time in ISO format (templated). Default: the time from which the
-        run is due, so that a scheduled run waits for a commit of its own period
+    :param after: commits later than this count: a time in ISO format (templated). By default a scheduled run and one of
+        a backfill wait for a commit later than their due time, and a run that asset events started for the commits that
+        these name or later ones. Required for any other run, e.g. ``"{{ dag_run.run_after }}"``
     :param triggers: a triggers block, or the path of a file with one: wait until any of the tables has a delivery
         pending to one of its endpoints; ``after`` does not matter then
     :param lake_conn_id: connection of type ``rfr_lake`` (templated)
     :param control_store_conn_id: connection of the control store, for ``triggers``; None for the usual one
     :param deferrable: wait in the triggerer
     :param poke_interval: seconds between two checks
-    :raises ConfigurationError: ``after`` is not a time, or the name of a table is invalid
+    :raises ConfigurationError: ``after`` is missing or not a time, or the name of a table is invalid
     """
 
     template_fields: Sequence[str] = ("target", "after", "lake_conn_id")
@@ -66,25 +71,31 @@ class CommitSensor(BaseSensorOperator):
         self._triggers = triggers
         if triggers is not None:
             check_triggers(triggers, dag_folder(self))
+        elif after is None and self._dag is not None and self._dag.schedule is None:
+            raise ConfigurationError("after", "is missing, and the DAG has no schedule that says it", _AFTER_THE_RUN)
         if not is_pending(target):
             table_names(target)
 
     def execute(self, context: Context) -> Any:
         """Check once; then wait in the triggerer, or here."""
+        if self._triggers is None:
+            self.log.info("Waiting for %s", self._awaited(context))
         if not self.deferrable:
-            return super().execute(context)
+            with self._timeout_explained(context):
+                return super().execute(context)
         if self._triggers is not None:
             # From here on the deadline is the whole wait's, whatever number of deferrals it takes.
             deadline = datetime.now(timezone.utc) + timedelta(seconds=self.timeout)
             return self.check_again(context, None, deadline.isoformat())
-        found = self._newest_commits(context)
-        if found is None:
+        commits = self._newest_commits(context)
+        if commits is None:
+            after, snapshots = self._due(context)
             trigger = CommitReachedTrigger(
-                table_names(self.target), self._after(context).isoformat(), self.lake_conn_id, self.poke_interval
+                table_names(self.target), after.isoformat(), snapshots, self.lake_conn_id, self.poke_interval
             )
             timeout = timedelta(seconds=self.timeout)
             self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
-        return found
+        return commits
 
     def check_again(self, context: Context, event: Any, deadline: str) -> Any:
         """The number of pending deliveries, or one more deferral."""
@@ -98,14 +109,19 @@ class CommitSensor(BaseSensorOperator):
             self.defer(trigger=again, method_name="check_again", kwargs={"deadline": deadline})
         return pending
 
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Continue after a deferral."""
+        with self._timeout_explained(context):
+            return super().resume_execution(next_method, next_kwargs, context)
+
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """The commits that the trigger found."""
+        """Return the commits that the trigger found."""
         return event["commits"]
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Whether every table has a commit late enough."""
-        found: Any = self._newest_commits(context) if self._triggers is None else self._count_pending()
-        return PokeReturnValue(is_done=bool(found), xcom_value=found)
+        """Check once for the commits, or for pending deliveries."""
+        result: Any = self._newest_commits(context) if self._triggers is None else self._count_pending()
+        return PokeReturnValue(is_done=bool(result), xcom_value=result)
 
     def _count_pending(self) -> int:
         assert self._triggers is not None
@@ -113,17 +129,69 @@ class CommitSensor(BaseSensorOperator):
         return hook.count_pending(table_names(self.target))
 
     def _newest_commits(self, context: Context) -> dict[str, Any] | None:
-        reader = CommitsReader(read_connection(self.lake_conn_id))
-        return reader.newest_after(table_names(self.target), self._after(context))
+        return self._reader().newest_after(table_names(self.target), *self._due(context))
 
-    def _after(self, context: Context) -> datetime:
-        wanted = self.after or context["dag_run"].run_after
-        if isinstance(wanted, str):
-            try:
-                wanted = datetime.fromisoformat(wanted.strip().replace("Z", "+00:00"))
-            except ValueError:
-                raise ConfigurationError(
-                    "after", f"{wanted!r} is not a time in ISO format", "write e.g. 2026-01-31T00:00:00+00:00"
-                ) from None
-        moment: datetime = wanted if wanted.tzinfo else wanted.replace(tzinfo=timezone.utc)
-        return moment
+    def _reader(self) -> CommitsReader:
+        return CommitsReader(read_connection(self.lake_conn_id))
+
+    @contextmanager
+    def _timeout_explained(self, context: Context) -> Iterator[None]:
+        """Name in a timeout's error the commits that did not come."""
+        try:
+            yield
+        except AirflowSensorTimeout as timeout:
+            if self._triggers is not None:
+                raise
+            problem = f"not within {self.timeout:.0f} seconds: {self._awaited(context)}"
+            raise AirflowSensorTimeout(problem) from timeout
+
+    def _awaited(self, context: Context) -> str:
+        """Return in words which commits are waited for, and which the newest ones are."""
+        tables, (after, snapshots) = table_names(self.target), self._due(context)
+        newest = []
+        try:
+            reader = self._reader()
+            for table in tables:
+                commit = reader.newest(table)
+                newest.append(_in_words(commit) if commit else f"{table}: none")
+        except CatalogError:
+            newest = ["can't be read now"]
+        since = f"from snapshot {', '.join(snapshots.values())} on" if snapshots else f"after {rfc3339(after)}"
+        return f"commits of {', '.join(tables)} {since} (newest: {'; '.join(newest)})"
+
+    def _due(self, context: Context) -> tuple[datetime, dict[str, str]]:
+        """Return the time after which commits count, and by table a snapshot that counts in any case.
+
+        :raises ConfigurationError: ``after`` is not a time, or is missing in a run of which nothing else says it
+        """
+        run = context["dag_run"]
+        if self.after:
+            return _moment(self.after), {}
+        if run.run_type in ("scheduled", "backfill"):
+            return run.run_after, {}
+        tables = table_names(self.target)
+        by_asset = context.get("triggering_asset_events") or {}
+        events = [event for events in by_asset.values() for event in events]
+        snapshots = snapshots_of(events, tables, self.lake_conn_id)
+        missing = ", ".join(table for table in tables if table not in snapshots)
+        if missing:
+            problem = f"this run was not scheduled, and none of its asset events has a commit of {missing}"
+            raise ConfigurationError("after", problem, _AFTER_THE_RUN)
+        return run.run_after, snapshots
+
+
+def _in_words(commit: Mapping[str, Any]) -> str:
+    committed_at = rfc3339(datetime.fromisoformat(commit["committed_at"]))
+    return f"{commit['table']} at {committed_at}, snapshot {commit['snapshot_id']}"
+
+
+def _moment(after: str | datetime) -> datetime:
+    """:raises ConfigurationError: not a time"""
+    if isinstance(after, str):
+        try:
+            after = datetime.fromisoformat(after.strip().replace("Z", "+00:00"))
+        except ValueError:
+            raise ConfigurationError(
+                "after", f"{after!r} is not a time in ISO format", "write e.g. 2026-01-31T00:00:00+00:00"
+            ) from None
+    return after if after.tzinfo else after.replace(tzinfo=timezone.utc)

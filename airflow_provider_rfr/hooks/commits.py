@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_rfr.hooks.lake import lake_document
+from airflow_provider_rfr.hooks.lake import lake_document, table_asset
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -49,22 +49,52 @@ class CommitsReader:
         records = log.commits(after.sequence if after is not None and known else None)
         return [(Position(log.table_uuid, each.sequence), _values(table, each)) for each in records]
 
-    def newest_after(self, tables: Sequence[str], after: datetime) -> dict[str, Any] | None:
-        """Each table's newest commit, if every table has one later than ``after``."""
-        found = {}
+    def newest_after(
+        self, tables: Sequence[str], after: datetime, snapshots: Mapping[str, str]
+    ) -> dict[str, Any] | None:
+        """Return each table's newest commit; None if a table has none that counts.
+
+        :param after: later commits count
+        :param snapshots: by table, a snapshot that counts as well, and so do the commits that follow it
+        """
+        commits = {}
         for table in tables:
             log = self._log(table)
             records = log.commits() if log is not None else []
-            if not records or _committed_at(records[-1]) <= after:
+            counts = any(str(record.snapshot_id) == snapshots.get(table) for record in records)
+            if not records or not (counts or _committed_at(records[-1]) > after):
                 return None
-            found[table] = _values(table, records[-1])
-        return found
+            commits[table] = _values(table, records[-1])
+        return commits
+
+    def newest(self, table: str) -> dict[str, Any] | None:
+        """Return the table's newest commit; None if it has none."""
+        log = self._log(table)
+        records = log.commits() if log is not None else []
+        return _values(table, records[-1]) if records else None
 
     def _log(self, table: str) -> CommitLog | None:
         from airflow_provider_rfr.lake.catalog import open_catalog
         from airflow_provider_rfr.lake.commits import CommitLog
 
         return CommitLog.load(open_catalog(self._settings), table)
+
+
+def snapshots_of(events: Iterable[Any], tables: Sequence[str], lake_conn_id: str) -> dict[str, str]:
+    """Return the snapshot by table that asset events name; of several events of a table, the last one's.
+
+    :param events: of refreshes, with the figures of the asset's table in ``extra``, and of ``CommitTrigger``
+    """
+    by_uri = {table_asset(table, lake_conn_id).uri: table for table in tables}
+    snapshots = {}
+    for event in sorted(events, key=lambda event: event.timestamp):
+        payload = event.extra.get("payload")
+        watched = payload if isinstance(payload, Mapping) else {}
+        table = watched.get("table", by_uri.get(event.asset.uri))
+        snapshot = watched.get("snapshot_id", event.extra.get("snapshot_id"))
+        if table in tables and snapshot is not None:
+            snapshots[table] = str(snapshot)
+    return snapshots
 
 
 def _values(table: str, record: CommitRecord) -> dict[str, Any]:

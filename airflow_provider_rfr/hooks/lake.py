@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 from uuid import uuid4
 
-from airflow.sdk import BaseHook
+from airflow.sdk import Asset, BaseHook
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.hooks.common import (
@@ -19,7 +19,9 @@ from airflow_provider_rfr.hooks.common import (
     read_connection,
     require_type,
 )
+from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.lake.names import check_identifier
 from airflow_provider_rfr.threads import within
 
 if TYPE_CHECKING:
@@ -233,3 +235,21 @@ def _credentials(kind: str, connection: Connection) -> dict[str, str]:
     if kind in ("glue", "dynamodb") and login and password:
         return {"client.access-key-id": login, "client.secret-access-key": str(password)}
     return {}
+
+
+def table_asset(table: str, lake_conn_id: str = LakeHook.default_conn_name) -> Asset:
+    """Return the asset of a table that refreshes publish, to schedule DAGs on.
+
+    The connection's id stands for the catalog, because no connection may be read while a DAG is parsed.
+
+    :param table: ``namespace.table``
+    :param lake_conn_id: the refresh's
+    :raises ConfigurationError: not a table's name, or a template
+    """
+    check_identifier(table, "table")
+    if is_pending(lake_conn_id):
+        raise ConfigurationError(
+            "lake_conn_id", "is a template, which an asset can't have", "write the connection's id"
+        )
+    path = "/".join(quote(part, safe="") for part in (lake_conn_id, *table.split(".")))
+    return Asset(uri=f"rfr://{path}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.operators._lineage import table_asset
+    from airflow_provider_rfr.hooks.lake import table_asset
     from airflow_provider_rfr.operators.alter_connection import AlterConnectionOperator
     from airflow_provider_rfr.operators.builtin_migration import BuiltinMigrationOperator
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator

@@ -10,14 +10,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
-from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.lake.names import check_identifier
+from airflow_provider_rfr.hooks.lake import table_asset
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 
 if TYPE_CHECKING:
@@ -63,24 +61,6 @@ def source_name(source: Mapping[str, Any]) -> str:
         if parts is not None and parts.scheme in ("http", "https") and parts.hostname:
             return f"{parts.scheme}://{_host(parts)}"
     return f"source:{source.get('class') or 'unknown'}"
-
-
-def table_asset(table: str, lake_conn_id: str = LakeHook.default_conn_name) -> Asset:
-    """Return the asset of a table that refreshes publish, to schedule DAGs on.
-
-    The connection's id stands for the catalog, because no connection may be read while a DAG is parsed.
-
-    :param table: ``namespace.table``
-    :param lake_conn_id: the refresh's
-    :raises ConfigurationError: not a table's name, or a template
-    """
-    check_identifier(table, "table")
-    if is_pending(lake_conn_id):
-        raise ConfigurationError(
-            "lake_conn_id", "is a template, which an asset can't have", "write the connection's id"
-        )
-    path = "/".join(quote(part, safe="") for part in (lake_conn_id, *table.split(".")))
-    return Asset(uri=f"{_SCHEME}://{path}")
 
 
 def task_alias(task: BaseOperator) -> AssetAlias:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -80,19 +80,25 @@ class CommitReachedTrigger(BaseTrigger):
 
     :param tables: ``namespace.table`` each
     :param after: ISO time with offset; commits after it count
+    :param snapshots: by table, a snapshot that counts as well
     :param lake_conn_id: connection of type ``rfr_lake``
     :param poll_interval: seconds between two checks
     """
 
-    def __init__(self, tables: Sequence[str], after: str, lake_conn_id: str, poll_interval: float) -> None:
+    _ARGUMENTS = ("tables", "after", "snapshots", "lake_conn_id", "poll_interval")
+
+    def __init__(
+        self, tables: Sequence[str], after: str, snapshots: Mapping[str, str], lake_conn_id: str, poll_interval: float
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tables = list(tables)
         self.after = after
+        self.snapshots = dict(snapshots)
         self.lake_conn_id = lake_conn_id
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {name: getattr(self, name) for name in ("tables", "after", "lake_conn_id", "poll_interval")}
+        arguments = {name: getattr(self, name) for name in self._ARGUMENTS}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -101,8 +107,9 @@ class CommitReachedTrigger(BaseTrigger):
         while True:
             with _until_it_answers(self.poll_interval):
                 reader = await _reader(self.lake_conn_id)
-                if (found := await asyncio.to_thread(reader.newest_after, self.tables, after)) is not None:
-                    yield TriggerEvent({"commits": found})
+                commits = await asyncio.to_thread(reader.newest_after, self.tables, after, self.snapshots)
+                if commits is not None:
+                    yield TriggerEvent({"commits": commits})
                     return
             await asyncio.sleep(self.poll_interval)
 

@@ -122,6 +122,23 @@ def test_the_sensor_waits_in_the_triggerer_until_somebody_commits(story: Story) 
     assert result(story, "sense", "sensed", "wait")["raw.sensed"]["sequence"] == 1
 
 
+def test_a_sensor_in_a_run_that_a_refresh_started_does_not_wait_for_the_next_refresh(story: Story) -> None:
+    story.airflow.wait_for_dag("after_refresh")
+    story.start("on_demand", "after-refresh", table="after_refresh")
+    story.succeed("on_demand", "after-refresh")
+
+    def ended() -> dict[str, Any] | None:
+        runs = story.airflow.call("GET", "/dags/after_refresh/dagRuns")["dag_runs"]
+        return next((dict(run) for run in runs if run["state"] in ("success", "failed")), None)
+
+    started = wait_for(ended)
+    assert started["state"] == "success"
+    snapshot = story.result("on_demand", "after-refresh")["snapshot_id"]
+    assert result(story, "after_refresh", started["dag_run_id"], "wait")["raw.after_refresh"]["snapshot_id"] == snapshot
+    log = story.log("after_refresh", started["dag_run_id"])
+    assert f"Waiting for commits of raw.after_refresh from snapshot {snapshot} on (newest: raw.after_refresh at " in log
+
+
 @pytest.mark.gate
 def test_commits_made_outside_airflow_start_dags_and_none_is_missed(story: Story) -> None:
     catalog = open_catalog(story.lake.settings)

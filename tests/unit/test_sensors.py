@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.sensors import CommitSensor
@@ -26,8 +28,19 @@ def sensor(**arguments: Any) -> CommitSensor:
     return CommitSensor(task_id="wait", lake_conn_id="lake", **{"target": "raw.orders", **arguments})
 
 
-def context(run_after: datetime = NOW - timedelta(hours=1)) -> Any:
-    return {"dag_run": SimpleNamespace(run_after=run_after)}
+def context(run_after: datetime = NOW - timedelta(hours=1), run_type: str = "scheduled", *events: Any) -> Any:
+    by_asset: dict[Any, list[Any]] = {}
+    for event in events:
+        by_asset.setdefault(event.asset.uri, []).append(event)
+    return {"dag_run": SimpleNamespace(run_after=run_after, run_type=run_type), "triggering_asset_events": by_asset}
+
+
+def asset_event(extra: dict[str, Any], uri: str = "rfr://lake/raw/orders") -> Any:
+    return SimpleNamespace(asset=SimpleNamespace(uri=uri), extra=extra, timestamp=datetime.now(timezone.utc))
+
+
+def log_of(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> str:
+    return capsys.readouterr().out + caplog.text
 
 
 def test_a_commit_later_than_the_runs_due_time_is_returned(lake: Lake) -> None:
@@ -45,6 +58,7 @@ def test_without_one_the_sensor_waits_in_the_triggerer(lake: Lake) -> None:
     assert trigger.serialize()[1] == {
         "tables": ["raw.orders"],
         "after": due.isoformat(),
+        "snapshots": {},
         "lake_conn_id": "lake",
         "poll_interval": 7,
     }
@@ -62,6 +76,83 @@ def test_another_time_may_be_given(lake: Lake, after: Any) -> None:
     lake.commit("raw.orders")
     with pytest.raises(TaskDeferred):
         sensor(after=after).execute(context())
+
+
+def test_a_run_that_the_commit_itself_started_does_not_wait_for_another(lake: Lake) -> None:
+    snapshot = lake.commit("raw.orders")
+    later = datetime.now(timezone.utc) + timedelta(seconds=1)
+    by_refresh = context(later, "asset_triggered", asset_event({"snapshot_id": snapshot, "rows": 3}))
+    payload = {"table": "raw.orders", "snapshot_id": snapshot, "sequence": 1}
+    watched = asset_event({"from_trigger": True, "payload": payload}, uri="orders_commits")
+    for run in (by_refresh, context(later, "asset_triggered", watched)):
+        for deferrable in (True, False):
+            assert sensor(deferrable=deferrable, timeout=0).execute(run)["raw.orders"]["snapshot_id"] == snapshot
+    newer = lake.commit("raw.orders")
+    assert sensor().execute(by_refresh)["raw.orders"]["snapshot_id"] == newer
+
+
+def test_the_newest_of_several_events_of_a_table_counts(
+    lake: Lake, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshot = lake.commit("raw.orders")
+    later = datetime.now(timezone.utc) + timedelta(seconds=1)
+    rolled_back = [asset_event({"snapshot_id": snapshot_id}) for snapshot_id in (snapshot, "17")]
+    with caplog.at_level("INFO"), pytest.raises(TaskDeferred) as deferred:
+        sensor().execute(context(later, "asset_triggered", *rolled_back))
+    assert "Waiting for commits of raw.orders from snapshot 17 on (newest: raw.orders at " in log_of(capsys, caplog)
+    assert deferred.value.trigger.serialize()[1]["snapshots"] == {"raw.orders": "17"}
+
+
+@pytest.mark.parametrize("run_type", ["manual", "operator_triggered", "asset_triggered"])
+def test_a_run_of_which_nothing_says_what_it_waits_for_is_refused(lake: Lake, run_type: str) -> None:
+    lake.commit("raw.orders")
+    other = asset_event({"snapshot_id": "1"}, uri="rfr://lake/raw/items")
+    bare = asset_event({})
+    with pytest.raises(ConfigurationError) as refused:
+        sensor().execute(context(NOW, run_type, other, bare))
+    assert str(refused.value) == (
+        "after: this run was not scheduled, and none of its asset events has a commit of raw.orders;"
+        ' write e.g. after="{{ dag_run.run_after }}", for commits later than the run'
+    )
+    assert sensor(after="2020-01-01").execute(context(NOW, run_type))["raw.orders"]["sequence"] == 1
+
+
+def test_a_sensor_in_a_dag_without_a_schedule_has_to_say_what_it_waits_for() -> None:
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match="after: is missing, and the DAG has no sch"):
+        sensor()
+    with DAG("d", schedule=None):
+        sensor(after="{{ dag_run.run_after }}")
+        CommitSensor(task_id="debts", target="raw.orders", triggers=TRIGGERS)
+    with DAG("daily", schedule="@daily"):
+        sensor()
+
+
+def test_the_log_and_the_timeout_say_what_was_waited_for(
+    lake: Lake, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshot = lake.commit("raw.orders")
+    due = datetime(2999, 1, 2, 3, tzinfo=timezone.utc)
+    waiting = sensor(target="raw.orders, raw.items", timeout=60)
+    with caplog.at_level("INFO"), pytest.raises(TaskDeferred):
+        waiting.execute(context(due))
+    sentence = r"commits of raw\.orders, raw\.items after 2999-01-02T03:00:00Z \(newest: raw\.orders at \S+Z, snapshot "
+    sentence += rf"{snapshot}; raw\.items: none\)"
+    assert re.search(f"Waiting for {sentence}", log_of(capsys, caplog))
+    expired = {"error": "Trigger timeout"}
+    with pytest.raises(AirflowSensorTimeout, match=f"not within 60 seconds: {sentence}"):
+        waiting.resume_execution("__fail__", expired, context(due))
+    with pytest.raises(AirflowSensorTimeout, match=f"not within 0 seconds: {sentence}"):
+        sensor(target="raw.orders, raw.items", deferrable=False, timeout=0).execute(context(due))
+    with pytest.raises(AirflowSkipException):
+        sensor(soft_fail=True).resume_execution("__fail__", expired, context(due))
+
+
+def test_a_timeout_while_the_catalog_is_away_is_still_a_timeout(lake: Lake) -> None:
+    file = Path(lake.catalog.properties["uri"].removeprefix("sqlite:///"))
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(AirflowSensorTimeout, match=r"\(newest: can't be read now\)"):
+        sensor(timeout=60).resume_execution("__fail__", {"error": "Trigger timeout"}, context())
 
 
 def test_a_time_that_is_none_is_named(lake: Lake) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetWatcher
 
-from airflow_provider_rfr.operators import CommitWebhookOperator
+from airflow_provider_rfr.operators import CommitWebhookOperator, table_asset
 from airflow_provider_rfr.sensors import CommitSensor
 from airflow_provider_rfr.triggers.commit import CommitTrigger
 
@@ -36,6 +36,7 @@ with DAG("sense", schedule=None, **DEFAULTS):
     CommitSensor(
         task_id="wait",
         target="raw.sensed",
+        after="{{ dag_run.run_after }}",
         lake_conn_id="lake",
         poke_interval=1,
         pool="narrow",
@@ -43,6 +44,9 @@ with DAG("sense", schedule=None, **DEFAULTS):
         retries=2,
         retry_delay=timedelta(seconds=1),
     )
+
+with DAG("after_refresh", schedule=[table_asset("raw.after_refresh", lake_conn_id="lake")], **DEFAULTS):
+    CommitSensor(task_id="wait", target="raw.after_refresh", lake_conn_id="lake", poke_interval=1)
 
 with DAG("on_commit", schedule=[COMMITS], **DEFAULTS):
     EmptyOperator(task_id="done")

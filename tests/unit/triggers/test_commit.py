@@ -65,7 +65,7 @@ async def nothing(trigger: CommitTrigger | CommitReachedTrigger, memory: AssetSt
 
 def test_a_catalog_that_does_not_answer_for_a_while_ends_no_wait(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     file = Path(lake.catalog.properties["uri"].removeprefix("sqlite:///"))
-    reached = CommitReachedTrigger(["raw.orders"], datetime.now(timezone.utc).isoformat(), "lake", 0.01)
+    reached = CommitReachedTrigger(["raw.orders"], datetime.now(timezone.utc).isoformat(), {}, "lake", 0.01)
 
     async def wait() -> list[list[dict[str, Any]]]:
         memory = AssetState()
@@ -172,7 +172,7 @@ def test_a_memory_that_says_something_else_is_no_memory(lake: Lake) -> None:
 def test_a_wait_for_several_tables_ends_once_all_have_a_late_commit(lake: Lake) -> None:
     lake.commit("raw.orders")
     since = datetime.now(timezone.utc).isoformat()
-    trigger = CommitReachedTrigger(["raw.orders", "raw.items"], since, "lake", 0.01)
+    trigger = CommitReachedTrigger(["raw.orders", "raw.items"], since, {}, "lake", 0.01)
     asyncio.run(nothing(trigger))
     items = lake.commit("raw.items")
     asyncio.run(nothing(trigger))
@@ -184,8 +184,23 @@ def test_a_wait_for_several_tables_ends_once_all_have_a_late_commit(lake: Lake) 
     }
 
 
+def test_the_commit_that_an_event_named_counts_and_so_do_later_ones(lake: Lake) -> None:
+    rolled_back = CommitReachedTrigger(["raw.orders"], "2999-01-01T00:00:00+00:00", {"raw.orders": "7"}, "lake", 0.01)
+    snapshot = lake.commit("raw.orders")
+    asyncio.run(nothing(rolled_back))
+    trigger = CommitReachedTrigger(["raw.orders"], rolled_back.after, {"raw.orders": snapshot}, "lake", 0.01)
+    for _ in range(2):
+        [event] = asyncio.run(events(trigger, 1))
+        assert event["commits"]["raw.orders"]["snapshot_id"] == snapshot
+        snapshot = lake.commit("raw.orders")
+
+
 @pytest.mark.parametrize(
-    "trigger", [watcher(None), CommitReachedTrigger(["raw.orders"], "2026-01-01T00:00:00+00:00", "lake", 5.0)]
+    "trigger",
+    [
+        watcher(None),
+        CommitReachedTrigger(["raw.orders"], "2026-01-01T00:00:00+00:00", {"raw.orders": "7"}, "lake", 5.0),
+    ],
 )
 def test_a_trigger_is_made_again_from_what_it_says(trigger: Any) -> None:
     path, arguments = trigger.serialize()
