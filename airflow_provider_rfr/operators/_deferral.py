@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
@@ -39,9 +39,12 @@ def leave_driver(hook: RefreshSparkHook, yarn_rm_auth: Any) -> bool:
     return True
 
 
-def deadline_of(execution_timeout: timedelta | None) -> str | None:
-    """When a refresh that begins now runs out of time; Airflow itself times no deferred task."""
-    return None if execution_timeout is None else (datetime.now(timezone.utc) + execution_timeout).isoformat()
+def deadline_of(execution_timeout: timedelta | None, began: datetime) -> str | None:
+    """Return when a refresh runs out of time; Airflow itself does not time a deferred task.
+
+    :param began: when Airflow called the task's ``execute``, from which it counts in a task that is not deferred
+    """
+    return None if execution_timeout is None else (began + execution_timeout).isoformat()
 
 
 class EndedDriver:

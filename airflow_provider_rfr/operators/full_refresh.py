@@ -326,13 +326,14 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         :raises RfrError: a retry may help, and continues where this attempt stopped
         :raises TaskDeferred: the triggerer follows from here, then :meth:`execute_complete` is called
         """
+        began = datetime.now(timezone.utc)
         conn_ids = [each for each in (self.api_conn_id, self.lake_conn_id, self._conn_id) if each]
         with final_errors(self.log.error):
             return connection_use.running_with(
                 context,
                 "refresh",
                 conn_ids,
-                lambda: self._refresh(context),
+                lambda: self._refresh(context, began),
                 details={"check": self._connection_checks()},
                 stop=self._stop_driver,
                 kind_of=self._error_kind,
@@ -359,7 +360,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         self._left = hook.address_of(str(external_id))
         return None
 
-    def _refresh(self, context: Context) -> dict[str, Any]:
+    def _refresh(self, context: Context, began: datetime) -> dict[str, Any]:
         check_machine()
         lake = LakeHook(self.lake_conn_id).get_lake_document()
         document = self._document(context, lake)
@@ -385,7 +386,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         if self._left is not None:
             refresh = attempt.deferred(self._left, self.lake_conn_id)
             self.log.info("The driver %s runs in the cluster; this slot is free until it ends", self._left.driver_id)
-            trigger = RefreshTrigger(refresh.to_json(), self.poll_interval, deadline_of(self.execution_timeout))
+            deadline = deadline_of(self.execution_timeout, began)
+            trigger = RefreshTrigger(refresh.to_json(), self.poll_interval, deadline)
             self.defer(trigger=trigger, method_name="execute_complete")
         return self._conclude(context, attempt, attempt.result(result_line))
 
