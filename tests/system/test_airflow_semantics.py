@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
 
 from tests.soon import PATIENCE, wait_until
@@ -134,6 +137,29 @@ def test_a_run_that_was_deleted_and_triggered_again_under_the_same_id_reads_ever
     assert second["pages_fetched"] == first["pages_fetched"] == TOTAL
     assert second["snapshot_id"] != first["snapshot_id"]
     story.assert_whole("raw.again")
+
+
+def test_each_dags_test_of_one_date_reads_everything(story: Story) -> None:
+    conf = {"table": "tested", "config": {"partitions": SIZES.partitions, "page_size": 25}, "options": {}}
+    command = ["airflow", "dags", "test", DAG, "2026-01-05", "--conf", json.dumps(conf)]
+    for generation in ("1", "2"):
+        ended = subprocess.run(command, env=story.airflow.environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+        assert story.lake.table("raw.tested").current_snapshot().summary["rfr.generation"] == generation
+    assert story.api.counts(path="/partitions/*")["refetched"] >= TOTAL
+    story.assert_whole("raw.tested")
+
+
+def test_a_dag_that_is_paused_in_mid_run_publishes_all_the_same(story: Story) -> None:
+    interrupted(story, "paused", "paused")
+    story.airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": True})
+    try:
+        story.succeed(DAG, "paused")
+    finally:
+        story.airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": False})
+    result = story.result(DAG, "paused")
+    assert (result["generation"], result["attempts"]) == (1, 1)
+    story.assert_whole("raw.paused")
 
 
 @pytest.mark.parametrize(("resume_within", "generation"), [(3600, 1), (0, 2)])
