@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.campaign import Campaign, figures
+from tests.chaos.lakes import CATALOGS, STORES, Lakes
 
 SHOWN = ("seed", "kills", "rows_lost", "rows_doubled", "half_tables", "pages_refetched")
 
@@ -21,15 +22,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="default: drawn, and printed")
     parser.add_argument("--seconds", type=float, default=None, help="stop after the scenario at hand then")
     parser.add_argument("--keep", type=Path, default=None, help="a folder that is kept, with the logs of what failed")
+    parser.add_argument("--catalog", choices=CATALOGS, default=CATALOGS[0])
+    parser.add_argument("--store", choices=STORES, default=STORES[0])
     options = parser.parse_args()
+    if (options.catalog, options.store) == ("rest", "s3"):
+        parser.error("--store: the REST server has no S3 client; choose --catalog sqlite")
     if options.keep is not None and options.keep.is_dir() and any(options.keep.iterdir()):
         parser.error(f"--keep: {options.keep} is not empty")
     seed = random.randrange(2**32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rfr-chaos-") as folder:
-        campaign = Campaign(seed, options.keep or Path(folder), lambda line: print(line, flush=True))
-        campaign.run(options.kills, seconds=options.seconds)
+        place = options.keep or Path(folder)
+        with Lakes(place, options.catalog, options.store) as lakes:
+            campaign = Campaign(seed, place, lambda line: print(line, flush=True), lakes=lakes)
+            campaign.run(options.kills, seconds=options.seconds)
     result = {**figures(campaign), "seconds": round(time.monotonic() - began)}
     for name in SHOWN:
         print(f"  {name.replace('_', ' '):20} {result[name]:>12,}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from tests.chaos.battle import Battle
+from tests.chaos.lakes import Lakes
 from tests.chaos.plan import Scenario, scenarios
 from tests.chaos.report import Report
 
@@ -28,13 +29,14 @@ class Campaign:
         folder: Path,
         say: Callable[[str], None] = print,
         plan: Callable[[int], Iterator[Scenario]] = scenarios,
+        lakes: Lakes | None = None,
     ) -> None:
         self.seed = seed
         self._plan = plan
         self.report = Report()
         self._folder, self._say = folder, say
+        self._lakes = lakes or Lakes(folder)
         self._lake: LakeSettings | None = None
-        self._fresh = 0
 
     def run(self, kills: int, *, seconds: float | None = None) -> Report:
         """Fight until so many SIGKILLs hit, or the time is up; the scenario at hand is always fought to its end."""
@@ -65,17 +67,7 @@ class Campaign:
 
     def _lake_for(self, scenario: Scenario) -> LakeSettings:
         if self._lake is None or scenario.number % SCENARIOS_A_LAKE == 0:
-            if self._lake is not None and self.report.clean:
-                shutil.rmtree(self._folder / f"lake-{self._fresh}")
-            self._fresh += 1
-            folder = self._folder / f"lake-{self._fresh}"
-            folder.mkdir(parents=True)
-            properties = {
-                "type": "sql",
-                "uri": f"sqlite:///{folder}/catalog.db",
-                "warehouse": f"file://{folder}/warehouse",
-            }
-            self._lake = LakeSettings("rfr", properties)
+            self._lake = self._lakes.new(keep=self._lake is None or not self.report.clean)
         return self._lake
 
 
