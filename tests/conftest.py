@@ -53,8 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
         if not any(item.get_closest_marker(tier) for tier in TIERS):
             item.add_marker("test" if FOLDERS[folder] == "check" and _needs(item) & SERVERS else FOLDERS[folder])
-    # What runs longest begins first, so that it doesn't run alone at the end.
-    items.sort(key=lambda item: (-TIERS.index(tier_of(item)), not item.nodeid.startswith("tests/system/")))
+    # Modules that run longest begin first, so that they don't run alone at the end; tests of a module keep their order.
+    ranks: dict[Path, int] = {}
+    for item in items:
+        ranks[item.path] = max(ranks.get(item.path, 0), TIERS.index(tier_of(item)))
+    items.sort(key=lambda item: (-ranks[item.path], not item.nodeid.startswith("tests/system/")))
 
 
 def tier_of(item: pytest.Item) -> str:

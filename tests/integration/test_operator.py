@@ -36,7 +36,8 @@ class Runs:
     """Runs of the DAG, and what Airflow kept of them."""
 
     def __init__(self) -> None:
-        self.dag = importlib.import_module("tests.integration.dags.shop_refresh").dag
+        # Loaded again for each test, because a run leaves its parameters in the DAG.
+        self.dag = importlib.reload(importlib.import_module("tests.integration.dags.shop_refresh")).dag
         self.run: Any = None
 
     def start(self, **conf: Any) -> str:
