@@ -29,7 +29,6 @@ REQUEST_OPTIONS: Final = frozenset(
     }
 )
 """Extra fields that Airflow's HTTP hook reads as options of the request; it sends the others as headers."""
-_SHORTEST_SECRET: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +309,7 @@ class ConnectionType:
             yield value
         elif self._has_secret_path(name):
             url = str(value) if "://" in str(value) else f"https://{value}"
-            yield from (part for part in secrets_of_url(url) if len(part) >= _SHORTEST_SECRET)
+            yield from secrets_of_url(url)
 
     def _has_secret_path(self, name: str) -> bool:
         return self.has_headers and name == "host"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.connections.types import Definition
     from airflow_provider_rfr.store.connections import Use
 
+_SHORTEST = 4
 _OF_LIBPQ = ("service", "sslmode", "sslcert", "sslkey", "sslrootcert")
 
 
@@ -174,7 +175,8 @@ def _secret_texts(definition: Definition) -> list[str]:
     """Return secret values of the definition, also those within lists and JSON, plain and as quoted in URLs."""
     known = type_named(definition.conn_type)
     secrets = [secret for name, value in definition.options() for secret in known.secret_values(name, value)]
-    texts = [text for secret in secrets for text in _texts(secret)]
+    # To mask a shorter one, such as a header with a version, would spoil any text.
+    texts = [text for secret in secrets for text in _texts(secret) if len(text) >= _SHORTEST]
     return list(dict.fromkeys(form for text in texts for form in (text, quote(text), quote(text, safe=""))))
 
 

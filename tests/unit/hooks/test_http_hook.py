@@ -87,6 +87,11 @@ def test_an_error_names_neither_the_path_of_an_address_nor_a_header(conn_type: s
     assert masked(error, hook) == "Max retries exceeded with url: ***?*** (jwt: ***) at https://h"
 
 
+def test_a_short_header_spoils_no_error() -> None:
+    hook = Definition("hook", "http", host="https://h/a", extra={"X-Version": "1", "X-Level": 2})
+    assert masked("HTTP 412 after 1 of 2 attempts: /a", hook) == "HTTP 412 after 1 of 2 attempts: /a"
+
+
 @pytest.mark.parametrize(("status", "works"), [(204, True), (405, True), (401, False), (403, False), (503, False)])
 def test_the_test_button_sends_what_a_delivery_would(
     monkeypatch: pytest.MonkeyPatch, endpoint: Receiver, status: int, works: bool
