@@ -8,13 +8,13 @@ first commit.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.expressions import IsNull
+from pyiceberg.expressions import AlwaysTrue, IsNull
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
@@ -43,7 +43,7 @@ from airflow_provider_rfr.lake.inventory import TableEntry, entry_of
 from airflow_provider_rfr.lake.schema_changes import TableChange, TableDefinition, stage_columns, stage_rest
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import DataScan, Table, Transaction
 
 
 class NewTable:
@@ -106,17 +106,19 @@ class MigratedTable:
         return self._table.scan().count()
 
     def with_nulls(self, columns: Iterable[str]) -> list[str]:
-        """Those of the columns that have a NULL."""
-        if self.snapshot_id is None:
-            return []
-        names = [self._table.schema().find_field(each, case_sensitive=False).name for each in columns]
-        return [name for name in names if self._table.scan(row_filter=IsNull(name)).count()]
+        """Return those of the columns that have a NULL."""
+        return [name for name, scan in self._scans_for_nulls(columns) if scan.count()]
 
     def may_have_nulls(self, columns: Iterable[str]) -> list[str]:
         """Return those of the columns for which the counts of some data file show a NULL, or are missing."""
-        if self.snapshot_id is None:
-            return []
-        return [name for name in columns if any(self._table.scan(row_filter=IsNull(name)).plan_files())]
+        return [name for name, scan in self._scans_for_nulls(columns) if any(scan.plan_files())]
+
+    def _scans_for_nulls(self, columns: Iterable[str]) -> Iterator[tuple[str, DataScan]]:
+        """Yield the columns with scans for their NULLs; of lists and maps, which PyIceberg can't ask, for any row."""
+        for column in columns if self.snapshot_id is not None else ():
+            field = self._table.schema().find_field(column, case_sensitive=False)
+            can_ask = field.field_type.is_primitive or field.field_type.is_struct
+            yield field.name, self._table.scan(row_filter=IsNull(field.name) if can_ask else AlwaysTrue())
 
     def alter(self, change: TableChange) -> None:
         """Change everything but the rows; no snapshot is made.

@@ -132,6 +132,18 @@ def test_a_column_is_required_only_if_every_row_has_a_value(place: Place) -> Non
     assert [each.required for each in schema.fields] == [True, True] and schema.identifier_field_names() == {"id"}
 
 
+@pytest.mark.parametrize("kind", ["struct<a:int>", "array<int>", "map<string,int>"])
+def test_a_nested_column_of_which_no_counts_are_kept_is_required_by_an_expression(place: Place, kind: str) -> None:
+    place.deploy(spec("1.0", table("ops.t", "id bigint", f"n {kind}")))
+    wanted = spec("1.1", table("ops.t", "id bigint", f"n {kind}!"))
+    assert told(place.apply(place.plan(wanted), wanted)) == [("evolve", "ops.t")], "there is no row"
+    place.settle(spec("1.1", table("ops.t", "id bigint", f"n {kind}")))
+    place.append("ops.t", {"id": 1, "n": {"a": 1} if "struct" in kind else [1] if "array" in kind else {"k": 1}})
+    assert [str(problem) for problem in place.plan(wanted).blocked[0].problems] == [
+        "n: optional -> required needs values: write in its `was` how they are made"
+    ]
+
+
 def test_a_row_without_a_value_that_comes_after_the_plan_is_not_required_to_have_one(place: Place) -> None:
     place.deploy(spec("1.0", table("ops.t", "id bigint")))
     wanted = spec("1.1", table("ops.t", "id bigint!"))
