@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyiceberg.catalog import BOTOCORE_SESSION, CatalogType, infer_catalog_type, load_catalog
@@ -36,6 +37,10 @@ class WaitLimits(NamedTuple):
         return cls(
             _seconds(properties, CONNECT_TIMEOUT, CONNECT_SECONDS), _seconds(properties, READ_TIMEOUT, ANSWER_SECONDS)
         )
+
+    def for_jdbc(self) -> dict[str, str]:
+        """Return properties that Iceberg hands to PostgreSQL's JDBC driver, whose own socket timeout is infinite."""
+        return {"jdbc.connectTimeout": str(ceil(self.connect)), "jdbc.socketTimeout": str(ceil(self.read))}
 
 
 def _seconds(properties: Mapping[str, Any], name: str, default: float) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -365,12 +364,7 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
         "jdbc.schema-version": "V1",
     }
     if database == "postgresql":
-        # Iceberg hands these to the driver, whose own socket timeout is infinite.
-        limits = WaitLimits.of(properties)
-        catalog |= {
-            "jdbc.connectTimeout": str(math.ceil(limits.connect)),
-            "jdbc.socketTimeout": str(math.ceil(limits.read)),
-        }
+        catalog |= WaitLimits.of(properties).for_jdbc()
     if uri.username:
         catalog["jdbc.user"] = uri.username
     if uri.password:

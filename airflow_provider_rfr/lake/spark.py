@@ -22,6 +22,7 @@ LOCAL: Final = "local[*,4]"
 _LIKELY_CAUSE: Final = "killed, often for memory: see spark.driver.memory and the machine's limits"
 _WORKER_EXIT: Final = "Python worker exited unexpectedly"
 _LIKELY_CAUSE_OF_WORKER: Final = "killed, often for memory: see spark.executor.memoryOverhead and the machines' limits"
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "[^"\n]+"[^\n]{0,100}')
 _OF_PYTHON: Final = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): (?!org\.apache|Traceback)(.+)$", re.M)
 _OF_JAVA: Final = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.{1,300})", re.M)
 _FAILED: Final = re.compile(r"Job aborted due to stage failure: (.{1,300})")
@@ -58,6 +59,8 @@ def spark_problem(error: BaseException) -> str | None:
         return None
     if "JAVA_GATEWAY_EXITED" in text:
         return f"the JVM died while it started ({_LIKELY_CAUSE}); its output is in the log above"
+    if no_program := _NO_PROGRAM.search(text):
+        return no_program.group()
     if _WORKER_EXIT in text:
         return f"a Python worker of an executor died ({_LIKELY_CAUSE_OF_WORKER})"
     first, failed = text.strip().partition("\n")[0], _FAILED.search(text)

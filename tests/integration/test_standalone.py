@@ -31,7 +31,7 @@ from tests.integration.standalone import (
     executor_python,
     executor_settings,
 )
-from tests.soon import PATIENCE, wait_until
+from tests.soon import PATIENCE, SOON, wait_until
 
 PARTITIONS, PAGES = 8, 40
 OPTIONS = {"concurrency": 8, "round_seconds": 2.0, "head_start": False}
@@ -203,11 +203,12 @@ def test_a_cluster_that_has_room_for_no_executor_ends_the_attempt(
 def test_a_master_that_forgot_the_application_ends_the_attempt_and_the_next_one_continues(
     submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
 ) -> None:
-    process = submitter.start(items(submitter, slow_api, executor_wait=5))
+    # Longer than executors take to start on a busy machine.
+    process = submitter.start(items(submitter, slow_api, executor_wait=SOON))
     slow_api.wait_for_pages(60)
     cluster.restart_master()
     kind, message = failure_of(process, code=1)
-    assert (kind, "gave no executor for 5 s" in message) == ("SparkJobError", True)
+    assert (kind, f"gave no executor for {SOON:g} s" in message) == ("SparkJobError", True)
     cluster.wait_for_workers(2)
     figures = submitter.run(items(submitter, slow_api)).figures
     assert_whole(lake, slow_api)

@@ -78,7 +78,9 @@ def test_a_python_worker_that_was_killed_is_told_with_the_likely_cause() -> None
 )
 def test_a_python_that_executors_can_t_run_tasks_with_is_no_error_that_a_retry_helps(problem: str) -> None:
     context: Any = SimpleNamespace(pythonExec="/opt/python")
-    text = f"An error occurred while calling o1.x.\n: java.io.IOException: {problem}"
+    text = f"An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Job aborted: {problem}\n\tat x"
+    if "No such file" in problem:
+        text += "\nCaused by: java.io.IOException: error=2, No such file or directory\n\tat y"
     error = _spark_error(of_library("py4j.protocol", "Py4JJavaError", text), context)
     assert isinstance(error, PreflightError) and not error.retryable
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
