@@ -27,6 +27,7 @@ from tests.integration.postgres import PostgresServer
 from tests.integration.rest_catalog import RestCatalogServer
 from tests.strict_commits import KINDS, CommitKind
 
+SHORT_WAIT = {"rfr.read-timeout": "5"}
 IN_GATE = ("ledger: round", "target: replace", "history: append")
 
 
@@ -57,7 +58,7 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LossyProxy]:
 
 @pytest.mark.parametrize(("kind", "fault"), CASES)
 def test_a_commit_to_a_rest_catalog(rest: LossyProxy, name: str, kind: CommitKind, fault: str) -> None:
-    settings = LakeSettings("rfr", {"type": "rest", "uri": f"http://127.0.0.1:{rest.port}"})
+    settings = LakeSettings("rfr", {"type": "rest", "uri": f"http://127.0.0.1:{rest.port}", **SHORT_WAIT})
     commit = kind.prepare(open_catalog(settings), name)
     rest.fault = fault
     commit()
@@ -77,12 +78,12 @@ def glue() -> Iterator[LossyProxy]:
         server.stop()
 
 
-@pytest.mark.parametrize("fault", [pytest.param(LOST_THEN_REFUSED, marks=pytest.mark.gate), "reset", "half"])
+@pytest.mark.parametrize("fault", [pytest.param(LOST_THEN_REFUSED, marks=pytest.mark.gate), "reset", "half", "silent"])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_commit_to_glue(glue: LossyProxy, tmp_path: Path, name: str, kind: CommitKind, fault: str) -> None:
     keys = {"glue.endpoint": f"http://127.0.0.1:{glue.port}", "glue.region": "us-east-1"}
     keys |= {"glue.access-key-id": "key", "glue.secret-access-key": "secret"}
-    settings = LakeSettings("rfr", {"type": "glue", "warehouse": f"file://{tmp_path}/warehouse", **keys})
+    settings = LakeSettings("rfr", {"type": "glue", "warehouse": f"file://{tmp_path}/warehouse", **keys, **SHORT_WAIT})
     commit = kind.prepare(open_catalog(settings), name)
     before, glue.fault = glue.commits, fault
     commit()
