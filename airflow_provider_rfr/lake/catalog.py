@@ -340,7 +340,7 @@ def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
 
 
 def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Settings of Iceberg's JDBC catalog, and the coordinates of its driver."""
+    """Return the settings of Iceberg's JDBC catalog, and the coordinates of its driver."""
     try:
         uri = make_url(properties.get("uri", ""))
     except (ArgumentError, ValueError):
@@ -365,8 +365,6 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
     }
     if database == "postgresql":
         catalog |= WaitLimits.of(properties).for_jdbc()
-    if uri.username:
-        catalog["jdbc.user"] = uri.username
-    if uri.password:
-        catalog["jdbc.password"] = str(uri.password)
+    credentials = {"jdbc.user": uri.username, "jdbc.password": uri.password}
+    catalog |= {name: str(value) for name, value in credentials.items() if value}
     return catalog, _JDBC_PACKAGES[database]
