@@ -34,7 +34,9 @@ _MINUTE = 60_000
 Query = Callable[[Connection, list[int], int], Any]
 QUERIES: Mapping[str, Query] = {
     "newest attempts": lambda connection, ids, now: rows.newest_attempts(connection, LAKE, 50),
-    "attempts of a minute": lambda connection, ids, now: rows.attempts_since(connection, LAKE, now - _MINUTE),
+    "attempts of a minute": lambda connection, ids, now: rows.attempts_since(
+        connection, LAKE, now - _MINUTE, unreported_in="rfr_system.delivery_history"
+    ),
     "ended without attempt": lambda connection, ids, now: rows.ended_without_attempt(connection, LAKE, now - _MINUTE),
     "newest deliveries": lambda connection, ids, now: rows.select_deliveries(connection, Selection(lake=LAKE), 50),
     "first unsent": lambda connection, ids, now: rows.first_unsent(connection, ids),

@@ -20,6 +20,9 @@ from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING  # noqa: E402
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.history import History
     from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 
 if __package__ in (None, ""):
@@ -47,14 +50,22 @@ def main() -> int:
             check_machine()
         except PreflightError as error:
             return failed(error)
-    return run(arguments.config, began=BEGAN, open_token_store=open_control_store)
+    return run(arguments.config, began=BEGAN, open_token_store=open_token_store, open_history=open_history)
 
 
-def open_control_store(url: str) -> RefreshTokens:
+def open_token_store(url: str) -> RefreshTokens:
     """Open where refresh tokens are kept; few sources need it, and its imports take a while."""
     from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 
     return RefreshTokens(url)
+
+
+def open_history(url: str, catalog: Catalog) -> History:
+    """Open the control store, in which rows of the history tables wait."""
+    from airflow_provider_rfr.history import History
+    from airflow_provider_rfr.store.engine import open_store
+
+    return History(open_store(url), catalog)
 
 
 if __name__ == "__main__":

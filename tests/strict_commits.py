@@ -14,7 +14,8 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from airflow_provider_rfr.lake.commits import append_once, write_table_properties
+from airflow_provider_rfr.lake.commits import write_table_properties
+from airflow_provider_rfr.lake.history import append_rows_once, merge_days
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
@@ -24,6 +25,9 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import PageRow, write_rows
 
 _SCHEMA = Schema(NestedField(1, "day", StringType()), NestedField(2, "id", LongType()))
+_HISTORY = Schema(
+    NestedField(1, "day", StringType()), NestedField(2, "id", LongType(), required=True), identifier_field_ids=[2]
+)
 _OLD = pa.table({"day": ["monday"] * 3, "id": [1, 2, 3]})
 _NEW = pa.table({"day": ["tuesday"] * 2, "id": [4, 5]})
 
@@ -154,15 +158,29 @@ def _history_row(number: int) -> dict[str, Any]:
 
 def _prepare_history(catalog: Catalog, name: str) -> Callable[[], object]:
     catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-    catalog.create_table(name, _SCHEMA)
-    append_once(catalog, name, [_history_row(1)], keys=["id"])
-    return partial(append_once, catalog, name, [_history_row(1), _history_row(2)], keys=["id"])
+    catalog.create_table(name, _HISTORY)
+    append_rows_once(catalog, name, [_history_row(1)])
+    return partial(append_rows_once, catalog, name, [_history_row(1), _history_row(2)])
 
 
 def _check_history(catalog: Catalog, name: str) -> None:
     _check_rows([1, 2], catalog, name)
-    assert append_once(catalog, name, [_history_row(2), _history_row(3)], keys=["id"]) == 1
+    assert append_rows_once(catalog, name, [_history_row(2), _history_row(3)]) == 1
     _check_rows([1, 2, 3], catalog, name)
+
+
+def _prepare_merge(catalog: Catalog, name: str) -> Callable[[], object]:
+    catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+    catalog.create_table(name, _HISTORY)
+    for number in range(10):
+        append_rows_once(catalog, name, [_history_row(number)])
+    return partial(merge_days, catalog, name)
+
+
+def _check_merge(catalog: Catalog, name: str) -> None:
+    _check_rows(list(range(10)), catalog, name)
+    assert len(list(catalog.load_table(name).scan().plan_files())) == 1
+    assert append_rows_once(catalog, name, [_history_row(9), _history_row(10)]) == 1
 
 
 def _migrated(catalog: Catalog, name: str) -> MigratedTable:
@@ -240,6 +258,7 @@ KINDS: Mapping[str, CommitKind] = {
         partial(_prepare_publish, replace_where="day = 'tuesday'"), partial(_check_target, [1, 2, 3, 4, 5], 2)
     ),
     "history: append": CommitKind(_prepare_history, _check_history),
+    "history: merge": CommitKind(_prepare_merge, _check_merge),
     "migration: alter": CommitKind(_prepare_alteration, _check_alteration),
     "migration: rewrite": CommitKind(_prepare_rewrite, _check_rewrite),
     "migration: create": CommitKind(_prepare_new_table, partial(_check_rows, [4, 5])),

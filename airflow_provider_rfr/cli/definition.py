@@ -311,7 +311,7 @@ def _tables(name: str, help: str, *args: Arg, example: str) -> ActionCommand:
 _TABLES = (
     _tables(
         "expire",
-        "Expire old snapshots of our tables, with the files that only they need",
+        "Expire old snapshots of our tables, and add waiting rows to the history tables",
         *(_ARG_RELEASE, _ARG_DRY_RUN),
         example="raw.orders --dry-run",
     ),

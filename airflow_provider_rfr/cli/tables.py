@@ -1,8 +1,9 @@
-"""``airflow rfr tables``: old snapshots, and ledgers of parts."""
+"""``airflow rfr tables``: old snapshots, history tables, and ledgers of parts."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import closing
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 @command
 def expire(args: Namespace) -> int:
-    """Do what each publish does. Exit code 1 if files could not be deleted: run it again."""
+    """Expire snapshots as each publish does; without names, also add waiting rows to the history tables.
+
+    Exit code 1 if files could not be deleted: run it again.
+    """
     from airflow_provider_rfr.lake.catalog import load_table
     from airflow_provider_rfr.lake.commits import write_table_properties
     from airflow_provider_rfr.lake.expiry import HOLD, KIND, expire_table, hold_property, is_ours
@@ -43,6 +47,8 @@ def expire(args: Namespace) -> int:
         row = {"table": name, "snapshots": done.snapshots, "files": done.files, "undeleted": done.undeleted}
         rows.append({**row, "held": held or None})
     print_value(rows, args, "no table here is ours")
+    if not (args.tables or args.dry_run):
+        _append_history(catalog)
     return 1 if any(row["undeleted"] for row in rows) else 0
 
 
@@ -74,6 +80,16 @@ def drop_ledgers(args: Namespace) -> None:
         else:
             dropped += drop_part_ledgers(catalog, name, seconds)
     print_value([_row(each) for each in dropped], args, "no ledger of a part is that old")
+
+
+def _append_history(catalog: Catalog) -> None:
+    from airflow_provider_rfr.history import History
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+
+    hook = ControlStoreHook()
+    if hook.is_there():
+        with closing(hook.get_store()) as store:
+            History(store, catalog).maintain(always=True)
 
 
 def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:

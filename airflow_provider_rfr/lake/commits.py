@@ -13,12 +13,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import CreateTableTransaction
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate, ValidatableTableRequirement
@@ -284,53 +282,6 @@ def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
             append.append_data_file(file)
     commit_strictly(transaction)
     return append.snapshot_id
-
-
-def append_once(
-    catalog: Catalog,
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    *,
-    keys: Sequence[str],
-    scope: Mapping[str, str | int] | None = None,
-    since: tuple[str, datetime] | None = None,
-) -> int:
-    """Append the rows that are not in the table yet, in one commit; returns how many.
-
-    So each row is kept once, however often and by however many processes it is reported.
-
-    :param name: a table that may be missing, or lack columns that the rows have
-    :param keys: columns that identify a row; NULL equals NULL
-    :param scope: columns with values that all the rows have, so that only rows with them are compared
-    :param since: a column of times and a moment before all the rows, for the same purpose
-    :raises LedgerError: other commits came first each time
-    """
-    where: BooleanExpression = AlwaysTrue()
-    for column, value in (scope or {}).items():
-        where = And(where, EqualTo(column, value))
-    if since is not None:
-        where = And(where, GreaterThanOrEqual(since[0], since[1].isoformat()))
-
-    def append() -> int:
-        table = load_table(catalog, name)
-        if table is None:
-            return 0
-        found = table.scan(row_filter=where, selected_fields=tuple(keys)).to_arrow()
-        known = set(zip(*(found.column(each).to_pylist() for each in keys), strict=True))
-        new = {key: row for row in rows if (key := tuple(row.get(each) for each in keys)) not in known}
-        if new:
-            schema = table.schema().as_arrow()
-            # By the table's columns: an older or a newer version of this package may have created it.
-            values = [{column: row.get(column) for column in schema.names} for row in new.values()]
-            transaction = table.transaction()
-            transaction.append(pa.Table.from_pylist(values, schema=schema))
-            commit_strictly(transaction)
-        return len(new)
-
-    try:
-        return retry_conflicts(_TRIES)(append) if rows else 0
-    except CommitConflictError as error:
-        raise LedgerError(f"{name}: other commits came first each of {_TRIES} times") from error
 
 
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -65,8 +64,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.lake import LakeDocument
 
 
-_REFRESH_TOKEN = "refresh_token"
-_TOKEN_PARTS = ("store",)
+_STORE_PARTS = ("store", "history.py")
 """What a driver in a cluster needs besides, to keep refresh tokens."""
 
 
@@ -178,11 +176,8 @@ def _airflow_run(context: Context) -> dict[str, Any]:
     }
 
 
-def _token_store(hook: RefreshSparkHook, source: Mapping[str, Any]) -> str | None:
-    """Return the control store's address for a driver that may redeem a refresh token, None for any other."""
-    # What a class does is not known before it runs.
-    if "class" not in source and _REFRESH_TOKEN not in json.dumps(source, default=str):
-        return None
+def _store_url(hook: RefreshSparkHook) -> str | None:
+    """Return the control store's address for the driver, None where the driver can't reach it."""
     store = ControlStoreHook()
     try:
         is_file = store.url.get_backend_name() == "sqlite"
@@ -376,8 +371,8 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
             def load(hook: RefreshSparkHook) -> None:
                 hook.on_pages = partial(store_link, context, SparkUiLink())
-                store = _token_store(hook, document["source"])
-                shipped, parts = ({**document, "store": store}, _TOKEN_PARTS) if store else (document, ())
+                store = _store_url(hook)
+                shipped, parts = ({**document, "store": store}, _STORE_PARTS) if store else (document, ())
                 load_application(hook, folder, shipped, parts)
                 self._leaves_driver = self.deferrable and leave_driver(hook, self._yarn_rm_auth)
 

@@ -41,7 +41,7 @@ _DOMAIN = (
     *("__init__.py", "databases.py", "documents.py", "exceptions.py", "lazy.py", "threads.py"),
     *("http", "streams", "lake", "refresh"),
 )
-_MIGRATION_PARTS = ("store", "sinks", "builtins")
+_MIGRATION_PARTS = ("store", "history.py", "sinks", "builtins")
 """What the executors of a migration need besides."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")

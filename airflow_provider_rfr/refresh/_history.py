@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import RefreshFailedError, RfrError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord, append_once
+from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
+from airflow_provider_rfr.lake.history import REPORTED_AGAIN
 from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.errors import redact
 from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
+from airflow_provider_rfr.threads import within
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -24,40 +26,97 @@ _log = logging.getLogger(__name__)
 
 _REFRESHES: Final = "rfr_system.refresh_history"
 _COMMITS: Final = "rfr_system.commit_history"
+_REFRESH_KEYS: Final = ("target", "part", "generation", "epoch")
+_COMMIT_KEYS: Final = ("commit_id",)
 _MAX_FAILURES: Final = 1000
+_REPORT_SECONDS: Final = 20.0
+_MAINTAIN_SECONDS: Final = 120.0
+_MISSED: Final = (
+    f"this attempt is missing in {_REFRESHES}; its commit is added to {_COMMITS} by the table's next refresh within"
+    f" {REPORTED_AGAIN.days} days that reaches the control store"
+)
 
 
-def record_attempt(
-    catalog: Catalog,
-    config: RefreshConfig,
-    figures: RefreshFigures,
-    header: LedgerHeader | None,
-    *,
-    began: datetime,
-    error: BaseException | None,
-    secrets: Sequence[str] = (),
-) -> None:
-    """Record how an attempt ended; a history that can't be written is logged as a warning.
+class HistoryTables(Protocol):
+    """History tables of a lake, to which one process appends the rows of all."""
 
-    :param header: of the ledger, which may be a later attempt's by now
-    :param secrets: values that no error's text may show
+    def report(self, table: str, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
+        """Let rows wait for being appended."""
+
+    def maintain(self) -> int:
+        """Append the waiting rows, if it is time and no other process does it."""
+
+
+class AttemptHistory:
+    """Reports the attempts of one application. It never fails a refresh, and delays it for some seconds at most.
+
+    :param open_history: opens the history of a catalog; None without a control store
     """
-    if not figures.epoch:
-        # The attempt never held its refresh: it has no epoch, and the header is another attempt's.
-        return
-    try:
-        row = _attempt_row(config, figures, header, began, error, secrets)
-        scope = {name: row[name] for name in ("target", "generation", "epoch")}
-        append_once(catalog, _REFRESHES, [row], keys=("target", "part", "generation", "epoch"), scope=scope)
-        if error is not None:
+
+    def __init__(self, open_history: Callable[[Catalog], HistoryTables] | None) -> None:
+        self._open = open_history
+        self._history: HistoryTables | None = None
+        self._has_failed = False
+
+    def record(
+        self,
+        catalog: Catalog,
+        config: RefreshConfig,
+        figures: RefreshFigures,
+        header: LedgerHeader | None,
+        *,
+        began: datetime,
+        error: BaseException | None,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        """Report how an attempt ended, and the commits of its target.
+
+        :param header: of the ledger, which may be a later attempt's by now
+        :param secrets: values that no error's text may show
+        """
+        if not figures.epoch:
+            # The attempt never held its refresh: it has no epoch, and the header is another attempt's.
             return
-        # Every commit of the target that the history lacks, also those whose driver died before it got here.
-        found = CommitLog.load(catalog, figures.target)
-        commits = (_commit_row(figures.target, each) for each in (found.commits() if found else []))
-        rows = [each for each in commits if each is not None]
-        append_once(catalog, _COMMITS, rows, keys=("commit_id",), scope={"target": figures.target})
-    except Exception as failure:  # noqa: BLE001 - each catalog refuses in its own way
-        _log.warning("%s: its history can't be written (%s); the refresh is not affected", figures.target, failure)
+
+        def report() -> None:
+            if self._open is None:
+                if catalog.table_exists(_REFRESHES):
+                    _log.warning("%s: the driver has no control store; %s", figures.target, _MISSED)
+                return
+            if self._has_failed:
+                # Several streams must not wait for the same store one after another.
+                raise TimeoutError
+            history = self._history = self._open(catalog)
+            history.report(_REFRESHES, [_attempt_row(config, figures, header, began, error, secrets)], _REFRESH_KEYS)
+            if error is None:
+                history.report(_COMMITS, _recent_commits(catalog, figures), _COMMIT_KEYS)
+
+        try:
+            within(_REPORT_SECONDS, report)
+        except Exception as failure:  # noqa: BLE001 - each fails in its own way, with a text that may hold secrets
+            self._has_failed, self._history = True, None
+            _log.warning("%s: the history can't be written (%s); %s", figures.target, type(failure).__name__, _MISSED)
+
+    def maintain(self) -> None:
+        """Append the rows that wait in the control store, if it is time and no other process does it."""
+        try:
+            if self._history is not None:
+                within(_MAINTAIN_SECONDS, self._history.maintain)
+        except Exception as failure:  # noqa: BLE001 - as above
+            _log.warning(
+                "rows can't be added to the history tables now (%s); another process does it", type(failure).__name__
+            )
+
+
+def _recent_commits(catalog: Catalog, figures: RefreshFigures) -> list[dict[str, Any]]:
+    """Return the row of this attempt's commit, and those of recent ones, whose drivers may have died before this."""
+    commit_log = CommitLog.load(catalog, figures.target)
+    since = (datetime.now(timezone.utc) - REPORTED_AGAIN).timestamp() * 1000
+    commits = commit_log.commits() if commit_log is not None else []
+    reported = (
+        commit for commit in commits if commit.timestamp_ms >= since or commit.snapshot_id == figures.snapshot_id
+    )
+    return [row for commit in reported if (row := _commit_row(figures.target, commit)) is not None]
 
 
 def _attempt_row(

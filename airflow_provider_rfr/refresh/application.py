@@ -32,6 +32,9 @@ from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervis
 from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.refresh._history import AttemptHistory, HistoryTables
     from airflow_provider_rfr.refresh._rounds import RoundReport
 
 _log = logging.getLogger("airflow_provider_rfr")
@@ -48,10 +51,15 @@ class Application:
     """Runs the document's streams, one after another; :meth:`stop` is thread-safe.
 
     :param began: of the process, on the monotonic clock
+    :param open_history: opens the history tables of a catalog; None without a control store
     """
 
-    def __init__(self, config: RefreshConfig, *, began: float) -> None:
+    def __init__(
+        self, config: RefreshConfig, *, began: float, open_history: Callable[[Catalog], HistoryTables] | None = None
+    ) -> None:
         self._config = config
+        self._open_history = open_history
+        self._history: AttemptHistory | None = None
         self._began = began
         self._session_seconds: float | None = None
         self._stopping = threading.Event()
@@ -100,6 +108,8 @@ class Application:
                     for key, reason in error.failures.items():
                         _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
                 errors.append((stream, error))
+        if self._history is not None and not self._stopping.is_set():
+            self._history.maintain()
         return errors
 
     def stop(self, reason: str) -> None:
@@ -116,9 +126,10 @@ class Application:
     def _refresh(self, stream: str) -> None:
         # Here, because the imports of the first stream take a second, in which Spark starts already.
         from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-        from airflow_provider_rfr.refresh._history import record_attempt
+        from airflow_provider_rfr.refresh._history import AttemptHistory
         from airflow_provider_rfr.refresh.engine import Refresh
 
+        self._history = self._history or AttemptHistory(self._open_history)
         lake = self._config.lake
         catalog = open_catalog(LakeSettings(lake.name, lake.plain_properties()))
         refresh = Refresh(
@@ -137,7 +148,7 @@ class Application:
             raise
         finally:
             self._figures.append(asdict(refresh.figures))
-            record_attempt(
+            self._history.record(
                 catalog, self._config, refresh.figures, refresh.header, began=began, error=error, secrets=self._secrets
             )
 
@@ -203,10 +214,17 @@ def failed(error: RfrError) -> int:
     return EXIT_CONFIGURATION
 
 
-def main(path: str, *, began: float, open_token_store: Callable[[str], RefreshTokenStore] | None = None) -> int:
+def main(
+    path: str,
+    *,
+    began: float,
+    open_token_store: Callable[[str], RefreshTokenStore] | None = None,
+    open_history: Callable[[str, Catalog], HistoryTables] | None = None,
+) -> int:
     """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code.
 
     :param open_token_store: opens the control store at the URL in the document, to keep refresh tokens
+    :param open_history: opens it for the history tables of a catalog
     """
     # The handler of last resort writes to what standard error is then: the bar puts itself in its place.
     assert logging.lastResort is not None
@@ -219,9 +237,11 @@ def main(path: str, *, began: float, open_token_store: Callable[[str], RefreshTo
         config = read_config(path)
     except RfrError as error:
         return failed(error)
-    if config.store is not None and open_token_store is not None:
-        keep_refresh_tokens(partial(open_token_store, config.store.get_secret_value()))
-    application = Application(config, began=began)
+    url = config.store.get_secret_value() if config.store is not None else None
+    if url is not None and open_token_store is not None:
+        keep_refresh_tokens(partial(open_token_store, url))
+    history = partial(open_history, url) if url is not None and open_history is not None else None
+    application = Application(config, began=began, open_history=history)
     stop_on_signals(application.stop)
     if (supervisor := config.run.supervisor) is not None:
         watch_supervisor(supervisor.pid, supervisor.started, supervisor.host, application.stop)

@@ -197,7 +197,8 @@ class _RunDocument(_Document):
 class RefreshConfig(_Document):
     """The whole document.
 
-    :ivar store: SQLAlchemy's address of the control store, which keeps refresh tokens that replace the configured ones
+    :ivar store: SQLAlchemy's address of the control store, which takes rows of the history tables, and keeps refresh
+        tokens that replace the configured ones
     """
 
     source: _SourceDocument

@@ -201,7 +201,8 @@ GARBAGE: Final = Table(
     Column("last_error", Text),
 )
 
-# Of deploys by project, of sinks by their id, of alterations by connection, of refresh tokens by their grant.
+# Of deploys by project, of sinks by their id, of alterations by connection, of refresh tokens by their grant, of
+# history tables by their lake.
 LEASES: Final = Table(
     "rfr_leases",
     METADATA,
@@ -320,4 +321,17 @@ SINKS: Final = Table(
     Column("rows", BigInteger, nullable=False, default=0),
     Column("last_batch", String(64)),
     Column("created_at", BigInteger, nullable=False),
+)
+
+# A row of a history table of the lake waits here until it is appended; then its key stays for some days.
+HISTORY: Final = Table(
+    "rfr_history_rows",
+    METADATA,
+    Column("lake", String(255), primary_key=True),
+    Column("table", String(255), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("row", Text),
+    Column("reported_at", BigInteger, nullable=False),
+    Column("appended_at", BigInteger),
+    Index("ix_rfr_history_appended", "lake", "appended_at", "reported_at"),
 )

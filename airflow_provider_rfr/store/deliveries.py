@@ -12,6 +12,8 @@ from sqlalchemy import (
     Row,
     RowMapping,
     Select,
+    String,
+    cast,
     delete,
     exists,
     func,
@@ -23,6 +25,7 @@ from sqlalchemy import (
 
 from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.history import is_new
 
 _A: Final = ATTEMPTS.c
 _D, _E = DELIVERIES.c, ENDPOINTS.c
@@ -41,14 +44,18 @@ def _is_of(lake: str | None) -> ColumnElement[bool]:
     return exists().where(endpoints.c.id == _D.endpoint_id, endpoints.c.lake == lake)
 
 
-def attempts_since(connection: Connection, lake: str, since: int) -> list[RowMapping]:
-    """Attempts that began at that moment or later, the oldest first; times are milliseconds since 1970."""
+def attempts_since(connection: Connection, lake: str, since: int, unreported_in: str) -> list[RowMapping]:
+    """Return attempts that began at that moment or later, the oldest first; times are milliseconds since 1970.
+
+    :param unreported_in: history table; attempts that were reported to it in the last days are left out
+    """
+    key = _D.id + "/" + cast(_A.number, String)
     query = (
         select(*_OF_THE_DELIVERY, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status, _A.detail, _A.answer)
         .add_columns(_A.body_sha256)
         .join(DELIVERIES, _A.delivery_id == _D.id)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_is_of(lake), _A.at >= since)
+        .where(_is_of(lake), _A.at >= since, is_new(lake, unreported_in, key))
         .order_by(_A.at, _D.id, _A.number)
     )
     return list(connection.execute(query).mappings())

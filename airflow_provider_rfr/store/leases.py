@@ -1,4 +1,5 @@
-"""Leases: one holder at a time, for deploys, runs of a sink, alterations of a connection, and refresh tokens.
+"""Leases: one holder at a time, for deploys, runs of a sink, alterations of a connection, refresh tokens,
+and the upkeep of history tables.
 
 A lease ends by itself when its holder no longer renews it, so a dead process does not block others for long. A holder
 that was paused while its lease ran out may wake up while the next one works. Therefore the token only goes up, and each
@@ -39,6 +40,7 @@ class LeaseKind(str, Enum):
     SINK = "sink"
     CONNECTION = "connection"
     REFRESH_TOKEN = "refresh_token"
+    HISTORY = "history"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from sqlalchemy import RowMapping
 
-from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.commits import append_once
+from airflow_provider_rfr.history import History
+from airflow_provider_rfr.lake.history import REPORTED_AGAIN
 from airflow_provider_rfr.store.deliveries import EndpointKey, attempts_since, ended_without_attempt
 from airflow_provider_rfr.store.engine import ControlStore, instant
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
@@ -22,28 +22,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TABLE: Final = "rfr_system.delivery_history"
-_WINDOW: Final = timedelta(days=2)
-"""How far back missing rows are looked for; usually an attempt is recorded when its dispatcher's run ends."""
+_KEYS: Final = ("delivery_id", "attempt")
 
 
 def record_deliveries(
     store: ControlStore, catalog: Catalog, lake: str, endpoints: Mapping[EndpointKey, Endpoint]
-) -> int:
-    """Append the attempts of the last days that the history lacks; returns how many.
+) -> None:
+    """Report the attempts of the last days that the history lacks, and append waiting rows if it is time.
 
     A history that can't be written is a warning and not an error: what was delivered stays delivered.
 
     :param lake: the catalog's name, by which the store knows it
     :param endpoints: for the hosts of those that have an address of their own
     """
-    since = datetime.now(timezone.utc) - _WINDOW
+    since = int((datetime.now(timezone.utc) - REPORTED_AGAIN).timestamp() * 1000)
     try:
-        if load_table(catalog, _TABLE) is None:
-            return 0
+        history = History(store, catalog)
+        if not history.has(_TABLE):
+            return
         with store.read() as connection:
-            milliseconds = int(since.timestamp() * 1000)
-            tried = attempts_since(connection, lake, milliseconds)
-            untried = ended_without_attempt(connection, lake, milliseconds)
+            tried = attempts_since(connection, lake, since, unreported_in=_TABLE)
+            untried = ended_without_attempt(connection, lake, since)
         rows = []
         for row in tried:
             is_delivered = row["outcome"] == "delivered"
@@ -60,12 +59,11 @@ def record_deliveries(
         for row in untried:
             ended = {"attempt": 0, "outcome": row["state"], "attempted_at": instant(row["ended_at"])}
             rows.append({**_delivery(row, lake, endpoints), **ended})
-        keys = ("delivery_id", "attempt")
-        return append_once(catalog, _TABLE, rows, keys=keys, scope={"lake": lake}, since=("attempted_at", since))
+        history.report(_TABLE, rows, _KEYS)
+        history.maintain()
     except Exception as error:  # noqa: BLE001 - each catalog fails in its own way; the text may hold its credentials
         problem = type(error).__name__
         log.warning("the history of deliveries can't be written (%s); the deliveries are not affected", problem)
-        return 0
 
 
 def _delivery(row: RowMapping, lake: str, endpoints: Mapping[EndpointKey, Endpoint]) -> dict[str, Any]:

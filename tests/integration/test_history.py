@@ -11,6 +11,7 @@ from airflow_provider_rfr.builtins import Kind, load_objects
 from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.refresh._history import _COMMITS, _REFRESHES
 from airflow_provider_rfr.sample_api.client import SampleApi
@@ -20,16 +21,21 @@ from tests.integration.conftest import Lake, Runner, shop
 CANARY = "canary-8c1e44-key"
 
 
+def store_url(folder: Path) -> str:
+    return f"sqlite:///{folder}/store.db"
+
+
 def deploy_logs(lake: Lake, folder: Path) -> None:
     """The package's own tables, without its views, which take Spark."""
     logs = [each for each in load_objects().objects if each.kind is Kind.LOG]
     spec = load_objects(logs, entry_points=False)
-    catalog, store = open_catalog(lake.settings), open_store(f"sqlite:///{folder}/store.db")
+    catalog, store = open_catalog(lake.settings), open_store(store_url(folder))
     recorded, live = observe(catalog, store, project=spec.project)
     apply(plan(spec, recorded, live), catalog=catalog, store=store, spec=spec)
 
 
-def told(lake: Lake, table: str, *order: str) -> list[dict[str, Any]]:
+def told(lake: Lake, folder: Path, table: str, *order: str) -> list[dict[str, Any]]:
+    History(open_store(store_url(folder)), open_catalog(lake.settings)).maintain(always=True)
     return sorted(lake.rows(table).to_pylist(), key=lambda row: [row[name] for name in order])
 
 
@@ -37,15 +43,16 @@ def test_attempts_and_commits_are_told_once_each_and_what_was_missed_is_told_lat
     runner: Runner, lake: Lake, api: SampleApi, tmp_path: Path
 ) -> None:
     source = shop(api) | {"secrets": {"api_key": CANARY}}
-    runner.run(runner.config(source=source, streams=["customers"]))
+    store = store_url(tmp_path)
+    runner.run(runner.config(source=source, streams=["customers"], store=store))
     assert not lake.has(_REFRESHES), "where there are no such tables, nothing is told and nothing fails"
     deploy_logs(lake, tmp_path)
-    second = runner.run(runner.config(source=source, streams=["customers"])).figures
-    (attempt,) = told(lake, _REFRESHES, "generation")
+    second = runner.run(runner.config(source=source, streams=["customers"], store=store)).figures
+    (attempt,) = told(lake, tmp_path, _REFRESHES, "generation")
     assert (attempt["outcome"], attempt["target"], attempt["stream"]) == ("published", "raw.customers", "customers")
     assert (attempt["generation"], attempt["epoch"]) == (2, second["epoch"])
     assert (attempt["published_rows"], attempt["previous_rows"], attempt["error"]) == (30, 30, None)
-    first_commit, second_commit = told(lake, _COMMITS, "sequence")
+    first_commit, second_commit = told(lake, tmp_path, _COMMITS, "sequence")
     assert (first_commit["generation"], second_commit["generation"]) == (1, 2)
     assert second_commit["snapshot_id"] == second["snapshot_id"] == attempt["snapshot_id"]
     assert second_commit["bindings"] == [
@@ -59,15 +66,16 @@ def test_a_failed_attempt_is_told_with_its_partitions_and_without_secrets(
 ) -> None:
     deploy_logs(lake, tmp_path)
     api.set_faults({"kind": "error", "status": 403, "path": "/partitions/3/items"})
-    document = runner.config(source=shop(api, partitions=8, page_size=25), streams=["items"], target="raw.items")
+    source = shop(api, partitions=8, page_size=25)
+    document = runner.config(source=source, streams=["items"], target="raw.items", store=store_url(tmp_path))
     runner.run(document, expect=1)
     api.set_faults()
     runner.run(document)
-    failed, published = told(lake, _REFRESHES, "epoch")
+    failed, published = told(lake, tmp_path, _REFRESHES, "epoch")
     assert (failed["outcome"], published["outcome"]) == ("failed", "published")
     assert failed["generation"] == published["generation"] == 1
     assert failed["partitions_done"] == failed["partitions"] - 1
     (failure,) = failed["failures"]
     assert "403" in failure["reason"]
     assert failed["error_type"] == "RefreshFailedError"
-    assert len(told(lake, _COMMITS, "sequence")) == 1
+    assert len(told(lake, tmp_path, _COMMITS, "sequence")) == 1

@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 from airflow_provider_rfr.sample_api.client import SampleApi
+from airflow_provider_rfr.store.engine import open_store
 from demo.airflow_stack import AirflowStack
 from tests.integration.conftest import ROOT, Lake
 from tests.integration.postgres import PostgresServer
@@ -148,6 +150,7 @@ def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_h
     ]
     assert now.current_snapshot() == written, "columns changed, no row was written again"
     assert sorted(now.scan().to_arrow().to_pylist(), key=lambda row: row["rows"])[7]["rows"] == 7
+    History(open_store(f"sqlite:///{story.airflow.home}/rfr_control_store.db"), catalog).maintain(always=True)
     told = [row for row in story.lake.rows("rfr_system.refresh_history").to_pylist() if row["target"] == "raw.beside"]
     assert [row["outcome"] for row in told] == ["published"]
     deploys = story.lake.rows("rfr_system.migration_history").to_pylist()

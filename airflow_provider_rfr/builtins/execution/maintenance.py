@@ -15,8 +15,8 @@ from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.spec import Kind, nearest
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError
+from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import Catalog
-from airflow_provider_rfr.lake.commits import append_once
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.sinks.registry import needed_physicals
@@ -36,12 +36,16 @@ _OF_DEPLOY: Final = ("deploy_id", "project", "from_version", "to_version", "base
 
 def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
     """Add each step of the project's newest finished deploys to the package's history, once; also of one whose process
-    died before it could do so. A history that can't be written is only a warning: the deploy itself is done."""
+    died before it could do so. A history that can't be written is only a warning: the deploy itself is done.
+
+    Rows of other history tables that wait are appended, too, because the deploy may have created their tables."""
     try:
         with store.read() as connection:
             over = [each for each in deploys.history(connection, project) if each.state in _OVER]
             rows = [row for each in over for row in _history(each, deploys.steps_of(connection, each.deploy_id))]
-        append_once(catalog, _MIGRATIONS, rows, keys=("deploy_id", "seq"), scope={"project": project})
+        history = History(store, catalog)
+        history.report(_MIGRATIONS, rows, ("deploy_id", "seq"))
+        history.maintain(always=True)
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
         _log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
 

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
 
+from airflow_provider_rfr.history import History
+from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, hold_property
+from airflow_provider_rfr.store.engine import open_store
 from tests.unit.cli import calls
 from tests.unit.cli.calls import told
 from tests.unit.refresh.test_maintenance import ledger_of, let_all_go, publish
@@ -35,6 +41,23 @@ def test_snapshots_are_expired_by_hand(lake: Lake, capsys: pytest.CaptureFixture
     assert told(capsys) == would and snapshots(lake) == 1
     assert rfr("expire", "raw.nope") == 1
     assert "there is no table raw.nope" in capsys.readouterr().err
+
+
+def test_without_names_waiting_rows_are_added_to_the_history_tables(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/control.db"
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", url)
+    schema = Schema(NestedField(1, "commit_id", StringType(), required=True), identifier_field_ids=[1])
+    create_table(lake.catalog, "rfr_system.commit_history", schema)
+    history = History(open_store(url), lake.catalog)
+    history.report("rfr_system.commit_history", [{"commit_id": "c1"}], ("commit_id",))
+    assert rfr("expire", "--dry-run") == 0
+    publish(lake.catalog, 1)
+    assert rfr("expire", NAME) == 0
+    assert lake.catalog.load_table("rfr_system.commit_history").scan().count() == 0
+    assert rfr("expire") == 0
+    assert lake.catalog.load_table("rfr_system.commit_history").scan().count() == 1
 
 
 def test_tables_of_others_are_expired_only_by_their_names(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from airflow_provider_rfr.builtins import Kind, load_objects
 from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.history import History
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks.delivery_history import _TABLE
@@ -40,7 +41,8 @@ def deliver(url: str, table: str) -> dict[str, Any]:
     return task.execute({})
 
 
-def told(lake: Lake) -> list[dict[str, Any]]:
+def told(lake: Lake, folder: Path) -> list[dict[str, Any]]:
+    History(open_store(f"sqlite:///{folder}/control.db"), lake.catalog).maintain(always=True)
     found: list[dict[str, Any]] = lake.catalog.load_table(_TABLE).scan().to_arrow().to_pylist()
     return sorted(found, key=lambda row: (row["attempted_at"], row["attempt"]))
 
@@ -58,7 +60,8 @@ def test_every_attempt_is_told_once_and_without_secrets(lake: Lake, tmp_path: Pa
         operate.execute({})
         assert deliver(receiver.url, "raw.orders")["delivered"] == 1
         deliver(receiver.url, "raw.orders")
-    failed, delivered = told(lake)
+    assert not lake.catalog.load_table(_TABLE).metadata.snapshots, "a delivery makes no commit on the history"
+    failed, delivered = told(lake, tmp_path)
     assert {failed["delivery_id"], delivered["delivery_id"]} == {delivery_id(first, "shop/hook")}
     assert (failed["outcome"], failed["status"], failed["attempt"]) == ("failed", 400, 1)
     assert (delivered["outcome"], delivered["state"], delivered["attempt"]) == ("delivered", "delivered", 2)
@@ -81,4 +84,5 @@ def test_what_ended_without_an_attempt_is_told_too(lake: Lake, tmp_path: Path) -
             {}
         )
         deliver(receiver.url, "raw.orders")
-    assert [(row["outcome"], row["attempt"], row["state"]) for row in told(lake)][-1] == ("cancelled", 0, "cancelled")
+    last = told(lake, tmp_path)[-1]
+    assert (last["outcome"], last["attempt"], last["state"]) == ("cancelled", 0, "cancelled")

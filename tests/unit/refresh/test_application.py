@@ -7,15 +7,25 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import Catalog
 
+from airflow_provider_rfr.builtins import Kind, load_objects
+from airflow_provider_rfr.builtins.execution.deploy import apply
+from airflow_provider_rfr.builtins.execution.observe import observe
+from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.history import History
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh import application
+from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.streams import Page, PagedStream, ReadContext
 from airflow_provider_rfr.streams.tokens import AccessToken, shared_credential
+from spark_apps.full_refresh import open_history
 from tests.soon import PATIENCE
 from tests.unit.refresh.test_rounds import Threads
 
@@ -90,6 +100,78 @@ def test_few_frames_lie_between_the_program_and_the_page(document: str, capsys: 
     (stack,) = STACKS
     assert stack[0] == "application.main"
     assert len(stack) <= 11, stack
+
+
+@pytest.fixture
+def catalog(document: str) -> Catalog:
+    return open_catalog(LakeSettings("rfr", json.loads(Path(document).read_text())["lake"]["properties"]))
+
+
+@pytest.fixture
+def store(tmp_path: Path, catalog: Catalog) -> ControlStore:
+    """A control store, and the history tables."""
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    spec = load_objects([item for item in load_objects().objects if item.kind is Kind.LOG], entry_points=False)
+    recorded, live = observe(catalog, store, project=spec.project)
+    apply(plan(spec, recorded, live), catalog=catalog, store=store, spec=spec)
+    return store
+
+
+def run_with_store(document: str, url: str | None) -> int:
+    written = json.loads(Path(document).read_text())
+    Path(document).write_text(json.dumps(written | {"store": url}))
+    return application.main(document, began=0.0, open_history=open_history)
+
+
+def history_of(catalog: Catalog, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = catalog.load_table(f"rfr_system.{name}").scan().to_arrow().to_pylist()
+    return rows
+
+
+def test_a_refresh_makes_no_commit_on_the_history_tables_in_its_own_time(
+    document: str, catalog: Catalog, store: ControlStore, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        assert run_with_store(document, f"sqlite:///{tmp_path}/store.db") == 0
+    assert history_of(catalog, "refresh_history") == history_of(catalog, "commit_history") == []
+    assert History(store, catalog).maintain(always=True) == 4
+    attempts, commits = history_of(catalog, "refresh_history"), history_of(catalog, "commit_history")
+    assert [(row["generation"], row["outcome"]) for row in attempts] == [(1, "published"), (2, "published")]
+    assert [row["snapshot_id"] for row in attempts] == [row["snapshot_id"] for row in commits]
+
+
+def test_the_refresh_after_which_more_than_a_hundred_rows_wait_appends_them(
+    document: str, catalog: Catalog, store: ControlStore, tmp_path: Path
+) -> None:
+    now = datetime.now(timezone.utc)
+    rows = [{"commit_id": f"c{n}", "target": "raw.a", "snapshot_id": n, "committed_at": now} for n in range(99)]
+    History(store, catalog).report("rfr_system.commit_history", rows, ("commit_id",))
+    assert run_with_store(document, f"sqlite:///{tmp_path}/store.db") == 0
+    assert len(history_of(catalog, "refresh_history")) == 1
+    assert len(history_of(catalog, "commit_history")) == 100
+
+
+@pytest.mark.usefixtures("store")
+def test_a_refresh_whose_control_store_is_away_is_published_and_its_commit_is_recorded_by_the_next(
+    document: str, catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run_with_store(document, f"sqlite:///{tmp_path}/no/such/folder/canary-51d0aa.db") == 0
+    assert "raw.pages: the history can't be written (ConfigurationError); this attempt is missing" in caplog.text
+    assert "its commit is added to rfr_system.commit_history by the table's next refresh within 2 days" in caplog.text
+    assert "canary-51d0aa" not in caplog.text
+    assert run_with_store(document, None) == 0
+    assert "raw.pages: the driver has no control store; this attempt is missing" in caplog.text
+    assert run_with_store(document, f"sqlite:///{tmp_path}/store.db") == 0
+    History(open_store(f"sqlite:///{tmp_path}/store.db"), catalog).maintain(always=True)
+    assert [row["generation"] for row in history_of(catalog, "refresh_history")] == [3]
+    assert sorted(row["generation"] for row in history_of(catalog, "commit_history")) == [1, 2, 3]
+
+
+def test_where_no_deploy_created_the_history_tables_nothing_is_said(
+    document: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert application.main(document, began=0.0) == 0
+    assert "history" not in caplog.text
 
 
 def test_the_process_ends_after_a_refresh_token_that_is_redeemed_is_kept(

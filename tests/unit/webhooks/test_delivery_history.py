@@ -8,8 +8,10 @@ from airflow_provider_rfr.webhooks.delivery_history import record_deliveries
 
 
 class Catalog:
-    def load_table(self, name: str) -> object:
-        return object()
+    name = "rfr"
+
+    def table_exists(self, name: str) -> bool:
+        return True
 
 
 class AwayStore:
@@ -20,6 +22,6 @@ class AwayStore:
 def test_a_history_that_can_t_be_written_is_a_warning_without_what_the_database_says(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert record_deliveries(AwayStore(), Catalog(), "rfr", {}) == 0  # type: ignore[arg-type]
+    record_deliveries(AwayStore(), Catalog(), "rfr", {})  # type: ignore[arg-type]
     assert "can't be written (RuntimeError)" in caplog.text
     assert "hunter22" not in caplog.text

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
 import pytest
 
 from airflow_provider_rfr.builtins import Kind, load_objects
@@ -10,13 +14,15 @@ from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, stable_id
+from airflow_provider_rfr.history import History
 from tests.unit.builtins.execution.places import Place
 
+COMMITS = "rfr_system.commit_history"
 LOGS = [each for each in load_objects().objects if each.kind is Kind.LOG]
 
 
-def deploy(place: Place, *more: BuiltinObject) -> str:
-    spec: CatalogSpec = load_objects([*LOGS, *more], entry_points=False)
+def deploy(place: Place, *more: BuiltinObject, logs: Sequence[BuiltinObject] = LOGS) -> str:
+    spec: CatalogSpec = load_objects([*logs, *more], entry_points=False)
     recorded, live = observe(place.catalog, place.store, project=spec.project)
     return apply(plan(spec, recorded, live), catalog=place.catalog, store=place.store, spec=spec).state
 
@@ -44,12 +50,28 @@ def test_they_list_every_object_and_every_step_and_a_deploy_without_changes_adds
     assert place.rows("rfr_system.migration_history") == steps
 
 
+def test_tables_of_an_older_version_get_their_partitioning_and_the_rows_that_wait(place: Place) -> None:
+    ours = [replace(log, partitioning=()) for log in LOGS]
+    deploy(place, logs=ours)
+    history = History(place.store, place.catalog)
+    now = datetime.now(timezone.utc)
+    rows = [{"commit_id": f"c{n}", "target": "raw.a", "snapshot_id": n, "committed_at": now} for n in range(2)]
+    history.report(COMMITS, rows[:1], ("commit_id",))
+    assert history.maintain(always=True) == 1
+    history.report(COMMITS, rows, ("commit_id",))
+    assert deploy(place) == "done"
+    assert sorted(row["commit_id"] for row in place.rows(COMMITS)) == ["c0", "c1"]
+    table = place.catalog.load_table(COMMITS)
+    assert [str(field.transform) for field in table.spec().fields] == ["day"]
+    assert {task.file.spec_id for task in table.scan().plan_files()} == {table.spec().spec_id}
+
+
 def test_what_a_deploy_could_not_tell_is_told_by_the_next_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(*arguments: object, **more: object) -> int:
         raise OSError("the lake is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(maintenance, "append_once", dies)
+        patch.setattr(maintenance.History, "report", dies)
         assert deploy(place) == "done", "a history that can't be written is no reason to fail"
     assert place.rows("rfr_system.migration_history") == []
     more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns=(Column("a", "int"),))

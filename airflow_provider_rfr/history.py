@@ -1,0 +1,129 @@
+"""History tables of this package (namespace ``rfr_system``).
+
+A process reports rows to the control store, which costs it one short transaction. One process at a time appends what
+waits to the tables. Rows are recognised by their keys, in the store and in the tables, so that no row is lost or
+doubled if a process dies at any point, or if two do the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from airflow_provider_rfr.lake.expiry import expire_table
+from airflow_provider_rfr.lake.history import REPORTED_AGAIN, append_rows_once, merge_days
+from airflow_provider_rfr.store import history as store_rows
+from airflow_provider_rfr.store.leases import LeaseKind, default_holder, take_lease
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from sqlalchemy import Connection
+
+    from airflow_provider_rfr.store.engine import ControlStore
+    from airflow_provider_rfr.store.leases import Grant
+
+_log = logging.getLogger(__name__)
+
+_MAX_WAITING: Final = 100
+_MAX_AGE: Final = timedelta(hours=1)
+_KNOWN: Final = REPORTED_AGAIN + timedelta(days=1)
+"""How long keys of appended rows are kept: longer than a process reports rows again."""
+_LONGEST_WAIT: Final = timedelta(days=7)
+_AT_ONCE: Final = 10_000
+_LEASE: Final = timedelta(minutes=5)
+"""How long the others leave the upkeep to one process; after a failure also how long nobody tries again."""
+_PATIENCE: Final = 5.0
+
+
+class History:
+    """Reports rows for the history tables of one lake, and appends those that wait.
+
+    :param store: where rows wait
+    """
+
+    def __init__(self, store: ControlStore, catalog: Catalog) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._lake = str(catalog.name)
+
+    def has(self, table: str) -> bool:
+        """Return whether a deploy has created the table."""
+        return self._catalog.table_exists(table)
+
+    def report(self, table: str, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
+        """Let rows wait for :meth:`maintain`, except those that were reported in the last days.
+
+        Nothing is done where no deploy has created the table.
+
+        :param keys: columns that identify a row, which are the table's identifier columns
+        """
+        if rows and self.has(table):
+            texts = {store_rows.key_text(row[key] for key in keys): orjson.dumps(row).decode() for row in rows}
+
+            def add(connection: Connection) -> None:
+                store_rows.add_rows(connection, self._store.now(connection), self._lake, table, texts)
+
+            self._store.run(add, patience=_PATIENCE)
+
+    def maintain(self, *, always: bool = False) -> int:
+        """Append the rows that wait, merge files and expire snapshots; return how many rows were appended.
+
+        Nothing is done while few rows wait and none for long, or while another process does it.
+
+        :param always: also if few rows wait
+        :raises Exception: what the first table that failed raised, after the others were done
+        """
+        grant = self._store.run(lambda connection: self._take(connection, always), patience=_PATIENCE)
+        if grant is None:
+            return 0
+        with self._store.read() as connection:
+            batches = store_rows.oldest_rows(connection, self._lake, _AT_ONCE)
+        appended, failures = 0, []
+        for table, rows in batches.items():
+            try:
+                appended += self._append(table, rows)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failures.append(error)
+        self._store.run(self._drop_old)
+        if failures:
+            # The lease is kept until it ends, so that not each process tries again what fails.
+            raise failures[0]
+        self._store.run(grant.release)
+        return appended
+
+    def _take(self, connection: Connection, always: bool) -> Grant | None:
+        now = self._store.now(connection)
+        count, oldest = store_rows.waiting(connection, self._lake)
+        is_due = count > _MAX_WAITING or (oldest is not None and oldest <= now - _milliseconds(_MAX_AGE))
+        if not (is_due or (always and count)):
+            return None
+        return take_lease(connection, now, LeaseKind.HISTORY, self._lake, default_holder(), _milliseconds(_LEASE))
+
+    def _append(self, table: str, rows: Mapping[str, str]) -> int:
+        appended = append_rows_once(self._catalog, table, [orjson.loads(row) for row in rows.values()])
+        if appended is None:
+            _log.warning("there is no table %s any more; %s rows of it are dropped", table, len(rows))
+            self._store.run(lambda connection: store_rows.drop_rows(connection, self._lake, table, rows))
+            return 0
+
+        def mark(connection: Connection) -> None:
+            store_rows.mark_appended(connection, self._store.now(connection), self._lake, table, rows)
+
+        self._store.run(mark)
+        if merge_days(self._catalog, table):
+            expire_table(self._catalog, table)
+        return appended
+
+    def _drop_old(self, connection: Connection) -> None:
+        now = self._store.now(connection)
+        known, reported = now - _milliseconds(_KNOWN), now - _milliseconds(_LONGEST_WAIT)
+        if lost := store_rows.drop_old(connection, self._lake, appended_before=known, reported_before=reported):
+            _log.warning("%s rows of the history tables could not be appended for a week; they are dropped", lost)
+
+
+def _milliseconds(span: timedelta) -> int:
+    return int(span.total_seconds() * 1000)

@@ -1,0 +1,167 @@
+"""Tables of history: many rows are appended in one commit, each row once, and a day ends up in one data file.
+
+The identifier columns of such a table are the keys of its rows. A table that grows with each refresh is partitioned by
+the day of a required column; one without partitions is treated as a single day.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.transforms import DayTransform
+
+from airflow_provider_rfr.exceptions import LedgerError
+from airflow_provider_rfr.lake.catalog import load_table
+from airflow_provider_rfr.lake.commits import (
+    CommitConflictError,
+    append_files,
+    commit_strictly,
+    retry_conflicts,
+)
+from airflow_provider_rfr.lake.data_files import FileTarget
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.table import FileScanTask, Table
+
+REPORTED_AGAIN: Final = timedelta(days=2)
+"""How far back a process looks for rows that others did not report, because they died or had no control store."""
+_TRIES: Final = 12
+_FILES_OF_A_DAY: Final = 10
+_MERGED_MANIFESTS: Final = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "10"}
+
+
+def append_rows_once(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Append the rows whose keys the table lacks, in one commit; return how many, None if there is no such table.
+
+    Keys are compared only with those of rows between the earliest and the latest time of these rows.
+
+    :param rows: columns that the table lacks are left out; times are ISO 8601
+    :raises LedgerError: other commits came first each time
+    """
+
+    def append() -> int | None:
+        table = load_table(catalog, name)
+        if table is None:
+            return None
+        target = FileTarget.of(table.metadata, table.io)
+        typed = [_typed(row, target.rows) for row in rows]
+        keys = sorted(table.schema().identifier_field_names())
+        present = _keys_between(table, typed, keys)
+        new = {key: row for row in typed if (key := tuple(row[name] for name in keys)) not in present}
+        if new:
+            _commit_rows(table, target, list(new.values()))
+        return len(new)
+
+    try:
+        return retry_conflicts(_TRIES)(append)
+    except CommitConflictError as error:
+        raise LedgerError(f"{name}: other commits came first each of {_TRIES} times") from error
+
+
+def merge_days(catalog: Catalog, name: str) -> int:
+    """Write the files of a day into one; return for how many days this was done.
+
+    The newest day is left alone until it has ten files. Nothing is done if another commit comes first.
+    """
+    table = load_table(catalog, name)
+    due = _files_to_merge(table) if table is not None else []
+    if table is None or not due:
+        return 0
+    tasks = [task for group in due for task in group]
+    rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks)
+    target = FileTarget.of(table.metadata, table.io)
+    stored = [file for file, _ in target.write(rows)]
+    try:
+        transaction = table.transaction()
+        with _Rewrite(Operation.OVERWRITE, transaction, table.io) as rewrite:
+            rewrite.delete_by_predicate(AlwaysTrue())
+            for task in tasks:
+                rewrite.delete_data_file(task.file)
+            for file in stored:
+                rewrite.append_data_file(file.describe(target.layout))
+        commit_strictly(transaction)
+    except CommitConflictError:
+        target.store.delete([file.location for file in stored])
+        return 0
+    return len(due)
+
+
+class _Rewrite(_OverwriteFiles):
+    """The same rows in other files, which sinks and readers of increments pass over."""
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        # PyIceberg makes summaries of appends, overwrites and deletes only.
+        return Summary(Operation.REPLACE, **super()._summary(snapshot_properties or {}).additional_properties)
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        # Without those that show deleted files alone, which PyIceberg would keep for ever.
+        return [manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()]
+
+
+def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    """Return the row as the table's columns, with times instead of texts."""
+    values = {}
+    for column in schema:
+        value = row.get(column.name)
+        is_time = pa.types.is_timestamp(column.type) and isinstance(value, str)
+        values[column.name] = datetime.fromisoformat(value) if is_time else value
+    return values
+
+
+def _day_column(table: Table) -> str | None:
+    """Return the column by whose day the table is partitioned."""
+    schema, fields = table.schema(), table.spec().fields
+    days = (schema.find_column_name(field.source_id) for field in fields if isinstance(field.transform, DayTransform))
+    return next(days, None)
+
+
+def _keys_between(table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> set[tuple[Any, ...]]:
+    """Return the keys in the table between the earliest and the latest of the rows."""
+    column, where = _day_column(table), AlwaysTrue()
+    if column is not None:
+        times = [row[column] for row in rows]
+        where = And(GreaterThanOrEqual(column, min(times).isoformat()), LessThanOrEqual(column, max(times).isoformat()))
+    present = table.scan(row_filter=where, selected_fields=tuple(keys)).to_arrow()
+    return set(zip(*(present.column(key).to_pylist() for key in keys), strict=True))
+
+
+def _commit_rows(table: Table, target: FileTarget, rows: Sequence[Mapping[str, Any]]) -> None:
+    stored = [file for file, _ in target.write(pa.Table.from_pylist(list(rows), schema=target.rows))]
+    # In memory only: few manifests, so that looking for keys and files stays cheap.
+    properties = {**table.metadata.properties, **_MERGED_MANIFESTS}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    try:
+        append_files(table, (file.describe(target.layout) for file in stored), {})
+    except CommitConflictError:
+        target.store.delete([file.location for file in stored])
+        raise
+
+
+def _files_to_merge(table: Table) -> list[list[FileScanTask]]:
+    """Return the files that are to become one, by day; those of a former partitioning as well."""
+    days: defaultdict[tuple[int, Any], list[FileScanTask]] = defaultdict(list)
+    for task in table.scan().plan_files():
+        days[task.file.spec_id, _day_of(task.file)].append(task)
+    present = table.spec().spec_id
+    newest = max((day for spec, day in days if spec == present and day is not None), default=None)
+    return [
+        tasks
+        for (spec, day), tasks in days.items()
+        if not any(task.delete_files for task in tasks)
+        and (spec != present or len(tasks) >= (_FILES_OF_A_DAY if day == newest else 2))
+    ]
+
+
+def _day_of(file: DataFile) -> Any:
+    values: Iterable[Any] = (file.partition[place] for place in range(len(file.partition)))
+    return next(iter(values), None)
