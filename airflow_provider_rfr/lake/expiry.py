@@ -1,7 +1,8 @@
 """Expires a table's snapshots, and deletes the files that only those needed.
 
 What is kept follows Iceberg's own rules and table properties, as in its ``expire_snapshots``: heads of branches, tags,
-and of each branch the newest snapshots and those young enough. In addition, a reader of snapshots declares what it
+and of each branch the newest snapshots and those young enough. The property ``rfr.expire.max-copies`` bounds how many
+replaced copies of the files stay, however young. In addition, a reader of snapshots declares what it
 still needs in a property of the table, ``rfr.hold.<holder>``: the main branch is kept from this sequence number on. So
 the table alone decides what may be deleted, and no control store has to be asked.
 
@@ -41,6 +42,7 @@ from airflow_provider_rfr.lake.commits import (
     conflicts_raised,
     retry_conflicts,
     stale_files_are_conflicts,
+    summary_of,
 )
 from airflow_provider_rfr.lake.files import FileStore
 
@@ -60,10 +62,12 @@ HOLD: Final = "rfr.hold."
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
 _MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
+_MAX_COPIES: Final = "rfr.expire.max-copies"
 TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     KIND: "table",
     _MAX_AGE: str(7 * 86_400_000),
     _MIN_SNAPSHOTS: "10",
+    _MAX_COPIES: "24",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -94,7 +98,7 @@ class _Expired:
 
     :ivar files: deleted, those that an earlier expiry had left included
     :ivar undeleted: files that could not be deleted; the next expiry tries again
-    :ivar held: snapshots past their age that are kept, by holder
+    :ivar held: snapshots that would expire and are kept, by holder
     """
 
     snapshots: int = 0
@@ -168,8 +172,8 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
             on_branches.update(each.snapshot_id for each in line)
             newest = ref.min_snapshots_to_keep or least
             since = now_ms - (age if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
-            end = next((n for n, each in enumerate(line) if n >= newest and each.timestamp_ms < since), len(line))
-            kept.update(each.snapshot_id for each in line[:end])
+            copies = _number(metadata.properties, _MAX_COPIES, len(line))
+            kept.update(each.snapshot_id for each in line[: _kept_length(line, newest, since, copies)])
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
     kept.update(
         each.snapshot_id
@@ -178,6 +182,24 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
     )
     held = _hold(metadata, kept)
     return _Plan(frozenset(each.snapshot_id for each in metadata.snapshots) - kept, tuple(old_refs), held)
+
+
+def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int) -> int:
+    """Return how many of the snapshots, the newest first, stay: the young ones that need no more copies, but the least.
+
+    Snapshots that only added files share a copy with the next one.
+    """
+    for place, snapshot in enumerate(line):
+        if place >= least and (snapshot.timestamp_ms < since or copies < 0):
+            return place
+        if summary_of(snapshot).get("deleted-data-files", "0") != "0":
+            copies -= 1
+    return len(line)
+
+
+def max_copies(properties: Mapping[str, str]) -> str | None:
+    """Return how many replaced copies of the table stay at most, as its property says; None without a limit."""
+    return properties.get(_MAX_COPIES)
 
 
 def _hold(metadata: TableMetadata, kept: set[int]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lake._emptied_columns import NO_VALUE
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import summary_of
+from airflow_provider_rfr.lake.expiry import max_copies
 from airflow_provider_rfr.lake.inventory import LiveColumn, entry_of
 from airflow_provider_rfr.lake.schemas import type_text
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
@@ -39,6 +40,8 @@ class TableFacts:
 
     :ivar snapshot_id: as text, because JavaScript rounds a number of its size; None before the first commit
     :ivar rows: by the newest snapshot's summary; ``files`` and ``bytes``, too
+    :ivar snapshots: how many can be read
+    :ivar max_copies: how many replaced copies of its files stay at most; None without a limit
     :ivar changes: of its columns, the newest first
     """
 
@@ -47,6 +50,8 @@ class TableFacts:
     rows: int | None
     files: int | None
     bytes: int | None
+    snapshots: int
+    max_copies: str | None
     columns: tuple[LiveColumn, ...]
     partitioning: tuple[str, ...]
     changes: tuple[SchemaChange, ...]
@@ -65,6 +70,8 @@ def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
         rows=entry.rows,
         files=int(files) if files.isdigit() else None,
         bytes=entry.bytes,
+        snapshots=len(table.metadata.snapshots),
+        max_copies=max_copies(table.properties),
         columns=entry.columns,
         partitioning=entry.partitioning,
         changes=tuple(_changes(table)),

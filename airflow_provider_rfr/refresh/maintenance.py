@@ -61,8 +61,8 @@ def maintain(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures)
                 _log.info("%s: %s snapshots expired, %s files deleted", target, done.snapshots, done.files)
             for holder, count in done.held.items():
                 _log.warning(
-                    "%s: %s snapshots past their age are kept for %s, which has not read them; if it does not exist any"
-                    " more: airflow rfr tables expire --release %s %s",
+                    "%s: %s snapshots that would expire are kept for %s, which has not read them; if it does not exist"
+                    " any more: airflow rfr tables expire --release %s %s",
                     *(target, count, holder, holder, target),
                 )
         seconds = max(_LEDGER_SECONDS, options.resume_within)

@@ -16,7 +16,14 @@ from pyiceberg.table import Table
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import expiry
 from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, _Expired, expire_table, hold_property
+from airflow_provider_rfr.lake.expiry import (
+    _MAX_AGE,
+    _MAX_COPIES,
+    _MIN_SNAPSHOTS,
+    _Expired,
+    expire_table,
+    hold_property,
+)
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
@@ -114,6 +121,60 @@ def test_a_table_that_a_refresh_makes_keeps_seven_days_and_ten_snapshots(lake: L
     properties = lake.table.properties
     assert (properties[_MAX_AGE], properties[_MIN_SNAPSHOTS]) == (str(7 * DAY), "10")
     assert properties["write.metadata.delete-after-commit.enabled"] == "true"
+
+
+def test_of_hourly_full_refreshes_24_replaced_copies_stay_however_young(lake: Lake) -> None:
+    for number in range(28):
+        lake.publish(number)
+    assert lake.expire().snapshots == 3
+    assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[number] for number in range(3, 28)]
+    assert lake.table.properties[_MAX_COPIES] == "24"
+    lake.write(**{_MAX_COPIES: "2"})
+    lake.expire()
+    assert len(lake.snapshots()) == 10, "min-snapshots-to-keep counts for more"
+    lake.write(**{_MIN_SNAPSHOTS: "1"})
+    lake.expire()
+    assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[25], [26], [27]]
+
+
+def test_snapshots_that_replaced_nothing_are_no_copies(lake: Lake) -> None:
+    lake.publish(0)
+    lake.write(**{_MAX_COPIES: "2", _MIN_SNAPSHOTS: "1"})
+    for number in range(1, 6):
+        lake.publish(number, mode="append")
+    assert lake.expire() == _Expired()
+    lake.publish(6)
+    lake.publish(7, mode="append")
+    assert lake.expire() == _Expired(), "the snapshots before share the files of one copy"
+    for number in (8, 9):
+        lake.publish(number)
+    assert [len(lake.ids(each)) for each in lake.snapshots()] == [1, 2, 3, 4, 5, 6, 1, 2, 1, 1]
+    lake.expire()
+    assert [lake.ids(each) for each in lake.snapshots()] == [[6], [6, 7], [8], [9]]
+
+
+def test_a_held_snapshot_and_one_of_a_branch_stay_beyond_the_number_of_copies(lake: Lake) -> None:
+    first = lake.publish(0)
+    lake.write(**{_MAX_COPIES: "0", _MIN_SNAPSHOTS: "1"})
+    lake.table.manage_snapshots().create_tag(first, "audit").commit()
+    second = lake.publish(1)
+    lake.publish(2)
+    held = lake.table.metadata.snapshot_by_id(second)
+    assert held is not None
+    lake.write(**{hold_property("sink"): str(held.sequence_number)})
+    lake.publish(3)
+    lake.expire()
+    assert lake.snapshots()[:2] == [first, second]
+    lake.write(**{hold_property("sink"): "99"})
+    lake.expire()
+    assert (lake.snapshots()[0], len(lake.snapshots())) == (first, 2)
+
+
+def test_a_number_of_copies_that_is_no_number_is_named(lake: Lake) -> None:
+    lake.publish(1)
+    lake.write(**{_MAX_COPIES: "many"})
+    with pytest.raises(ConfigurationError, match="rfr.expire.max-copies: 'many' is not a whole number"):
+        lake.expire()
 
 
 def test_a_table_of_somebody_else_is_expired_by_iceberg_s_own_defaults(lake: Lake) -> None:

@@ -19,6 +19,7 @@ from pyiceberg.catalog import Catalog
 
 from airflow_provider_rfr.exceptions import CatalogError
 from airflow_provider_rfr.lake.catalog import create_table
+from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
@@ -235,6 +236,16 @@ def test_who_may_see_no_asset_is_told_no_address_on_the_page_of_one_refresh(
     text = viewer.get("/rfr/refresh", params=address).text
     assert "raw.orders" in text
     assert "10.1.2.3" not in text
+
+
+def test_a_refresh_shows_how_many_copies_of_its_table_are_kept(login: Login, catalog: Catalog) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    create_table(catalog, "raw.orders", rows.schema, properties=TABLE_PROPERTIES).append(rows)
+    read_page(begun(catalog, "raw.orders", partitions=1, **TASK))
+    address = {"lake": "rfr_lake_default", "ledger": "raw.orders__rfr_ledger"}
+    assert (
+        "; snapshots: 1, at most 24 replaced copies are kept" in login("owner").get("/rfr/refresh", params=address).text
+    )
 
 
 def test_a_target_that_can_not_be_read_hides_nothing_of_its_refresh(

@@ -81,6 +81,7 @@ def test_a_table_s_columns_are_told_with_their_changes(catalog: Catalog) -> None
     facts = table_facts(catalog, "raw.orders")
     assert facts is not None
     assert (facts.rows, facts.files, facts.snapshot_id is not None) == (1, 1, True)
+    assert (facts.snapshots, facts.max_copies) == (1, None)
     assert [each.name for each in facts.columns] == ["id", "new", "note"]
     assert [set(change.sentences) for change in facts.changes] == [
         {"old was renamed to new", "note was added (string)"}
