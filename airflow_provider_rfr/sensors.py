@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.hooks.commits import CommitsReader, snapshots_of
 from airflow_provider_rfr.hooks.common import read_connection
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder, is_pending, table_names
+from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, is_pending, table_names
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
@@ -69,8 +69,9 @@ class CommitSensor(BaseSensorOperator):
         self.deferrable = deferrable
         self.control_store_conn_id = control_store_conn_id
         self._triggers = triggers
+        self._calling_folder = calling_folder()
         if triggers is not None:
-            check_triggers(triggers, dag_folder(self))
+            check_triggers(triggers, file_folders(self))
         elif after is None and self._dag is not None and self._dag.schedule is None:
             raise ConfigurationError("after", "is missing, and the DAG has no schedule that says it", _AFTER_THE_RUN)
         if not is_pending(target):

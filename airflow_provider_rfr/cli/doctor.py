@@ -489,7 +489,7 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Find
     from airflow_provider_rfr.cli.dag_tasks import pending_arguments
     from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
     from airflow_provider_rfr.hooks.common import mask_secrets
-    from airflow_provider_rfr.hooks.dag_arguments import dag_folder
+    from airflow_provider_rfr.hooks.dag_arguments import file_folders
     from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
 
     if pending := pending_arguments(task):
@@ -502,7 +502,7 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Find
         yield Finding(name, _SKIPPED, f"no page is read: {task.api_conn_id} can't be read, as its check says")
         return
     mask_secrets(settings.secrets.values())
-    source = settings.completed(shipped_source(task.source, dag_folder(task)))
+    source = settings.completed(shipped_source(task.source, file_folders(task)))
     for stream in stream_names(task.streams):
         check = f"{name}, stream {stream}"
         yield from _checked(check, _PAGE_REMEDY, _first_page(check, source, stream, task.api_conn_id))

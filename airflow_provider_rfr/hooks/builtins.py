@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder, located
+from airflow_provider_rfr.hooks.dag_arguments import file_folders, located, place_of, possible_places
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class BuiltinsHook(BaseHook):
     :param version: of the code that declares them; None for this package's
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default``
     :param control_store_conn_id: connection of the control store; None for the default
-    :param folder: that relative paths start from; None for the working folder
+    :param folders: where relative paths are looked up; none for the working folder
     """
 
     def __init__(
@@ -51,25 +51,25 @@ class BuiltinsHook(BaseHook):
         version: str | None = None,
         lake_conn_id: str = LakeHook.default_conn_name,
         control_store_conn_id: str | None = None,
-        folder: Path | None = None,
+        folders: Sequence[Path] = (),
     ) -> None:
         super().__init__()
         self.project = project
-        self._objects = paths_of(objects, folder)
+        self._objects = paths_of(objects, folders)
         self._version = version
         self._lake_conn_id = lake_conn_id
         self._control_store_conn_id = control_store_conn_id
 
     @classmethod
     def of_task(cls, task: Any) -> BuiltinsHook:
-        """As the task's arguments say; relative paths start from the folder of its DAG's file."""
+        """Return the hook of a task's arguments; for relative paths see :func:`file_folders`."""
         return cls(
             task.objects or (),
             project=task.project,
             version=task.declared_version or None,
             lake_conn_id=task.lake_conn_id,
             control_store_conn_id=task.control_store_conn_id,
-            folder=dag_folder(task),
+            folders=file_folders(task),
         )
 
     @cached_property
@@ -244,13 +244,18 @@ def policies_of(given: Mapping[str, Any] | None) -> Policies:
     return Policies(**chosen)
 
 
-def paths_of(objects: Iterable[str | Path] | str, folder: Path | None) -> list[Path]:
-    """The files and folders of declarations.
+def paths_of(objects: Iterable[str | Path] | str, folders: Sequence[Path]) -> list[Path]:
+    """Return the files and folders of declarations.
 
     :raises ConfigurationError: one does not exist
     """
     names = [objects] if isinstance(objects, (str, Path)) else list(objects)
-    found = [(folder or Path()) / str(name) for name in names if str(name).strip()]
-    if missing := [path for path in found if not path.exists()]:
-        raise ConfigurationError("objects", f"{missing[0]} does not exist", "name a YAML file, or a folder of them")
-    return found
+    paths = []
+    for name in (str(name) for name in names if str(name).strip()):
+        path = place_of(name, folders)
+        if not path.exists():
+            places = possible_places(name, folders)
+            problem = f"{' and '.join(map(str, places))} {'does' if len(places) == 1 else 'do'} not exist"
+            raise ConfigurationError("objects", problem, "name a YAML file, or a folder of them")
+        paths.append(path)
+    return paths

@@ -1,12 +1,17 @@
-"""Arguments of operators: templates that are rendered later, paths relative to the DAG's file, names of tables."""
+"""Arguments of operators: templates that are rendered later, relative paths, names of tables."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+
+_SKIPPED = ("airflow", "airflow_provider_rfr")
+"""Top-level packages whose code stands between an operator and the module that calls it."""
+_UNMAP = "airflow.sdk.definitions.mappedoperator"
 
 
 def is_pending(value: Any) -> bool:
@@ -20,10 +25,55 @@ def is_pending(value: Any) -> bool:
     return hasattr(value, "resolve")
 
 
-def dag_folder(task: Any) -> Path | None:
-    """The folder of the DAG's file; None for an operator or a sensor that is in no DAG yet."""
-    fileloc = task._dag.fileloc if task._dag is not None else None
-    return Path(fileloc).parent if fileloc else None
+def calling_folder() -> Path | None:
+    """Return the folder of the module that calls the operator; None for a mapped task, which Airflow itself makes."""
+    frame = sys._getframe(1)
+    while (name := str(frame.f_globals.get("__name__", ""))) != _UNMAP:
+        file = frame.f_globals.get("__file__")
+        if file and name.partition(".")[0] not in _SKIPPED:
+            return Path(file).parent
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return None
+
+
+def dag_folder(task: Any = None) -> Path | None:
+    """Return the folder of the DAG's file; None outside a parse, for a task that is in no DAG yet.
+
+    While a DAG is parsed, its ``fileloc`` is the file that called ``DAG()``, which may be a factory's.
+    """
+    # Imported here: it loads jsonschema, which no parse without a DAG has to wait for.
+    from airflow.sdk.definitions._internal.contextmanager import DagContext
+
+    module = sys.modules.get(DagContext.current_autoregister_module_name or "")
+    dag = getattr(task, "_dag", None)
+    file = getattr(module, "__file__", None) or (dag.fileloc if dag is not None else None)
+    return Path(file).parent if file else None
+
+
+def file_folders(task: Any = None) -> tuple[Path, ...]:
+    """Return where relative paths are looked up: next to the DAG's file, then next to the calling module.
+
+    :param task: whose constructor has set ``_calling_folder`` to :func:`calling_folder`; None while a DAG is parsed
+    """
+    calling = calling_folder() if task is None else task._calling_folder
+    return tuple(dict.fromkeys(folder for folder in (dag_folder(task), calling) if folder is not None))
+
+
+def possible_places(path: str | Path, folders: Sequence[Path]) -> list[Path]:
+    """Return every place of a file or folder: of an absolute path one, of a relative one one in each of the folders.
+
+    :param folders: none for a path that is relative to the working folder
+    """
+    expanded = Path(path).expanduser()
+    return [folder / expanded for folder in folders] if folders and not expanded.is_absolute() else [expanded]
+
+
+def place_of(path: str | Path, folders: Sequence[Path]) -> Path:
+    """Return the first place that exists; if none does, the first one."""
+    places = possible_places(path, folders)
+    return next((place for place in places if place.exists()), places[0])
 
 
 def has_result(target: Any) -> bool:

@@ -14,7 +14,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError, TriggerConfigError
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder
+from airflow_provider_rfr.hooks.dag_arguments import file_folders, place_of, possible_places
 from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 
@@ -35,10 +35,10 @@ Triggers = Mapping[str, Any] | Sequence[Any] | str | Path
 """A triggers block, or the path of a file with one."""
 
 
-def check_triggers(triggers: Triggers, folder: Path | None = None) -> TriggerBlock:
+def check_triggers(triggers: Triggers, folders: Sequence[Path] = ()) -> TriggerBlock:
     """Read a block and try its templates. Nothing is opened, asked or sent: for the parse of a DAG.
 
-    :param folder: of a relative path
+    :param folders: of a relative path
     :raises TriggerConfigError: with every problem
     :raises SealError: a sealed block holds something in plain text that must be sealed
     """
@@ -46,9 +46,9 @@ def check_triggers(triggers: Triggers, folder: Path | None = None) -> TriggerBlo
     from airflow_provider_rfr.webhooks.sealing import check_sealed
 
     if isinstance(triggers, (str, Path)):
-        if (problem := why_no_file(triggers, folder)) is not None:
+        if (problem := why_no_file(triggers, folders)) is not None:
             raise TriggerConfigError(str(triggers), problem, "name a YAML or JSON file with a block", place="triggers")
-        block = validation.check_file(_file_at(triggers, folder))
+        block = validation.check_file(place_of(triggers, folders))
     else:
         block = validation.check_triggers(triggers)
     if block.is_sealed:
@@ -56,23 +56,22 @@ def check_triggers(triggers: Triggers, folder: Path | None = None) -> TriggerBlo
     return block
 
 
-def why_no_file(path: str | Path, folder: Path | None = None) -> str | None:
-    """Why this is no file that can be read; None where it is one.
+def why_no_file(path: str | Path, folders: Sequence[Path] = ()) -> str | None:
+    """Return why this is no file that can be read; None where it is one.
 
-    :param folder: of a relative path
+    :param folders: of a relative path
     """
     try:
-        file = _file_at(path, folder)
+        file = place_of(path, folders)
         if file.is_file():
             return None
-        return "this is a folder, not a file" if file.is_dir() else "there is no such file"
+        if file.is_dir():
+            return "this is a folder, not a file"
+        looked = f" in {' or in '.join(map(str, folders))}" if len(possible_places(path, folders)) > 1 else ""
+        return f"there is no such file{looked}"
     except (OSError, RuntimeError, ValueError):
         # Too long, of a user who is not there, or in a folder that is closed to this one.
         return "this machine can't look for such a file"
-
-
-def _file_at(path: str | Path, folder: Path | None) -> Path:
-    return (folder or Path.cwd()) / Path(path).expanduser()
 
 
 class WebhookHook(BaseHook):
@@ -81,7 +80,7 @@ class WebhookHook(BaseHook):
     A file is read, and sealed values are opened, when they are needed first: after the task has begun, and never while
     a DAG is parsed. So a corrected file is used by the next attempt.
 
-    :param task: that has the block; a relative path begins at its DAG's folder. None at a shell
+    :param task: that has the block, for relative paths, see :func:`file_folders`. None at a shell
     """
 
     def __init__(
@@ -105,8 +104,8 @@ class WebhookHook(BaseHook):
         """The block with its values in plain text; they are masked in this process's log."""
         from airflow_provider_rfr.webhooks.sealing import open_sealed
 
-        folder = None if self._task is None else dag_folder(self._task)
-        block = check_triggers(self._triggers, folder).opened(open_sealed)
+        folders = () if self._task is None else file_folders(self._task)
+        block = check_triggers(self._triggers, folders).opened(open_sealed)
         mask_secrets(block.secret_texts())
         return block
 

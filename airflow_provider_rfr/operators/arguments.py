@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.dag_arguments import FILES, is_pending
+from airflow_provider_rfr.hooks.dag_arguments import FILES, is_pending, place_of, possible_places
 from airflow_provider_rfr.lake import names as table_names
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
@@ -55,13 +55,13 @@ def _with_one_type(schema: dict[str, Any]) -> dict[str, Any]:
     return schema if value is None else {**schema, **value, "type": [value["type"], "null"]}
 
 
-def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:
+def check_arguments(source: Any, streams: Any, target: Any, options: Any, folders: Sequence[Path]) -> None:
     """Check everything that is known while the DAG is parsed.
 
-    :param folder: of the DAG's file, where relative files are looked for
+    :param folders: of relative files
     :raises ConfigurationError: field, problem and remedy of the first mistake
     """
-    known = _check_source(source, folder)
+    known = _check_source(source, folders)
     if not is_pending(streams):
         check_streams(stream_names(streams), known)
         if not is_pending(target):
@@ -75,7 +75,7 @@ def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder
         raise ConfigurationError("options", f"is {type(options).__name__}, not a mapping", "write {'concurrency': 8}")
 
 
-def _check_source(source: Any, folder: Path | None) -> list[str] | None:
+def _check_source(source: Any, folders: Sequence[Path]) -> list[str] | None:
     """Check the source; returns the names of its streams where they are known without running its code."""
     if hasattr(source, "resolve") or (isinstance(source, str) and is_pending(source)):
         return None
@@ -84,25 +84,25 @@ def _check_source(source: Any, folder: Path | None) -> list[str] | None:
             remedy = "put them into the connection that api_conn_id names"
             raise ConfigurationError("source.secrets", "secrets in a DAG are shown to its readers", remedy)
         if source.get("manifest") is not None:
-            _check_manifest(source, folder)
+            _check_manifest(source, folders)
             # It may be long, and is read by a library that Airflow's parser need not have.
             return None
         if any(is_pending(source.get(key)) for key in ("class", "file")):
             return None
         file = source.get("file")
         if isinstance(file, str) and not set(source) - {"file", "config", "secrets"}:
-            # A file that is missing here may exist where the task runs, unless it is known to belong to this DAG.
-            elsewhere = Path(file).expanduser().is_absolute() or folder is None
-            if elsewhere and not _locate(file, folder).is_file():
+            # An absolute path may exist only where the task runs.
+            path = Path(file).expanduser()
+            if path.is_absolute() and not path.is_file():
                 return None
-    definition = shipped_source(source, folder).get("definition")
+    definition = shipped_source(source, folders).get("definition")
     if definition is None:
         return None
     streams = definition["streams"]
     return list(streams) if isinstance(streams, Mapping) else [stream["name"] for stream in streams]
 
 
-def _check_manifest(source: Mapping[str, Any], folder: Path | None) -> None:
+def _check_manifest(source: Mapping[str, Any], folders: Sequence[Path]) -> None:
     """:raises ConfigurationError: the DAG holds a field of the configuration that the manifest calls secret"""
     from airflow_provider_rfr.streams.airbyte.spec import (
         connection_field,
@@ -117,7 +117,7 @@ def _check_manifest(source: Mapping[str, Any], folder: Path | None) -> None:
         spec = specification(manifest)
     elif isinstance(manifest, str) and not is_pending(manifest):
         # A file that only workers have is checked in the task.
-        spec = written_specification(_locate(manifest, folder))
+        spec = written_specification(place_of(manifest, folders))
     for place in secret_places(spec, source.get("config")):
         field = connection_field(place, secret=True)
         problem = "the manifest calls it secret, and what a DAG holds is shown to its readers"
@@ -125,8 +125,10 @@ def _check_manifest(source: Mapping[str, Any], folder: Path | None) -> None:
         raise ConfigurationError(f"source.config.{'.'.join(place)}", problem, remedy)
 
 
-def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
-    """The source without references to files of this machine.
+def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:
+    """Return the source without references to files of this machine.
+
+    :param folders: of relative files
 
     :raises ConfigurationError: it, or its file, is wrong
     """
@@ -134,22 +136,24 @@ def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
 
     if isinstance(source, Mapping):
         files = [key for key in FILES if isinstance(source.get(key), str) and "\n" not in source[key]]
-        source = {**source, **{key: str(_locate(source[key], folder)) for key in files}}
+        source = {**source, **{key: _locate(key, source[key], folders) for key in files}}
     shipped = inline_source(source)
     if "manifest" in shipped:
-        _check_manifest(shipped, folder)
+        _check_manifest(shipped, folders)
     path = shipped.get("class")
     if path is not None and (not isinstance(path, str) or path.count(":") != 1):
         raise ConfigurationError("source.class", f"{path!r} is not an import path", "write package.module:Name")
     return shipped
 
 
-def _locate(file: str, folder: Path | None) -> Path:
-    """An absolute path unchanged, a relative one next to the DAG's file, else in the working folder."""
-    path = Path(file).expanduser()
-    if path.is_absolute() or folder is None:
-        return path
-    return path if not (folder / path).is_file() and path.is_file() else folder / path
+def _locate(key: str, file: str, folders: Sequence[Path]) -> str:
+    places = possible_places(file, folders)
+    found = place_of(file, folders)
+    if len(places) > 1 and not found.exists():
+        problem = f"{' and '.join(map(str, places))} do not exist"
+        remedy = "put it next to the DAG's file, or write an absolute path"
+        raise ConfigurationError(f"source.{key}", problem, remedy)
+    return str(found)
 
 
 def stream_names(streams: Any) -> list[str]:

@@ -14,6 +14,7 @@ from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.state import encode
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StalePlanError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
+from airflow_provider_rfr.hooks.dag_arguments import calling_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._lineage import SOURCES, add_source_events
 from airflow_provider_rfr.operators._outcome import final_errors
@@ -81,6 +82,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
         self.plan = plan
         self.lake_conn_id = lake_conn_id
         self.control_store_conn_id = control_store_conn_id
+        self._calling_folder = calling_folder()
         if "{{" not in action:
             _check_action(action)
         if plan is not None and action in ("plan", "check", "gc"):

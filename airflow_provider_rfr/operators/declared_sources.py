@@ -17,7 +17,7 @@ from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
 from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
-from airflow_provider_rfr.hooks.dag_arguments import located
+from airflow_provider_rfr.hooks.dag_arguments import file_folders, located
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._lineage import source_asset
 from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
@@ -178,7 +178,7 @@ def declared_sources(
     """
     from airflow_provider_rfr.builtins import Kind
 
-    spec = BuiltinsHook(objects, project=project, version=declared_version).spec
+    spec = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec
     found = [each for each in spec.objects if each.kind is Kind.SOURCE]
     for each in found:
         if each.per_instance is not None:

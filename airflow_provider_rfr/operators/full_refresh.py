@@ -15,7 +15,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedErr
 from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder
+from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
@@ -196,9 +196,10 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
     The connections are read in the task and inlined only in a file of mode 0600 that the driver gets.
 
     :param source: where the streams come from (templated but for ``definition`` and ``manifest``, which have templates
-        of their own): one of ``class`` (``package.module:Name``), ``file`` (YAML, next to the DAG's file if relative),
-        ``definition`` and ``manifest`` (of Airbyte; a file as well, or the mapping itself, with ``components``,
-        ``components_keep_state`` and ``allowed_hosts``); with ``config``, which goes before the connection's settings
+        of their own): one of ``class`` (``package.module:Name``), ``file`` (YAML), ``definition`` and ``manifest`` (of
+        Airbyte; a file as well, or the mapping itself, with ``components``, ``components_keep_state`` and
+        ``allowed_hosts``); with ``config``, which goes before the connection's settings. Relative paths, here and in
+        ``deliver_after``, are looked up next to the DAG's file, then next to the module that calls the operator
     :param streams: names of the streams; a list, or text with commas (templated)
     :param target: table to publish to, ``namespace.table``; ``{stream}`` is replaced by the stream's name, in
         letters that a table's name may have (templated)
@@ -261,15 +262,16 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         self.keep_checkpoint = keep_checkpoint
         self.deferrable = deferrable
         self._deliver_after = deliver_after
+        self._calling_folder = calling_folder()
         self._attempt: _Attempt | None = None
         self._leaves_driver = False
         self._left: DriverAddress | None = None
         if self.application_args and not self.application:
             raise ConfigurationError("application_args", "the refresh takes its settings from options", "use options")
         check_store(checkpoint_store)
-        check_arguments(source, streams, target, options, dag_folder(self))
+        check_arguments(source, streams, target, options, file_folders(self))
         if deliver_after is not None:
-            check_triggers(deliver_after, dag_folder(self))
+            check_triggers(deliver_after, file_folders(self))
         self.outlets = [*self.outlets, *outlets_of(self, lake_conn_id, streams, target)]
 
     @property
@@ -425,7 +427,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
         :raises ConfigurationError: field, problem and remedy
         """
-        source, streams = shipped_source(self.source, dag_folder(self)), stream_names(self.streams)
+        source, streams = shipped_source(self.source, file_folders(self)), stream_names(self.streams)
         settings, moved = self._read_source(lake), connection_use.moved(self.api_conn_id)
         check_streams(streams, None)
         document: dict[str, Any] = {
@@ -453,7 +455,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
             streams = stream_names(self.streams)
             checks: dict[str, Any] = {self.lake_conn_id: {"tables": list(tables_of(streams, self.target).values())}}
             if self.api_conn_id and streams:
-                source = shipped_source(self.source, dag_folder(self))
+                source = shipped_source(self.source, file_folders(self))
                 checks[self.api_conn_id] = {"source": source, "stream": streams[0]}
         except ConfigurationError:
             # The refresh itself says what is wrong.

@@ -14,6 +14,7 @@ from airflow.sdk.definitions.timetables.simple import OnceTimetable
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.dag_arguments import file_folders
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._outcome import final_errors
 from airflow_provider_rfr.operators.declared_sources import GIVEN_BY_DAG, cron_timetable, plain
@@ -182,6 +183,6 @@ def declared_materialized_views(
     from airflow_provider_rfr.builtins import Kind
     from airflow_provider_rfr.builtins.sql.facts import declared_inputs
 
-    declared = BuiltinsHook(objects, project=project, version=declared_version).spec.by_key()
+    declared = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec.by_key()
     found = [each for each in declared.values() if each.kind is Kind.MATERIALIZED_VIEW and each.per_instance is None]
     return [_DeclaredView(each, declared_inputs(each, declared), project, lake_conn_id) for each in found]

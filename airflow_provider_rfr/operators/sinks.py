@@ -14,6 +14,7 @@ from requests.structures import CaseInsensitiveDict
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.dag_arguments import calling_folder
 from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import configured_hosts
@@ -63,6 +64,7 @@ class SinkOperator(BaseOperator):
         self.declared_version = declared_version
         self.lake_conn_id = lake_conn_id
         self.control_store_conn_id = control_store_conn_id
+        self._calling_folder = calling_folder()
         # Made in execute(): Airflow copies operators, and an event can't be copied.
         self._stopping: threading.Event | None = None
 

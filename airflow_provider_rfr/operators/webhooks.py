@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder, has_result, is_pending, table_names
+from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, has_result, is_pending, table_names
 from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers, configured_hosts
@@ -109,8 +109,9 @@ class CommitWebhookOperator(BaseOperator):
         self.fail_on_dead = fail_on_dead
         self._is_killed = False
         self._hook: WebhookHook | None = None
+        self._calling_folder = calling_folder()
         if not (isinstance(triggers, str) and is_pending(triggers)):
-            check_triggers(triggers, dag_folder(self))
+            check_triggers(triggers, file_folders(self))
         if target is not None and not is_pending(target):
             table_names(target)
         if not is_pending(start_from):

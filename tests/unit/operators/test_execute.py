@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
@@ -91,7 +92,9 @@ class Bench:
         return self.operator
 
     def run(self, play: dict[str, Any] | None = None, **arguments: Any) -> Any:
-        operator = self.make(play or {}, **arguments)
+        return self.execute(self.make(play or {}, **arguments))
+
+    def execute(self, operator: ResumableFullRefreshOperator) -> Any:
         ti = SimpleNamespace(
             dag_id="d",
             run_id="r",
@@ -398,3 +401,32 @@ def command_lines() -> list[str]:
         except OSError:
             continue
     return found
+
+
+FACTORY = """
+from airflow.sdk import DAG
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+def make(arguments):
+    with DAG("made") as dag:
+        ResumableFullRefreshOperator(task_id="refresh", **arguments)
+    return dag
+"""
+
+
+@pytest.mark.parametrize("place", ["teams", "near"])
+def test_a_factorys_dag_reads_the_same_relative_file_in_the_parse_and_in_the_task(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for folder in ("teams", "near"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / place / "shop.yaml").write_text(SHOP.read_text())
+    (tmp_path / "near" / f"factory_for_{place}.py").write_text(FACTORY)
+    operator = bench.make({})
+    arguments = {name: getattr(operator, name) for name in ("streams", "target", "api_conn_id", "application")}
+    arguments["source"] = {"file": "shop.yaml", "config": operator.source["config"]}  # type: ignore[index]
+    file = tmp_path / "teams" / "dag.py"
+    file.write_text(f"# airflow DAG\nfrom near.factory_for_{place} import make\ndag = make({arguments!r})\n")
+    bag = DagBag(str(file))
+    assert not bag.import_errors
+    assert bench.execute(bag.dags["made"].get_task("refresh"))["rows"] == 4

@@ -45,7 +45,7 @@ from pathlib import Path
 from airflow_provider_rfr.operators.arguments import check_arguments
 source = {"manifest": "manifest.yaml", "config": {"start_date": "2024-01-01"}}
 before = len([name for name in sys.modules if name.startswith("airflow_provider_rfr")])
-check_arguments(source, ["Ad Sets"], "raw.{stream}", None, Path(sys.argv[1]))
+check_arguments(source, ["Ad Sets"], "raw.{stream}", None, [Path(sys.argv[1])])
 heavy = {"airbyte_cdk", "requests_cache", "jsonschema", "airflow_provider_rfr.streams.loader"} & sys.modules.keys()
 print(sorted(heavy), len([name for name in sys.modules if name.startswith("airflow_provider_rfr")]) - before)
 """
@@ -86,7 +86,7 @@ def test_a_secret_of_the_manifests_is_refused_while_the_dag_is_parsed(
 
 
 def test_the_same_holds_for_an_inline_manifest_and_for_one_as_json(folder: Path) -> None:
-    inline = shipped_source({"manifest": "manifest.yaml"}, folder)["manifest"]
+    inline = shipped_source({"manifest": "manifest.yaml"}, [folder])["manifest"]
     with pytest.raises(ConfigurationError, match="as password"):
         operator(folder, inline, api_key="canary")
     (folder / "manifest.json").write_text(json.dumps(inline))
@@ -98,7 +98,7 @@ def test_a_secret_that_only_the_whole_manifest_shows_is_refused_in_the_task(fold
     (folder / "manifest.yaml").write_text(REFERRING)
     made = operator(folder, api_key="canary")
     with pytest.raises(ConfigurationError, match=f"source.config.api_key: {SECRET}"):
-        shipped_source(made.source, folder)
+        shipped_source(made.source, [folder])
 
 
 def test_other_fields_and_manifests_that_only_workers_have_are_accepted(folder: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_streams_table_has_a_name_that_a_table_can_have(folder: Path) -> None:
 
 
 def test_templates_of_an_inline_manifest_are_left_for_the_refresh_and_those_of_a_path_are_not(folder: Path) -> None:
-    inline = shipped_source({"manifest": "manifest.yaml"}, folder)["manifest"]
+    inline = shipped_source({"manifest": "manifest.yaml"}, [folder])["manifest"]
     made = operator(folder, inline, start_date="{{ ds }}")
     made.render_template_fields({"ds": "2026-01-02", "params": {}})  # type: ignore[typeddict-item]
     assert made.source == {"manifest": inline, "config": {"start_date": "2026-01-02"}}
@@ -145,7 +145,7 @@ def test_a_declared_source_has_its_manifest_beside_the_declaration(folder: Path)
         task = found.refresh()
     assert (task.streams, task.target) == (["Ad Sets"], "raw.ads")
     assert task.source["manifest"] == str(folder / "manifest.yaml")
-    shipped = shipped_source(task.source, None)
+    shipped = shipped_source(task.source, ())
     assert shipped["components"] == "VALUE = 1\n\n"
     assert shipped["manifest"]["streams"][0]["name"] == "Ad Sets"
     declaration.write_text(declaration.read_text().replace("../components.py", "nope.py"))

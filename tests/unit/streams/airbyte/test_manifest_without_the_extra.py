@@ -57,9 +57,9 @@ def test_importing_the_loader_does_not_import_the_cdk() -> None:
 def test_an_operator_ships_the_text_of_a_manifest_beside_its_dag(tmp_path: Path) -> None:
     (tmp_path / "manifest.yaml").write_text("type: DeclarativeSource\nversion: 2024-01-01\nstreams: []\n")
     (tmp_path / "components.py").write_text("VALUE = 1\n")
-    shipped = shipped_source({"manifest": "manifest.yaml", "components": "components.py"}, tmp_path)
+    shipped = shipped_source({"manifest": "manifest.yaml", "components": "components.py"}, [tmp_path])
     assert shipped == {
         "manifest": {"type": "DeclarativeSource", "version": "2024-01-01", "streams": []},
         "components": "VALUE = 1\n\n",
     }
-    assert shipped_source(shipped, tmp_path) == shipped
+    assert shipped_source(shipped, [tmp_path]) == shipped
