@@ -40,27 +40,32 @@ class CommitsReader:
         records = log.commits()
         return Position(log.table_uuid, records[-1].sequence if records else 0)
 
-    def commits(self, table: str, after: Position | None) -> list[tuple[Position, dict[str, Any]]]:
-        """The commits after the position, oldest first, as JSON values; all of them if it is of a dropped table."""
+    def commits(self, table: str, after: Position | None) -> list[tuple[Position, dict[str, Any] | None]]:
+        """Return the commits after the position, oldest first, as JSON values; all of them if it is of a dropped table.
+
+        A compaction has a position and None: it is no event.
+        """
         log = self._log(table)
         if log is None:
             return []
         known = after is not None and after.table_uuid == log.table_uuid
         records = log.commits(after.sequence if after is not None and known else None)
-        return [(Position(log.table_uuid, each.sequence), _values(table, each)) for each in records]
+        return [
+            (Position(log.table_uuid, record.sequence), _values(table, record) if record.changes_rows else None)
+            for record in records
+        ]
 
     def newest_after(
         self, tables: Sequence[str], after: datetime, snapshots: Mapping[str, str]
     ) -> dict[str, Any] | None:
-        """Return each table's newest commit; None if a table has none that counts.
+        """Return each table's newest commit; None if a table has none that counts. A compaction never does.
 
         :param after: later commits count
         :param snapshots: by table, a snapshot that counts as well, and so do the commits that follow it
         """
         commits = {}
         for table in tables:
-            log = self._log(table)
-            records = log.commits() if log is not None else []
+            records = self._changes(table)
             counts = any(str(record.snapshot_id) == snapshots.get(table) for record in records)
             if not records or not (counts or _committed_at(records[-1]) > after):
                 return None
@@ -69,9 +74,13 @@ class CommitsReader:
 
     def newest(self, table: str) -> dict[str, Any] | None:
         """Return the table's newest commit; None if it has none."""
-        log = self._log(table)
-        records = log.commits() if log is not None else []
+        records = self._changes(table)
         return _values(table, records[-1]) if records else None
+
+    def _changes(self, table: str) -> list[CommitRecord]:
+        """Return the commits that are no compactions, oldest first."""
+        log = self._log(table)
+        return [record for record in log.commits() if record.changes_rows] if log is not None else []
 
     def _log(self, table: str) -> CommitLog | None:
         from airflow_provider_rfr.lake.catalog import open_catalog

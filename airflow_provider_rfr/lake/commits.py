@@ -306,8 +306,12 @@ def last_change(table: Table) -> Snapshot | None:
     The newest of all where what came before its compactions has expired; None where there is no snapshot.
     """
     line = ancestors(table.metadata, table.metadata.current_snapshot_id)
-    changes = (each for each in line if each.summary is None or each.summary.operation != Operation.REPLACE)
-    return next(changes, table.current_snapshot())
+    return next((snapshot for snapshot in line if not is_compaction(snapshot)), table.current_snapshot())
+
+
+def is_compaction(snapshot: Snapshot) -> bool:
+    """Return whether the snapshot has its parent's rows in other files, as Spark's ``rewrite_data_files`` makes it."""
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 
 def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:
@@ -329,12 +333,14 @@ class CommitRecord:
 
     :ivar sequence: its sequence number; greater than that of every commit before it
     :ivar timestamp_ms: since 1970, by the clock of the process that committed
+    :ivar changes_rows: false for a compaction
     """
 
     snapshot_id: int
     sequence: int
     timestamp_ms: int
     summary: Mapping[str, str] = field(repr=False)
+    changes_rows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +368,14 @@ class CommitLog:
             remedy = "upgrade it, e.g. ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2')"
             raise ConfigurationError(name, "a table of format version 1 does not number its commits", remedy)
         line = tuple(
-            CommitRecord(each.snapshot_id, each.sequence_number or 0, each.timestamp_ms, summary_of(each))
-            for each in ancestors(table.metadata, table.metadata.current_snapshot_id)
+            CommitRecord(
+                snapshot.snapshot_id,
+                snapshot.sequence_number or 0,
+                snapshot.timestamp_ms,
+                summary_of(snapshot),
+                changes_rows=not is_compaction(snapshot),
+            )
+            for snapshot in ancestors(table.metadata, table.metadata.current_snapshot_id)
         )
         return cls(name, str(table.metadata.table_uuid), dict(table.properties), line)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_provider_rfr.exceptions import CatalogError
+from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.hooks.commits import CommitsReader, Position
 from airflow_provider_rfr.hooks.common import quiet_masking
 from airflow_provider_rfr.hooks.lake import LakeHook
@@ -20,10 +23,15 @@ from airflow_provider_rfr.hooks.lake import LakeHook
 log = logging.getLogger(__name__)
 
 _SEEN = "rfr_commit_seen"
+_CONNECTION_SECONDS = 60.0
+"""Between two reads of a connection that works: Airflow warns at each read of the ``_`` in its type."""
 
 
 class CommitTrigger(BaseEventTrigger):
     """An event for each commit of a table: for ``AssetWatcher``, so that commits made outside Airflow schedule DAGs.
+
+    A compaction, which changes no rows, is no event. A catalog that is away, and a connection that is missing or wrong,
+    end nothing: there is one warning, and the next check is after ``poll_interval``.
 
     The position of the last event is kept in the asset's state. It is written after the event, so a triggerer that dies
     between the two sends an event twice, and never not at all: let the DAG be idempotent by ``snapshot_id``. A watcher
@@ -58,14 +66,16 @@ class CommitTrigger(BaseEventTrigger):
                     known, seen = True, Position(table_uuid, sequence)
                 case []:
                     known = True
+        lake = _PolledLake(self.lake_conn_id, self.poll_interval, AirflowNotFoundException, ConfigurationError)
         while True:
-            with _until_it_answers(self.poll_interval):
-                reader = await _reader(self.lake_conn_id)
+            with lake.check():
+                reader = await lake.reader()
                 if not known:
                     known, seen = True, await asyncio.to_thread(reader.position, self.table)
                     await self._remember(seen)
                 for position, commit in await asyncio.to_thread(reader.commits, self.table, seen):
-                    yield TriggerEvent(commit)
+                    if commit is not None:
+                        yield TriggerEvent(commit)
                     seen = position
                     await self._remember(seen)
             await asyncio.sleep(self.poll_interval)
@@ -104,9 +114,10 @@ class CommitReachedTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """The newest commit by table."""
         after = datetime.fromisoformat(self.after)
+        lake = _PolledLake(self.lake_conn_id, self.poll_interval)
         while True:
-            with _until_it_answers(self.poll_interval):
-                reader = await _reader(self.lake_conn_id)
+            with lake.check():
+                reader = await lake.reader()
                 commits = await asyncio.to_thread(reader.newest_after, self.tables, after, self.snapshots)
                 if commits is not None:
                     yield TriggerEvent({"commits": commits})
@@ -114,16 +125,36 @@ class CommitReachedTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
 
-@contextmanager
-def _until_it_answers(poll_interval: float) -> Iterator[None]:
-    """A catalog that does not answer once ends no wait of hours."""
-    try:
-        yield
-    except CatalogError as error:
-        log.warning("%s; checked again in %g s", error, poll_interval)
+class _PolledLake:
+    """A lake that a trigger checks again and again.
 
+    :param waited_for: errors that end no wait, besides that of a catalog that does not answer
+    """
 
-async def _reader(lake_conn_id: str) -> CommitsReader:
-    """A reader with today's connection: one that is altered while a trigger waits is used from its next check on."""
-    with quiet_masking():
-        return CommitsReader(await BaseHook.aget_connection(lake_conn_id))
+    def __init__(self, conn_id: str, poll_interval: float, *waited_for: type[Exception]) -> None:
+        self._conn_id = conn_id
+        self._poll_interval = poll_interval
+        self._waited_for = (CatalogError, *waited_for)
+        self._reader: CommitsReader | None = None
+        self._read_at = -math.inf
+        self._warning = ""
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        """Log an error of this check that is waited for, unless it was the last check's as well."""
+        try:
+            yield
+            self._warning = ""
+        except self._waited_for as error:
+            self._reader = None
+            if self._warning != (warning := str(error)):
+                self._warning = warning
+                log.warning("%s; checked again every %g s", warning, self._poll_interval)
+
+    async def reader(self) -> CommitsReader:
+        """Return the reader; with the connection of a minute ago at most, and today's where the last check failed."""
+        if self._reader is None or time.monotonic() - self._read_at >= _CONNECTION_SECONDS:
+            with quiet_masking():
+                self._reader = CommitsReader(await BaseHook.aget_connection(self._conn_id))
+            self._read_at = time.monotonic()
+        return self._reader

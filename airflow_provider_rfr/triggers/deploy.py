@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,6 +15,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.lake import LakeHook
+
+log = logging.getLogger(__name__)
 
 _ANNOUNCED = "rfr_deploy_announced"
 
@@ -62,15 +65,19 @@ class DeployTrigger(BaseEventTrigger):
         """An event for each content that is not deployed: version, digest, and the number of steps."""
         store = self.asset_state_store
         seen = None if store is None else await store.aget(_ANNOUNCED, default=None)
+        problem = ""
         while True:
             try:
                 digest = await asyncio.to_thread(self._digest)
                 event = await asyncio.to_thread(self._look, digest) if digest != seen else None
-            except Exception:
+            except Exception as error:
                 # The lake or the store is away, or a file is half written: the next look may succeed.
-                self.log.warning("The plan can't be made now", exc_info=True)
+                if problem != (text := f"{type(error).__name__}: {error}"):
+                    problem = text
+                    log.warning("The plan can't be made; checked again every %g s", self.poll_interval, exc_info=True)
                 await asyncio.sleep(self.poll_interval)
                 continue
+            problem = ""
             if event is not None:
                 yield TriggerEvent(event)
             if digest != seen:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import threading
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
@@ -8,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.commits import CommitsReader
 from airflow_provider_rfr.triggers.commit import CommitReachedTrigger, CommitTrigger
 from tests.soon import SOON, soon
+from tests.unit.sinks.exporting import replace_files
 from tests.unit.triggers.lake import Lake
 
 
@@ -72,7 +78,7 @@ def test_a_catalog_that_does_not_answer_for_a_while_ends_no_wait(lake: Lake, cap
         file.rename(file.with_suffix(".away"))
         file.mkdir()
         waiting = asyncio.gather(events(reached, 1), events(watcher(memory), 1))
-        while caplog.text.count("unable to open database file; check that it runs") < 4:
+        while caplog.text.count("unable to open database file; check that it runs") < 2:
             await asyncio.sleep(0.01)
         assert memory.kept == {}, "it knows nothing yet"
         file.rmdir()
@@ -206,3 +212,104 @@ def test_a_trigger_is_made_again_from_what_it_says(trigger: Any) -> None:
     path, arguments = trigger.serialize()
     assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
     assert type(trigger)(**arguments).serialize() == (path, arguments)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ids of the connections that were asked for."""
+    seen: list[str] = []
+    read = BaseHook.aget_connection
+
+    async def counted(conn_id: str) -> Any:
+        seen.append(conn_id)
+        return await read(conn_id)
+
+    monkeypatch.setattr(BaseHook, "aget_connection", counted)
+    return seen
+
+
+WRONG_TYPE = json.dumps({"conn_type": "http", "host": "example.com"})
+
+
+def test_a_watcher_waits_for_its_connection_and_warns_once_for_each_problem(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reads: list[str]
+) -> None:
+    lake.commit("raw.orders")
+    right = os.environ["AIRFLOW_CONN_LAKE"]
+    monkeypatch.delenv("AIRFLOW_CONN_LAKE")
+    memory = AssetState()
+
+    async def polls(count: int) -> None:
+        reads.clear()
+        while len(reads) < count:
+            await asyncio.sleep(0.01)
+
+    async def story() -> tuple[str, list[dict[str, Any]]]:
+        watching = asyncio.create_task(events(watcher(memory), 1))
+        await polls(4)
+        assert caplog.text.count("checked again every 0.01 s") == 1
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", WRONG_TYPE)
+        await polls(4)
+        assert caplog.text.count("checked again every 0.01 s") == 2
+        assert not watching.done()
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", right)
+        while not memory.kept:
+            await asyncio.sleep(0.01)
+        return await asyncio.to_thread(lake.commit, "raw.orders"), await watching
+
+    snapshot, seen = asyncio.run(asyncio.wait_for(story(), SOON))
+    assert [one["snapshot_id"] for one in seen] == [snapshot]
+
+
+@pytest.mark.parametrize(("connection", "error"), [(None, AirflowNotFoundException), (WRONG_TYPE, ConfigurationError)])
+def test_a_sensors_trigger_fails_at_once_for_its_connection(
+    monkeypatch: pytest.MonkeyPatch, connection: str | None, error: type[Exception]
+) -> None:
+    if connection is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_LATE", connection)
+    trigger = CommitReachedTrigger(["raw.orders"], "2026-01-01T00:00:00+00:00", {}, "late", 0.01)
+    with pytest.raises(error):
+        asyncio.run(events(trigger, 1))
+
+
+def test_a_connection_that_works_is_not_read_at_each_poll(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    polls = []
+    read = CommitsReader.commits
+
+    def counted(reader: CommitsReader, *arguments: Any) -> Any:
+        polls.append(1)
+        return read(reader, *arguments)
+
+    monkeypatch.setattr(CommitsReader, "commits", counted)
+
+    async def story() -> None:
+        watching = asyncio.create_task(events(watcher(AssetState()), 1))
+        while len(polls) < 3:
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+    asyncio.run(asyncio.wait_for(story(), SOON))
+    assert reads == ["lake"]
+
+
+def test_a_compaction_is_no_commit(lake: Lake) -> None:
+    """Neither for a watcher nor for a sensor; a watcher's position moves past it."""
+    commits = [lake.commit("raw.orders") for _ in range(2)]
+    since = datetime.now(timezone.utc)
+    table = lake.catalog.load_table("raw.orders")
+    replace_files(table, None)
+    reader, memory = CommitsReader(BaseHook.get_connection("lake")), AssetState()
+    assert [commit and commit["snapshot_id"] for _, commit in reader.commits("raw.orders", None)] == [*commits, None]
+    assert reader.newest_after(["raw.orders"], since, {}) is None
+    memory.kept["rfr_commit_seen"] = [str(table.metadata.table_uuid), 1]
+    asyncio.run(events(watcher(memory), 1))
+    memory.kept["rfr_commit_seen"] = [str(table.metadata.table_uuid), 2]
+    asyncio.run(nothing(watcher(memory), memory))
+    assert memory.kept["rfr_commit_seen"] == [str(table.metadata.table_uuid), 3]
+    last = lake.commit("raw.orders")
+    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [last]
+    newest = reader.newest_after(["raw.orders"], since, {})
+    assert newest is not None
+    assert newest["raw.orders"]["snapshot_id"] == last

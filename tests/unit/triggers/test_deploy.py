@@ -95,8 +95,8 @@ def test_a_mistake_in_a_declaration_is_announced_with_what_is_wrong(lake: Lake, 
     assert "nonsense" in event["problem"]
 
 
-def test_a_store_that_is_away_is_waited_for(
-    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_store_that_is_away_is_waited_for_with_one_warning(
+    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
     away = {"conn_type": "sqlite", "host": f"{tmp_path}/nowhere/control.db"}
@@ -107,10 +107,14 @@ def test_a_store_that_is_away_is_waited_for(
         waiting = asyncio.create_task(next_event(stream, 60.0))
         await asyncio.sleep(1.0)
         assert not waiting.done()
+        while "The plan can't be made; checked again every 0.05 s" not in caplog.text:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+        assert caplog.text.count("The plan can't be made") == 1
         monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(there))
         return await waiting
 
-    assert asyncio.run(story())["steps"] == 1
+    assert asyncio.run(asyncio.wait_for(story(), 60.0))["steps"] == 1
 
 
 def test_files_that_are_being_replaced_are_looked_at_again(
