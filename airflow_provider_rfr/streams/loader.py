@@ -7,8 +7,10 @@ see config and secrets merged; secrets never enter a fingerprint, a message or a
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,6 +27,10 @@ _ORIGINS: Final = ("class", "file", "definition", "manifest")
 _OF_MANIFESTS: Final = ("components", "components_keep_state", "allowed_hosts")
 _KEYS: Final = (*_ORIGINS, *_OF_MANIFESTS, "config", "secrets")
 _IMPORT_PATH: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+_Stamp = tuple[int, int] | None
+_REMEMBERED: Final = 512
+_definitions: dict[str, tuple[dict[str, _Stamp], dict[str, Any]]] = {}
+"""Definition of each file, with the stamps of the files that it was read from."""
 _CLASS_REMEDY: Final = "write package.module:Name, importable where the refresh runs"
 
 
@@ -72,10 +78,42 @@ def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
         return dict(source)
     if origin == "manifest":
         return whole_manifest(source)
-    file = str(source["file"]) if origin == "file" else None
-    document = read_document(file) if file else source["definition"]
-    inlined = {key: value for key, value in source.items() if key not in _ORIGINS}
-    return {"definition": whole_definition(document, file=file), **inlined}
+    whole = _definition_of(str(source["file"])) if origin == "file" else whole_definition(source["definition"])
+    return {"definition": whole, **{key: value for key, value in source.items() if key not in _ORIGINS}}
+
+
+def _definition_of(file: str) -> dict[str, Any]:
+    """Return the whole definition of a file, which is read once as long as it and its schema files do not change.
+
+    A DAG's file may have hundreds of operators with one source, and is parsed again by each task.
+    """
+    stamps, whole = _definitions.get(file, ({}, {}))
+    if not stamps or any(_stamp(path) != stamp for path, stamp in stamps.items()):
+        # Each stamp is older than what is read: a change in between is seen the next time.
+        stamps = {file: _stamp(file)}
+        document = read_document(file)
+        stamps |= {path: _stamp(path) for path in _schema_files(document, Path(file).parent)}
+        whole = whole_definition(document, file=file)
+        if len(_definitions) >= _REMEMBERED:
+            _definitions.clear()
+        _definitions[file] = stamps, whole
+    return copy.deepcopy(whole)
+
+
+def _schema_files(document: Any, folder: Path) -> list[str]:
+    """Return the schema files that a document names, which was not checked yet."""
+    streams = document.get("streams") if isinstance(document, Mapping) else None
+    written = streams.values() if isinstance(streams, Mapping) else streams if isinstance(streams, list) else ()
+    names = [stream.get("json_schema_file") for stream in written if isinstance(stream, Mapping)]
+    return [str(folder / name) for name in names if isinstance(name, str)]
+
+
+def _stamp(path: str) -> _Stamp:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _origin(source: Mapping[str, Any]) -> str:

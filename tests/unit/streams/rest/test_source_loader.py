@@ -9,7 +9,7 @@ import pytest
 from rest_api import ids
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
-from airflow_provider_rfr.streams import RestStream
+from airflow_provider_rfr.streams import RestStream, loader
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 
@@ -149,6 +149,23 @@ def test_inlining_checks_the_document_but_needs_no_configuration(file):
     inline_source({"file": str(file)})
     file.write_text("base_url: x\nstreams: {a: {b: 1}}\n")
     with pytest.raises(SourceDefinitionError, match=r"streams.a.b: unknown field"):
+        inline_source({"file": str(file)})
+
+
+def test_a_file_is_read_once_until_it_or_its_schema_changes(file, monkeypatch):
+    reads = []
+    read = loader.read_document
+    monkeypatch.setattr(loader, "read_document", lambda path: reads.append(path) or read(path))
+    sources = [inline_source({"file": str(file)}) for _ in range(100)]
+    assert reads == [str(file)]
+    sources[0]["definition"]["streams"].clear()
+    assert inline_source({"file": str(file)}) == sources[1], "what a caller changes is its own"
+    schema = file.parent / "schemas" / "order.json"
+    schema.write_text(json.dumps({"type": "object", "properties": {"id": {"type": "integer"}}}))
+    changed = inline_source({"file": str(file)})["definition"]["streams"]["orders"]["json_schema"]
+    assert changed["properties"] == {"id": {"type": "integer"}}
+    file.unlink()
+    with pytest.raises(SourceDefinitionError, match="can't be read"):
         inline_source({"file": str(file)})
 
 
