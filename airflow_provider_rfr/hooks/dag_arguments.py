@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
@@ -38,7 +39,7 @@ def calling_folder() -> Path | None:
     return None
 
 
-def dag_folder(task: Any = None) -> Path | None:
+def _dag_folder(task: Any = None) -> Path | None:
     """Return the folder of the DAG's file; None outside a parse, for a task that is in no DAG yet.
 
     While a DAG is parsed, its ``fileloc`` is the file that called ``DAG()``, which may be a factory's.
@@ -58,7 +59,7 @@ def file_folders(task: Any = None) -> tuple[Path, ...]:
     :param task: whose constructor has set ``_calling_folder`` to :func:`calling_folder`; None while a DAG is parsed
     """
     calling = calling_folder() if task is None else task._calling_folder
-    return tuple(dict.fromkeys(folder for folder in (dag_folder(task), calling) if folder is not None))
+    return tuple(dict.fromkeys(folder for folder in (_dag_folder(task), calling) if folder is not None))
 
 
 def possible_places(path: str | Path, folders: Sequence[Path]) -> list[Path]:
@@ -74,6 +75,16 @@ def place_of(path: str | Path, folders: Sequence[Path]) -> Path:
     """Return the first place that exists; if none does, the first one."""
     places = possible_places(path, folders)
     return next((place for place in places if place.exists()), places[0])
+
+
+def path_from_dag(path: str | Path, folders: Sequence[Path]) -> str | Path:
+    """Return a relative path that leads to the same place from the first folder, the DAG's.
+
+    A mapped task's operator is called by Airflow, so it looks next to the DAG's file alone.
+    """
+    place = place_of(path, folders)
+    is_found = not Path(path).expanduser().is_absolute() and place.exists()
+    return os.path.relpath(place, folders[0]) if is_found and folders else path
 
 
 def has_result(target: Any) -> bool:

@@ -65,7 +65,12 @@ def source_name(source: Mapping[str, Any]) -> str:
 
 def task_alias(task: BaseOperator) -> AssetAlias:
     """Return the alias for the tables of a refresh that are known only when it runs."""
-    return AssetAlias(name=f"{_SCHEME}:{task.dag_id}/{task.task_id}")
+    return table_alias(task.dag_id, task.task_id)
+
+
+def table_alias(dag_id: str, task_id: str) -> AssetAlias:
+    """Return the alias of a task that may not exist yet, because it is mapped."""
+    return AssetAlias(name=f"{_SCHEME}:{dag_id}/{task_id}")
 
 
 def outlets_of(task: BaseOperator, lake_conn_id: Any, streams: Any, target: Any) -> list[Asset | AssetAlias]:

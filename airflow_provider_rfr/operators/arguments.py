@@ -9,17 +9,19 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.dag_arguments import FILES, is_pending, place_of, possible_places
+from airflow_provider_rfr.hooks.dag_arguments import FILES, is_pending, path_from_dag, place_of, possible_places
 from airflow_provider_rfr.lake import names as table_names
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Param
 
+MAPPED: Final = "{{ mapped }}"
+"""Stands for an argument that is mapped, and so is known in the task."""
 _START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
 TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 """``namespace.table``, with ``{stream}`` anywhere in it."""
@@ -64,8 +66,8 @@ def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder
     known = _check_source(source, folders)
     if not is_pending(streams):
         check_streams(stream_names(streams), known)
-        if not is_pending(target):
-            tables_of(stream_names(streams), target)
+    if not is_pending(target):
+        tables_of(["stream"] if is_pending(streams) else stream_names(streams), target)
     if isinstance(options, Mapping):
         pending = {key for key, value in options.items() if is_pending(value)}
         # The name of an option is checked, too, where only its value is a template.
@@ -123,6 +125,14 @@ def _check_manifest(source: Mapping[str, Any], folders: Sequence[Path]) -> None:
         problem = "the manifest calls it secret, and what a DAG holds is shown to its readers"
         remedy = f"put it into the connection that api_conn_id names, as {field}"
         raise ConfigurationError(f"source.config.{'.'.join(place)}", problem, remedy)
+
+
+def from_dag_folder(source: Any, folders: Sequence[Path]) -> Any:
+    """Return a source whose relative paths lead to the same files from the first folder, the DAG's, alone."""
+    if not isinstance(source, Mapping):
+        return source
+    files = [key for key in FILES if isinstance(source.get(key), str) and "\n" not in source[key]]
+    return {**source, **{key: path_from_dag(source[key], folders) for key in files if not is_pending(source[key])}}
 
 
 def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
@@ -15,7 +16,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedErr
 from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders
+from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, path_from_dag
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
@@ -30,6 +31,7 @@ from airflow_provider_rfr.operators._lineage import (
     facets_of,
     outlets_of,
     source_name,
+    table_alias,
     task_alias,
 )
 from airflow_provider_rfr.operators._outcome import (
@@ -41,8 +43,10 @@ from airflow_provider_rfr.operators._outcome import (
 )
 from airflow_provider_rfr.operators._progress import LedgerReader, ProgressMonitor
 from airflow_provider_rfr.operators.arguments import (
+    MAPPED,
     check_arguments,
     check_streams,
+    from_dag_folder,
     options_mapping,
     shipped_source,
     stream_names,
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import DAG, Context
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from airflow_provider_rfr.hooks.drivers import DriverAddress
     from airflow_provider_rfr.hooks.lake import LakeDocument
@@ -272,7 +277,30 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         check_arguments(source, streams, target, options, file_folders(self))
         if deliver_after is not None:
             check_triggers(deliver_after, file_folders(self))
-        self.outlets = [*self.outlets, *outlets_of(self, lake_conn_id, streams, target)]
+        if task_alias(self) not in self.outlets:
+            self.outlets = [*self.outlets, *outlets_of(self, lake_conn_id, streams, target)]
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """Check the arguments that mapped tasks share, and make the alias of their tables an outlet.
+
+        :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
+        """
+        folders = file_folders()
+        source, streams, target = (kwargs.get(name, MAPPED) for name in ("source", "streams", "target"))
+        check_store(kwargs.get("checkpoint_store", "task_state"))
+        check_arguments(source, streams, target, kwargs.get("options"), folders)
+        if "source" in kwargs:
+            kwargs["source"] = from_dag_folder(source, folders)
+        if (triggers := kwargs.get("deliver_after")) is not None:
+            check_triggers(triggers, folders)
+            if isinstance(triggers, (str, Path)):
+                kwargs["deliver_after"] = path_from_dag(triggers, folders)
+        shared = super().partial(**kwargs)
+        if (dag := shared.kwargs["dag"]) is not None:
+            alias = table_alias(dag.dag_id, shared.kwargs["task_id"])
+            shared.kwargs["outlets"] = [*shared.kwargs["outlets"], alias]
+        return shared
 
     @property
     def dag(self) -> DAG:

@@ -45,6 +45,13 @@ def decorated(dag_id):
         group()
     return made()
 
+def mapped(dag_id):
+    with DAG(dag_id) as made:
+        ResumableFullRefreshOperator.partial(
+            task_id="refresh", source={"file": "shop.yaml"}, target="raw.{stream}", deliver_after="triggers.yaml"
+        ).expand(streams=[["customers"], ["orders"]])
+    return made
+
 def later(dag_id):
     made = DAG(dag_id)
     task = refresh()
@@ -91,6 +98,16 @@ def test_files_are_found_next_to_the_dags_file_and_next_to_the_factory(dags: Pat
             assert WebhookHook("triggers.yaml", task=task).block.endpoints
         if hasattr(task, "objects"):
             assert BuiltinsHook.of_task(task)._objects == [dags / folder / "objects"]
+
+
+@pytest.mark.parametrize(("folder", "file"), [("teams", "shop.yaml"), ("near_lib", "../near_lib/shop.yaml")])
+def test_a_mapped_tasks_files_are_found_as_in_the_parse(dags: Path, folder: str, file: str) -> None:
+    add_files(dags / folder)
+    task = parsed(dags, "mapped").get_task("refresh").unmap({"streams": ["customers"]})
+    assert task.source == {"file": file}, "the path is the same in each version of a bundle"
+    assert file_folders(task) == (dags / "teams",)
+    assert "customers" in shipped_source(task.source, file_folders(task))["definition"]["streams"]
+    assert WebhookHook(task._deliver_after, task=task).block.endpoints
 
 
 def test_the_file_next_to_the_dags_file_comes_first(dags: Path) -> None:

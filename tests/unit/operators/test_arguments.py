@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, AssetAlias, XComArg
+from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup, XComArg
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
@@ -252,3 +252,37 @@ def test_deferral_is_a_choice_that_airflows_configuration_may_make() -> None:
         check=True,
     )
     assert done.stdout.split()[-1] == "True"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": {"concurency": 1}}, r"options.concurency: unknown, did you mean concurrency\?"),
+        ({"source": {"class": "shop.Orders"}}, "source.class: 'shop.Orders' is not an import path"),
+        ({"source": {"file": "nope.yaml"}}, "nope.yaml"),
+        ({"target": "orders"}, "target: 'orders' is not a table name"),
+        ({"deliver_after": {"config": {"a": {"url": "https://x.example"}}}}, "trigger a: has no body"),
+        ({"checkpoint_store": "disk"}, "checkpoint_store: invalid store 'disk'"),
+    ],
+)
+def test_a_mistake_that_mapped_tasks_share_is_found_while_the_dag_is_parsed(
+    arguments: dict[str, Any], message: str
+) -> None:
+    whole: dict[str, Any] = {"source": {"file": str(SHOP)}, "target": "raw.{stream}", **arguments}
+    with DAG("d"), pytest.raises(ConfigurationError, match=message):
+        ResumableFullRefreshOperator.partial(task_id="refresh", **whole)
+
+
+def test_the_tables_of_mapped_tasks_are_outlets_by_an_alias() -> None:
+    own = Asset("own")
+    with DAG("d"), TaskGroup("group"):
+        mapped = ResumableFullRefreshOperator.partial(
+            task_id="refresh", source={"file": str(SHOP)}, target="raw.{stream}", outlets=[own]
+        ).expand(streams=[["orders"], ["items"]])
+    alias = AssetAlias(name="rfr:d/group.refresh")
+    assert mapped.outlets == [own, alias]
+    task: Any = mapped.unmap({"streams": ["orders"]})
+    assert task.outlets == [own, alias], "an event of an asset that nothing else names is sent by an alias alone"
+    events = OutletEventAccessors()
+    add_table_events({"outlet_events": events}, task, "lake", {"raw.orders": {"rows": 4}})  # type: ignore[typeddict-item]
+    assert [event.dest_asset_key.uri for event in events[alias].asset_alias_events] == ["rfr://lake/raw/orders"]
