@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 log = logging.getLogger(__name__)
+# PyIceberg warns, with a path of this package, where a part that is replaced has no rows yet.
+warnings.filterwarnings("ignore", "Delete operation did not match any records", UserWarning)
 
 PUBLISHED_PROPERTY = "rfr.published"
 LEDGER_KEY, GENERATION_KEY, SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter, part_of
 from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import TargetTable
+from tests.soon import SOON
 
 NAME = "raw.daily"
 
@@ -164,3 +167,26 @@ def test_a_local_file_is_found_by_every_form_of_its_address(tmp_path: Path, pref
     assert store.write(f"{prefix}{tmp_path}/a b%20c.txt", b"x") == 1
     assert (tmp_path / "a b%20c.txt").read_bytes() == b"x"
     assert store.list(f"{prefix}{tmp_path}") == [(f"{prefix}{tmp_path}/a b%20c.txt", 1)]
+
+
+FIRST_PART = """
+import sys
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from airflow_provider_rfr.lake.target import TargetTable
+from tests.soon import SOON
+catalog = SqlCatalog("t", uri=f"sqlite:///{sys.argv[1]}/c.db", warehouse=f"file://{sys.argv[1]}/warehouse")
+for day in "monday", "tuesday":
+    rows, target = pa.table({"day": [day]}), TargetTable(catalog, "raw.daily")
+    layout = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=True)
+    files = [stored.describe(layout.layout) for stored, _ in layout.write(rows)]
+    target.commit(files, ("ledger", 1), mode="replace", replace_where=f"day = '{day}'", summary={})
+print(catalog.load_table("raw.daily").scan().to_arrow().num_rows)
+"""
+
+
+def test_a_part_without_rows_is_replaced_without_a_warning_of_pyiceberg(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_PART, str(tmp_path)], capture_output=True, text=True, check=False, timeout=SOON
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "")
