@@ -39,7 +39,7 @@ def calling_folder() -> Path | None:
     return None
 
 
-def _dag_folder(task: Any = None) -> Path | None:
+def _dag_folder(task: Any) -> Path | None:
     """Return the folder of the DAG's file; None outside a parse, for a task that is in no DAG yet.
 
     While a DAG is parsed, its ``fileloc`` is the file that called ``DAG()``, which may be a factory's.
@@ -48,7 +48,7 @@ def _dag_folder(task: Any = None) -> Path | None:
     from airflow.sdk.definitions._internal.contextmanager import DagContext
 
     module = sys.modules.get(DagContext.current_autoregister_module_name or "")
-    dag = getattr(task, "_dag", None)
+    dag = DagContext.get_current() if task is None else task._dag
     file = getattr(module, "__file__", None) or (dag.fileloc if dag is not None else None)
     return Path(file).parent if file else None
 
@@ -56,7 +56,7 @@ def _dag_folder(task: Any = None) -> Path | None:
 def file_folders(task: Any = None) -> tuple[Path, ...]:
     """Return where relative paths are looked up: next to the DAG's file, then next to the calling module.
 
-    :param task: whose constructor has set ``_calling_folder`` to :func:`calling_folder`; None while a DAG is parsed
+    :param task: whose constructor has set ``_calling_folder`` to :func:`calling_folder`; None while a DAG is made
     """
     calling = calling_folder() if task is None else task._calling_folder
     return tuple(dict.fromkeys(folder for folder in (_dag_folder(task), calling) if folder is not None))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import BooleanExpression, parser
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, Reference, parser
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
 
@@ -59,15 +60,33 @@ def part_of(replace_where: str | None) -> str | None:
     """
     if replace_where is None:
         return None
+    return hashlib.blake2b(str(_parsed(replace_where)).encode(), digest_size=6).hexdigest()
+
+
+def _parsed(replace_where: str) -> BooleanExpression:
     try:
-        parsed = parser.parse(replace_where)
+        return parser.parse(replace_where)
     except Exception:  # noqa: BLE001 - the grammar's own errors have no common base, and repeat all of the grammar
         raise ConfigurationError(
             "options.replace_where",
             f"{replace_where!r} is not a row filter",
             "compare columns with values, e.g. day = '2026-01-01' AND region IN ('eu', 'us')",
         ) from None
-    return hashlib.blake2b(str(parsed).encode(), digest_size=6).hexdigest()
+
+
+def equalities(replace_where: str) -> list[tuple[str, Any]]:
+    """Return the columns that all rows of a part have a certain value in, with that value.
+
+    :raises ConfigurationError: the text is not a filter
+    """
+    found, left = [], [_parsed(replace_where)]
+    while left:
+        part = left.pop()
+        if isinstance(part, And):
+            left += (part.left, part.right)
+        elif isinstance(part, EqualTo) and isinstance(part.term, Reference):
+            found.append((part.term.name, part.literal.value))
+    return found
 
 
 def check_filter(text: str, rows: pa.Schema) -> None:

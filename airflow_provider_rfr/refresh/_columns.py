@@ -10,10 +10,13 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place, arrow_schema, infer_records, merge
 from airflow_provider_rfr.refresh._typed_rows import LedgerPage
 from airflow_provider_rfr.streams.columns import hinted_schema
 from airflow_provider_rfr.streams.core import Stream
+
+_CONSTANT_TYPES = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,39 +26,63 @@ class ColumnRules:
     :ivar declared: columns of its ``json_schema`` and ``columns``; None without a ``json_schema``
     :ivar hints: columns of its ``columns``
     :ivar infers: whether fields beside the declared ones become columns
+    :ivar constants: by name, values of columns besides the stream's that are the same in all rows; a null, like a field
+        without any value, makes no column
     """
 
     declared: pa.Schema | None
     hints: Mapping[str, pa.Field]
     infers: bool
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stream: Stream) -> ColumnRules:
+    def of(cls, stream: Stream, constants: Mapping[str, Any] | None = None) -> ColumnRules:
         """Read the rules from the stream's declarations.
 
-        :raises ConfigurationError: a table can't have the columns, or a type is unknown
+        :raises ConfigurationError: a table can't have the columns, a type is unknown, or a constant has the name of a
+            column of the stream
         """
+        rules = cls._declared(stream, constants or {})
+        rules.columns(SeenColumns())
+        return rules
+
+    @classmethod
+    def _declared(cls, stream: Stream, constants: Mapping[str, Any]) -> ColumnRules:
         hints = {}
         if stream.columns:
             hints = {column.name: column for column in arrow_schema(hinted_schema(stream.columns), "columns")}
         if stream.json_schema is None:
-            return cls(None, hints, infers=True)
+            return cls(None, hints, infers=True, constants=constants)
         columns = {column.name: column for column in arrow_schema(stream.json_schema, "json_schema")}
         declared = pa.schema(list({**columns, **hints}.values()))
-        return cls(declared, hints, infers=stream.additional_fields == "keep")
+        return cls(declared, hints, infers=stream.additional_fields == "keep", constants=constants)
 
     def columns(self, seen: SeenColumns) -> pa.Schema:
-        """Return the columns of the rows: the declared ones first, then the others in the order of the source."""
-        declared = self.declared if self.declared is not None else pa.schema([])
-        if not self.infers:
-            return declared
-        types = {**self.hints, **{column.name: column for column in declared}}
-        inferred = seen.schema.to_arrow(seen.places, types)
-        return pa.schema([*declared, *(column for column in inferred if column.name not in declared.names)])
+        """Return the columns of the rows: declared ones first, then others in the order of the source, then constants.
+
+        :raises ConfigurationError: a constant has the name of a column of the stream
+        """
+        columns = self.declared if self.declared is not None else pa.schema([])
+        if self.infers:
+            types = {**self.hints, **{column.name: column for column in columns}}
+            inferred = seen.schema.to_arrow(seen.places, types)
+            columns = pa.schema([*columns, *(column for column in inferred if column.name not in columns.names)])
+        taken = {name.casefold() for name in (*columns.names, *self.hints)}
+        for name in self.constants:
+            if name.casefold() in taken:
+                remedy = "name the constant otherwise, or leave it out"
+                raise ConfigurationError(f"options.constants.{name}", "the stream has a column of that name", remedy)
+        return pa.schema([*columns, *self.constant_columns()])
+
+    def constant_columns(self) -> pa.Schema:
+        """Return the columns of the constants that are not null."""
+        values = ((name, value) for name, value in self.constants.items() if value is not None)
+        return pa.schema([pa.field(name, _CONSTANT_TYPES[type(value)]) for name, value in values])
 
     def typed_names(self) -> frozenset[str]:
         """Return the columns whose types the stream declares; the table must take these types."""
-        return frozenset(self.hints) | frozenset(self.declared.names if self.declared is not None else ())
+        declared = self.declared.names if self.declared is not None else ()
+        return frozenset((*self.hints, *declared, *self.constants))
 
 
 @dataclass(frozen=True, slots=True)

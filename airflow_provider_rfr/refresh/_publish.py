@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -146,6 +146,10 @@ class PublishOutcome:
     schema_changes: str | None = None
 
 
+def _without(rows: pa.Schema, names: Collection[str]) -> pa.Schema:
+    return pa.schema([column for column in rows if column.name not in names])
+
+
 def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
     """Return the outcome of a publication; counts that its summary lacks are the header's."""
     summary = publication.summary
@@ -276,7 +280,7 @@ class Publisher:
         try:
             results = self.cluster.run(run_publish_task, tasks)
             self._check_results(results, staged)
-            self._note_fields(results, target.rows)
+            self._note_fields(results, _without(target.rows, self.rules.constants))
             written = [file for result in results for file in result.written]
             written, removed = self._without_duplicates(tasks, written, staged)
             _check_guards(self.config.options, rows=staged - removed, previous=header.previous_rows)
@@ -310,7 +314,8 @@ class Publisher:
         task = PublishTask(
             source=LedgerFiles(self.ledger.store, (), {}),
             target=target,
-            schema=target.rows,
+            schema=_without(target.rows, self.rules.constants),
+            constants=self._constants(target.rows),
             generation=header.generation,
             on_type_error=options.on_type_error,
             max_offenders=options.max_offenders,
@@ -322,6 +327,11 @@ class Publisher:
             casts=self.stream.casts,
         )
         return [replace(task, source=share) for share in shares], target
+
+    def _constants(self, rows: pa.Schema) -> tuple[tuple[str, pa.Scalar], ...]:
+        """Return the constants that are not null by column, in the types that the table takes."""
+        names, values = self.rules.constant_columns().names, self.rules.constants
+        return tuple((name, pa.scalar(values[name], rows.field(name).type)) for name in names)
 
     def _shares(self) -> list[LedgerFiles]:
         """The ledger files in shares of about equal size: one a core, more when there is much."""
@@ -423,7 +433,7 @@ class Publisher:
                     mode=self.config.options.mode,
                     replace_where=self.config.options.replace_where,
                     summary=summary,
-                    sent=self.sent,
+                    sent=self.sent.union(self.rules.constants),
                 )
             _collect(target, written)
             return outcome_of(publication, header)

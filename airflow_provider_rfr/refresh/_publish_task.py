@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -132,6 +132,8 @@ class PublishTask:
     """The work of one task of a publish.
 
     :ivar max_offenders: values that do not fit, of which the result gives the place
+    :ivar schema: of the records, without constants
+    :ivar constants: values that all rows have, by column
     :ivar key_columns: paths of the primary key's columns; empty for none
     :ivar scratch: folder for the companions of the written files
     :ivar note_fields: whether the result names the fields of the records
@@ -149,6 +151,7 @@ class PublishTask:
     scratch: str
     note_fields: bool = False
     casts: bool = False
+    constants: tuple[tuple[str, pa.Scalar], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,10 @@ def _type_batch(task: PublishTask, pages: Sequence[LedgerPage], fields: FieldNam
         raise ReconciliationError(
             f"{expected} records are staged, {typed.table.num_rows} were read; nothing is published"
         )
-    return typed
+    table = typed.table
+    for place, (name, value) in enumerate(task.constants, start=len(task.schema)):
+        table = table.add_column(place, pa.field(name, value.type), pa.repeat(value, expected))
+    return replace(typed, table=table)
 
 
 def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:

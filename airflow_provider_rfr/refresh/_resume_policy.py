@@ -230,6 +230,8 @@ def fingerprints_of(
         published["columns"] = stream.columns
     if stream.additional_fields != "drop":
         published["additional_fields"] = stream.additional_fields
+    if options is not None and options.constants:
+        published["constants"] = options.constants
     read = stream.fingerprint()
     rules: dict[str, Any] = {
         "published": published,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ class _Document(BaseModel):
 _NOT_PUBLISH_RULES = (
     *("concurrency", "round_seconds", "round_bytes", "requests_per_second", "head_start", "max_offenders"),
     *("on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart", "expire", "executor_wait"),
+    "constants",  # part of the publish fingerprint, where there are any
 )
 
 
@@ -31,6 +33,8 @@ class RefreshOptions(_Document):
 
     :ivar mode: ``replace`` the table, or ``append`` to it
     :ivar replace_where: replace only the rows that match this filter, e.g. ``day = '2026-01-01'``
+    :ivar constants: columns that each row of the refresh has besides, with their values: text, numbers, booleans, or
+        null. So tenants can share one table, each with its own ``replace_where``
     :ivar concurrency: requests in flight, over the whole application
     :ivar round_seconds: seconds after which a round is committed
     :ivar round_bytes: bytes of records after which a round is committed
@@ -56,6 +60,7 @@ class RefreshOptions(_Document):
 
     mode: Literal["replace", "append"] = "replace"
     replace_where: str | None = None
+    constants: dict[str, str | int | float | bool | None] | None = None
     concurrency: int = Field(default=16, ge=1, le=4096)
     round_seconds: float = Field(default=30.0, gt=0)
     round_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
@@ -83,6 +88,25 @@ class RefreshOptions(_Document):
     def _filter_goes_with_replace(self) -> RefreshOptions:
         if self.replace_where is not None and self.mode != "replace":
             raise ValueError("replace_where goes with mode: replace")
+        return self
+
+    @model_validator(mode="after")
+    def _constants_agree_with_filter(self) -> RefreshOptions:
+        for name, value in (self.constants or {}).items():
+            if not name or "." in name or name.startswith("_rfr_"):
+                raise ValueError(f"constants: {name!r} is no name for a column; write one without dots and _rfr_")
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise ValueError(f"constants.{name}: is beyond 64 bits; write it as text, in quotes")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"constants.{name}: is not a finite number; write another one, or null")
+        if self.constants and self.replace_where is not None:
+            # It loads PyIceberg, for which no other parse of a DAG has to wait.
+            from airflow_provider_rfr.lake.row_filter import equalities
+
+            for name, value in equalities(self.replace_where):
+                if name in self.constants and self.constants[name] != value:
+                    meant = json.dumps(self.constants[name])
+                    raise ValueError(f"constants.{name}: is {meant}, and replace_where says {value!r}; write one value")
         return self
 
 

@@ -23,7 +23,7 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh._budget import BudgetLimiter, DriverBudget
-from airflow_provider_rfr.refresh._columns import ColumnRules
+from airflow_provider_rfr.refresh._columns import ColumnRules, SeenColumns
 from airflow_provider_rfr.refresh._messages import RefreshFigures, TaskFigures
 from airflow_provider_rfr.refresh._primary_key import key_columns
 from airflow_provider_rfr.refresh._publish import Publisher, PublishOutcome, outcome_of
@@ -91,11 +91,11 @@ class Refresh:
         budget = DriverBudget(self._options.requests_per_second)
         self._stream.bind(ReadContext(BudgetLimiter(budget, stopping), stopping))
         # Before a page is read: columns that no table can have, a key and a filter over columns that the rows lack.
-        self._rules = ColumnRules.of(self._stream)
+        self._rules = ColumnRules.of(self._stream, self._options.constants)
         if self._rules.declared is not None and not self._rules.infers:
             key_columns(self._stream.primary_key, self._rules.declared)
             if part is not None:
-                check_filter(str(self._options.replace_where), self._rules.declared)
+                check_filter(str(self._options.replace_where), self._rules.columns(SeenColumns()))
         # Executors on other machines have no such file.
         self._source = inline_source(self._stream.source_for_executors(source))
         name = config.target_of(stream_name)
