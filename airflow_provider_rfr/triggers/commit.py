@@ -134,7 +134,7 @@ class _PolledLake:
     def __init__(self, conn_id: str, poll_interval: float, *waited_for: type[Exception]) -> None:
         self._conn_id = conn_id
         self._poll_interval = poll_interval
-        self._waited_for = (CatalogError, *waited_for)
+        self._waited_for: tuple[type[Exception], ...] = (CatalogError, *waited_for)
         self._reader: CommitsReader | None = None
         self._read_at = -math.inf
         self._warning = ""

@@ -155,7 +155,12 @@ def test_inlining_checks_the_document_but_needs_no_configuration(file):
 def test_a_file_is_read_once_until_it_or_its_schema_changes(file, monkeypatch):
     reads = []
     read = loader.read_document
-    monkeypatch.setattr(loader, "read_document", lambda path: reads.append(path) or read(path))
+
+    def counted(path):
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(loader, "read_document", counted)
     sources = [inline_source({"file": str(file)}) for _ in range(100)]
     assert reads == [str(file)]
     sources[0]["definition"]["streams"].clear()
