@@ -112,7 +112,7 @@ def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     """Return the row as the table's columns, with times instead of texts."""
     values = {}
     for column in schema:
-        value = row.get(column.name)
+        value: Any = row.get(column.name)
         is_time = pa.types.is_timestamp(column.type) and isinstance(value, str)
         values[column.name] = datetime.fromisoformat(value) if is_time else value
     return values

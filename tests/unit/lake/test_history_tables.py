@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ def test_a_process_that_is_always_too_late_says_so_and_leaves_no_file(
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of files that were opened for reading."""
     names: list[str] = []
     new_input = PyArrowFileIO.new_input
