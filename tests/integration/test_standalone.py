@@ -203,9 +203,10 @@ def test_a_cluster_that_has_room_for_no_executor_ends_the_attempt(
 def test_a_master_that_forgot_the_application_ends_the_attempt_and_the_next_one_continues(
     submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
 ) -> None:
-    # Longer than executors take to start on a busy machine.
-    process = submitter.start(items(submitter, slow_api, executor_wait=SOON))
-    slow_api.wait_for_pages(60)
+    # Longer than executors take to start on a busy machine; and pages for minutes, because a worker that finds the new
+    # master ends its executors only after some ten seconds.
+    process = submitter.start(items(submitter, slow_api, executor_wait=SOON, requests_per_second=2))
+    slow_api.wait_for_pages(20)
     cluster.restart_master()
     kind, message = failure_of(process, code=1)
     assert (kind, f"gave no executor for {SOON:g} s" in message) == ("SparkJobError", True)
@@ -213,7 +214,7 @@ def test_a_master_that_forgot_the_application_ends_the_attempt_and_the_next_one_
     figures = submitter.run(items(submitter, slow_api)).figures
     assert_whole(lake, slow_api)
     assert (figures["attempts"], figures["generation"]) == (2, 1)
-    assert figures["pages_fetched"] <= PARTITIONS * PAGES - 30
+    assert figures["pages_fetched"] < PARTITIONS * PAGES
 
 
 def test_a_python_of_executors_that_can_t_run_tasks_is_named_with_all_that_it_lacks(
