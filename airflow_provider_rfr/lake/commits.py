@@ -47,8 +47,8 @@ _REFUSALS = (CommitFailedException, ValidationException, TableAlreadyExistsError
 _TRIES = 12
 _LOOKS = 4
 """How often a table is loaded, at most, to find out whether a commit landed."""
-_MERGE_ENABLED, _MERGED_MANIFESTS = "commit.manifest-merge.enabled", 100
-"""The number of manifests from which on an append merges them is Iceberg's default."""
+_MERGE_ENABLED, _LEAST_MERGED = "commit.manifest-merge.enabled", "commit.manifest.min-count-to-merge"
+_DEFAULT_LEAST_MERGED = 100
 
 
 class CommitConflictError(LedgerError):
@@ -239,8 +239,10 @@ def stage_append(
 
 
 def _has_many_manifests(transaction: Transaction) -> bool:
-    snapshot = transaction.table_metadata.current_snapshot()
-    return snapshot is not None and len(snapshot.manifests(transaction._table.io)) >= _MERGED_MANIFESTS
+    metadata = transaction.table_metadata
+    snapshot = metadata.current_snapshot()
+    least = int(metadata.properties.get(_LEAST_MERGED, _DEFAULT_LEAST_MERGED))
+    return snapshot is not None and len(snapshot.manifests(transaction._table.io)) >= least
 
 
 def stage_overwrite(

@@ -288,9 +288,10 @@ class Ledger:
     def _commit_once(self, locations: Sequence[str], header: LedgerHeader) -> None:
         files = self._table.describe(locations, header.generation)
         header = replace(header, bytes=header.bytes + sum(each.file_size_in_bytes for each in files))
-        self._table.commit(files, header.to_summary())
-        # Where the commit's answer was lost, the table was loaded again, perhaps with the commit of a newer attempt.
-        self._expect(header)
+        snapshot_id = self._table.commit(files, header.to_summary())
+        if self._table.snapshot_id != snapshot_id:
+            # The commit's answer was lost, and the table was loaded again with later commits.
+            self._expect(header)
         self.header = header
         self._committed = time.monotonic()
 

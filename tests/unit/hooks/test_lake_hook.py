@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +127,10 @@ def test_the_test_button_says_why_a_catalog_cant_be_opened(tmp_path: Path, monke
 def test_a_reason_names_no_secret(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
     from airflow_provider_rfr.lake import catalog
 
-    def refuse(name: str, **properties: str) -> None:
+    def refuse(name: str, properties: Mapping[str, str]) -> None:
         raise OSError(f"no route to {properties['uri']} for {password}\nwith a trace")
 
-    monkeypatch.setattr(catalog, "load_catalog", refuse)
+    monkeypatch.setattr(catalog, "load_limited", refuse)
     host, extra = "postgresql+psycopg2://db/lake", {"warehouse": "/data/w"}
     passed, message = ask_button(monkeypatch, host=host, login="me", password=password, extra=extra)
     assert not passed

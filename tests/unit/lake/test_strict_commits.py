@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from airflow_provider_rfr.exceptions import CatalogError, LedgerError
 from airflow_provider_rfr.lake import commits
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.commits import CommitConflictError, write_table_properties
 from airflow_provider_rfr.lake.target import TargetTable
 from tests.strict_commits import KINDS, CommitKind
 
@@ -125,8 +125,10 @@ def test_an_attempt_that_was_taken_over_after_its_lost_answer_is_fenced(
 
 def test_appends_merge_their_manifests(settings: LakeSettings) -> None:
     catalog = open_catalog(settings)
-    target, rows = TargetTable(catalog, NAME), pa.table({"id": [1]})
-    for number in range(1, 131):
+    KINDS["target: create"].prepare(catalog, NAME)()
+    assert write_table_properties(catalog, NAME, {"commit.manifest.min-count-to-merge": "10"})
+    target, rows = TargetTable(catalog, NAME), pa.table({"day": ["monday"], "id": [1]})
+    for number in range(2, 25):
         target.reload()
         prepared = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=True)
         files = [stored.describe(prepared.layout) for stored, _ in prepared.write(rows)]
@@ -134,5 +136,5 @@ def test_appends_merge_their_manifests(settings: LakeSettings) -> None:
     table = catalog.load_table(NAME)
     snapshot = table.current_snapshot()
     assert snapshot is not None
-    assert len(snapshot.manifests(table.io)) <= 100
-    assert table.scan().to_arrow().num_rows == 130
+    assert len(snapshot.manifests(table.io)) <= 10
+    assert table.scan().to_arrow().num_rows == 25
