@@ -38,12 +38,10 @@ class CommitKind:
 
     :ivar prepare: does all that comes before the commit, on a catalog and a table's name; returns the commit
     :ivar check: asserts that the table, read by another catalog, has the commit once, and that the next one works
-    :ivar table: the suffix of the name of the table that it commits to
     """
 
     prepare: Callable[[Catalog, str], Callable[[], object]]
     check: Callable[[Catalog, str], None]
-    table: str = ""
 
 
 def _opened(catalog: Catalog, name: str) -> Ledger:
@@ -57,7 +55,8 @@ def _open(ledger: Ledger) -> None:
     ledger.open_generation(slices, read_fingerprint="r", publish_fingerprint="p", run_key="k")
 
 
-def _write_page(ledger: Ledger, name: str, ordinal: int = 0) -> None:
+def write_page(ledger: Ledger, name: str, ordinal: int = 0) -> None:
+    """Write a page with one record, to a file that no commit names yet."""
     row = PageRow(
         generation=ledger.held.generation,
         epoch=ledger.held.epoch,
@@ -79,7 +78,7 @@ def _prepare_opening(catalog: Catalog, name: str) -> Callable[[], object]:
 
 def _prepare_round(catalog: Catalog, name: str) -> Callable[[], object]:
     ledger = _opened(catalog, name)
-    _write_page(ledger, "page-1.parquet")
+    write_page(ledger, "page-1.parquet")
     return partial(ledger.commit, ["page-1.parquet"], rounds=1, pages=1, records=1, partitions_done=1)
 
 
@@ -112,7 +111,7 @@ def _check_ledger(pages: int, catalog: Catalog, name: str) -> None:
         ledger.take_over("p")
     found = ledger.read_pages(["page"])
     assert (0 if found is None else found.num_rows) == pages
-    _write_page(ledger, "next.parquet", ordinal=1)
+    write_page(ledger, "next.parquet", ordinal=1)
     ledger.commit(["next.parquet"], rounds=ledger.held.rounds + 1)
     found = ledger.read_pages(["page"])
     assert found is not None
@@ -244,13 +243,12 @@ def _check_properties(catalog: Catalog, name: str) -> None:
     _check_rows([1, 2, 3], catalog, name)
 
 
-_LEDGER = "__rfr_ledger"
 KINDS: Mapping[str, CommitKind] = {
-    "ledger: open": CommitKind(_prepare_opening, partial(_check_ledger, 0), _LEDGER),
-    "ledger: round": CommitKind(_prepare_round, partial(_check_ledger, 1), _LEDGER),
-    "ledger: take over": CommitKind(_prepare_takeover, partial(_check_ledger, 1), _LEDGER),
-    "ledger: mark published": CommitKind(_prepare_mark, partial(_check_ledger, 0), _LEDGER),
-    "ledger: collect": CommitKind(_prepare_collection, partial(_check_ledger, 0), _LEDGER),
+    "ledger: open": CommitKind(_prepare_opening, partial(_check_ledger, 0)),
+    "ledger: round": CommitKind(_prepare_round, partial(_check_ledger, 1)),
+    "ledger: take over": CommitKind(_prepare_takeover, partial(_check_ledger, 1)),
+    "ledger: mark published": CommitKind(_prepare_mark, partial(_check_ledger, 0)),
+    "ledger: collect": CommitKind(_prepare_collection, partial(_check_ledger, 0)),
     "target: create": CommitKind(_prepare_creation, partial(_check_target, [4, 5], 1)),
     "target: replace": CommitKind(_prepare_publish, partial(_check_target, [4, 5], 2)),
     "target: append": CommitKind(partial(_prepare_publish, mode="append"), partial(_check_target, [1, 2, 3, 4, 5], 2)),

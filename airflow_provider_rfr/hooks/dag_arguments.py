@@ -121,8 +121,12 @@ def _names(target: Any) -> Iterator[str]:
             yield from _names(each)
 
 
-FILES = ("file", "manifest", "components")
-"""Fields of a source that may be paths."""
+_FILES = ("file", "manifest", "components")
+
+
+def paths_in(source: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a source that are paths, templates of paths included; text with lines is a document."""
+    return {name: text for name in _FILES if isinstance(text := source.get(name), str) and "\n" not in text}
 
 
 def located(source: Mapping[str, Any], file: str | None, place: str) -> dict[str, Any]:
@@ -132,9 +136,9 @@ def located(source: Mapping[str, Any], file: str | None, place: str) -> dict[str
     :param place: where it is declared, for errors
     :raises ConfigurationError: a file does not exist
     """
-    paths = {key: source[key] for key in FILES if isinstance(source.get(key), str)} if file is not None else {}
+    paths = paths_in(source) if file is not None else {}
     for key, text in paths.items():
-        if is_pending(text) or "\n" in text:
+        if is_pending(text):
             continue
         path = (Path(file or "").resolve().parent / Path(text).expanduser()).resolve()
         if not path.is_file() and not Path(text).expanduser().is_absolute():

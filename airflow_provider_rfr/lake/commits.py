@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import CreateTableTransaction
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, ValidatableTableRequirement
-from pyiceberg.table.update.snapshot import _MergeAppendFiles
+from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -245,26 +245,44 @@ def _has_many_manifests(transaction: Transaction) -> bool:
     return snapshot is not None and len(snapshot.manifests(transaction._table.io)) >= least
 
 
+class _Overwrite(_OverwriteFiles):
+    """An overwrite without the manifests of deleted files that earlier ones left, which PyIceberg keeps forever."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [
+            manifest
+            for manifest in manifests
+            if manifest.has_added_files()
+            or manifest.has_existing_files()
+            or manifest.added_snapshot_id == self.snapshot_id
+        ]
+
+
+class _Compaction(_Overwrite):
+    """The same rows in other files, which sinks and readers of increments pass over."""
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        # PyIceberg makes summaries of appends, overwrites and deletes only.
+        return Summary(Operation.REPLACE, **super()._summary(snapshot_properties or {}).additional_properties)
+
+
 def stage_overwrite(
-    transaction: Transaction, old: Iterable[DataFile], new: Iterable[DataFile], summary: Mapping[str, str]
+    transaction: Transaction,
+    old: Iterable[DataFile],
+    new: Iterable[DataFile],
+    summary: Mapping[str, str],
+    *,
+    compacts: bool = False,
 ) -> int:
-    """Replace all files in one snapshot of the transaction; returns its id.
+    """Replace files in one snapshot of the transaction; returns its id.
 
-    :param old: every file of the table as it was loaded
+    :param old: files of the table as it was loaded
+    :param compacts: the new files have the rows of the old ones
     """
-    with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite:
-
-        def with_files(manifests: list[ManifestFile]) -> list[ManifestFile]:
-            return [
-                each
-                for each in manifests
-                if each.has_added_files()
-                or each.has_existing_files()
-                or each.added_snapshot_id == overwrite.snapshot_id
-            ]
-
-        # PyIceberg keeps a manifest of deleted files for each earlier overwrite, forever.
-        overwrite._process_manifests = with_files  # type: ignore[method-assign]
+    has_rows = transaction.table_metadata.current_snapshot() is not None
+    operation = Operation.OVERWRITE if has_rows else Operation.APPEND
+    kind, properties = _Compaction if compacts else _Overwrite, dict(summary)
+    with kind(operation, transaction, transaction._table.io, snapshot_properties=properties) as overwrite:
         overwrite.delete_by_predicate(AlwaysTrue())
         for file in old:
             overwrite.delete_data_file(file)

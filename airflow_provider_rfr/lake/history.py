@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, LessThanOrEqual
 from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.transforms import DayTransform
 
 from airflow_provider_rfr.exceptions import LedgerError
@@ -25,12 +23,13 @@ from airflow_provider_rfr.lake.commits import (
     append_files,
     commit_strictly,
     retry_conflicts,
+    stage_overwrite,
 )
 from airflow_provider_rfr.lake.data_files import FileTarget
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask, Table
 
 REPORTED_AGAIN: Final = timedelta(days=2)
@@ -83,29 +82,13 @@ def merge_days(catalog: Catalog, name: str) -> int:
     stored = [file for file, _ in target.write(rows)]
     try:
         transaction = table.transaction()
-        with _Rewrite(Operation.OVERWRITE, transaction, table.io) as rewrite:
-            rewrite.delete_by_predicate(AlwaysTrue())
-            for task in tasks:
-                rewrite.delete_data_file(task.file)
-            for file in stored:
-                rewrite.append_data_file(file.describe(target.layout))
+        new = (file.describe(target.layout) for file in stored)
+        stage_overwrite(transaction, (task.file for task in tasks), new, {}, compacts=True)
         commit_strictly(transaction)
     except CommitConflictError:
         target.store.delete([file.location for file in stored])
         return 0
     return len(due)
-
-
-class _Rewrite(_OverwriteFiles):
-    """The same rows in other files, which sinks and readers of increments pass over."""
-
-    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
-        # PyIceberg makes summaries of appends, overwrites and deletes only.
-        return Summary(Operation.REPLACE, **super()._summary(snapshot_properties or {}).additional_properties)
-
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        # Without those that show deleted files alone, which PyIceberg would keep for ever.
-        return [manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()]
 
 
 def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:

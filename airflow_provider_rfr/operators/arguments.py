@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.dag_arguments import FILES, is_pending, path_from_dag, place_of, possible_places
+from airflow_provider_rfr.hooks.dag_arguments import is_pending, path_from_dag, paths_in, place_of, possible_places
 from airflow_provider_rfr.lake import names as table_names
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
@@ -131,8 +131,8 @@ def from_dag_folder(source: Any, folders: Sequence[Path]) -> Any:
     """Return a source whose relative paths lead to the same files from the first folder, the DAG's, alone."""
     if not isinstance(source, Mapping):
         return source
-    files = [key for key in FILES if isinstance(source.get(key), str) and "\n" not in source[key]]
-    return {**source, **{key: path_from_dag(source[key], folders) for key in files if not is_pending(source[key])}}
+    paths = {key: path for key, path in paths_in(source).items() if not is_pending(path)}
+    return {**source, **{key: path_from_dag(path, folders) for key, path in paths.items()}}
 
 
 def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:
@@ -145,8 +145,7 @@ def shipped_source(source: Any, folders: Sequence[Path]) -> dict[str, Any]:
     from airflow_provider_rfr.streams.loader import inline_source
 
     if isinstance(source, Mapping):
-        files = [key for key in FILES if isinstance(source.get(key), str) and "\n" not in source[key]]
-        source = {**source, **{key: _locate(key, source[key], folders) for key in files}}
+        source = {**source, **{key: _locate(key, path, folders) for key, path in paths_in(source).items()}}
     shipped = inline_source(source)
     if "manifest" in shipped:
         _check_manifest(shipped, folders)

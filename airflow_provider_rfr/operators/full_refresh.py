@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 _STORE_PARTS = ("store", "history.py")
-"""What a driver in a cluster needs besides, to keep refresh tokens."""
+"""What a driver in a cluster needs besides, to keep refresh tokens and rows of the history tables."""
 
 
 class _Attempt:

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
-from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.engine import in_chunks, insert_missing
 from airflow_provider_rfr.store.history import is_new
 
 _A: Final = ATTEMPTS.c
@@ -183,9 +183,8 @@ def ensure_endpoint(connection: Connection, key: EndpointKey) -> EndpointRow:
 def load_endpoints(connection: Connection, keys: Iterable[EndpointKey]) -> dict[EndpointKey, EndpointRow]:
     """Those of the keys that have a row."""
     found: dict[EndpointKey, EndpointRow] = {}
-    wanted = list(keys)
-    for start in range(0, len(wanted), 500):
-        query = select(ENDPOINTS).where(_is_key(wanted[start : start + 500]))
+    for chunk in in_chunks(keys):
+        query = select(ENDPOINTS).where(_is_key(chunk))
         found |= {row.key: row for row in map(_row, connection.execute(query).mappings())}
     return found
 
@@ -314,9 +313,9 @@ def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str,
     """Insert the rows that are missing, pending and due now; returns how many were missing."""
     present = 0
     pending: dict[str, Any] = {"state": "pending", "created_at": now, "due_at": now}
-    for start in range(0, len(rows), 500):
+    for chunk in in_chunks(rows):
         # Sorted, so that concurrent transactions insert in one order and can't deadlock.
-        some = sorted(rows[start : start + 500], key=lambda row: str(row["id"]))
+        some = sorted(chunk, key=lambda row: str(row["id"]))
         known = select(func.count()).where(_D.id.in_([row["id"] for row in some]))
         present += connection.execute(known).scalar_one()
         insert_missing(connection, DELIVERIES, [{**row, **pending} for row in some])

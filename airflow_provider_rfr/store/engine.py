@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, false, insert, inspect, select, text
@@ -58,6 +59,7 @@ def instant(milliseconds: int) -> datetime:
 
 
 _T = TypeVar("_T")
+_CHUNK: Final = 500
 _BUSY_SECONDS: Final = 30.0
 _TABLES_LOCK: Final = 0x5246_5253
 _REPEATABLE: Final = frozenset({"40001", "40P01", "55P03", "57P01", "57P02", "57P03"})
@@ -128,6 +130,13 @@ class ControlStore:
             self._pid = os.getpid()
             self._engine.dispose(close=False)
         return self._engine
+
+
+def in_chunks(items: Iterable[_T]) -> Iterator[list[_T]]:
+    """Yield the items in lists of at most 500, because a statement can't have any number of parameters."""
+    rest = iter(items)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

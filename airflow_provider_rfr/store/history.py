@@ -13,11 +13,10 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, select, update
 
 from airflow_provider_rfr.store._tables import HISTORY
-from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.engine import in_chunks, insert_missing
 
 _H: Final = HISTORY.c
 _LONGEST_KEY: Final = 255
-_CHUNK: Final = 500
 
 
 def key_text(values: Iterable[object]) -> str:
@@ -58,14 +57,14 @@ def oldest_rows(connection: Connection, lake: str, limit: int) -> dict[str, dict
 
 def mark_appended(connection: Connection, now: int, lake: str, table: str, keys: Collection[str]) -> None:
     """Keep only the keys of rows that the table has by now."""
-    for chunk in _chunks(keys):
+    for chunk in in_chunks(keys):
         ours = (_H.lake == lake) & (_H.table == table) & _H.key.in_(chunk)
         connection.execute(update(HISTORY).where(ours).values(row=None, appended_at=now))
 
 
 def drop_rows(connection: Connection, lake: str, table: str, keys: Collection[str]) -> None:
     """Delete rows with their keys, so that they may be reported again."""
-    for chunk in _chunks(keys):
+    for chunk in in_chunks(keys):
         connection.execute(delete(HISTORY).where(_H.lake == lake, _H.table == table, _H.key.in_(chunk)))
 
 
@@ -74,8 +73,3 @@ def drop_old(connection: Connection, lake: str, *, appended_before: int, reporte
     connection.execute(delete(HISTORY).where(_H.lake == lake, _H.appended_at < appended_before))
     too_old = (_H.lake == lake) & _H.appended_at.is_(None) & (_H.reported_at < reported_before)
     return connection.execute(delete(HISTORY).where(too_old)).rowcount
-
-
-def _chunks(keys: Collection[str]) -> Iterable[list[str]]:
-    listed = list(keys)
-    return (listed[start : start + _CHUNK] for start in range(0, len(listed), _CHUNK))

@@ -17,7 +17,7 @@ from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.claims import Claim, Ending
 from airflow_provider_rfr.store.deliveries import EVERYTHING, Delivery, EndpointKey, EndpointRow, Selection
-from airflow_provider_rfr.store.engine import ControlStore, SystemClock
+from airflow_provider_rfr.store.engine import ControlStore, SystemClock, in_chunks
 from airflow_provider_rfr.webhooks._attempts import call_endpoint
 from airflow_provider_rfr.webhooks.calls import Connections, resolve
 from airflow_provider_rfr.webhooks.dispatcher import enable, no_connections
@@ -237,8 +237,8 @@ def _change(
     def transaction(connection: Connection) -> list[str]:
         found = rows.select_deliveries(connection, replace(selection, states=states))
         ids = [each.id for each in found]
-        for start in range(0, len(ids), 500):
-            work(connection, store.now(connection), ids[start : start + 500])
+        for chunk in in_chunks(ids):
+            work(connection, store.now(connection), chunk)
         return ids
 
     return store.run(transaction) if states else []

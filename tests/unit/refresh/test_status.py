@@ -21,10 +21,10 @@ from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import PageRow, write_rows
 from airflow_provider_rfr.refresh.progress import rate_in_words
 from airflow_provider_rfr.refresh.status import State, TableStatus, state_of, status_of, statuses
 from tests.soon import PATIENCE
+from tests.strict_commits import write_page
 
 NAME = "raw.orders"
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
@@ -49,19 +49,7 @@ def begun(catalog: Catalog, name: str = NAME, where: str | None = None, partitio
 def read_page(ledger: Ledger, ordinal: int = 0, name: str = "page-1.parquet") -> None:
     """One page with one record, in a file that a commit names."""
     header = ledger.held
-    row = PageRow(
-        generation=header.generation,
-        epoch=header.epoch,
-        partition_ordinal=ordinal,
-        partition_key=f'{{"n":{ordinal}}}',
-        chain=0,
-        page=1,
-        fetched_at=0,
-        complete=True,
-        record_count=1,
-        records=b'{"id":1}',
-    )
-    write_rows(ledger.store, f"{ledger.folder}/{name}", [row], footer="{}")
+    write_page(ledger, name, ordinal)
     ledger.commit([name], rounds=header.rounds + 1, pages=header.pages + 1, records=1, partitions_done=ordinal + 1)
 
 
