@@ -48,9 +48,8 @@ class _PartitionStates:
     def read(self, ledger: LedgerTable) -> dict[str, dict[str, Any]]:
         """Pages, and whether it is done, by a digest of the partition's key: the key itself may be a person's name."""
         fresh = [location for location in ledger.committed_files(self.generation) if location not in self._files]
-        rows = ledger.read(fresh, _COLUMNS)
-        if rows is not None:
-            for key, chain, page, complete in zip(*(rows[name].to_pylist() for name in _COLUMNS), strict=True):
+        for table in ledger.read(fresh, _COLUMNS):
+            for key, chain, page, complete in zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True):
                 # The opening row, page 0 of chain 0, is below every page.
                 self._ends[key] = max(self._ends.get(key, (0, 0, False)), (chain, page, bool(complete)))
         self._files.update(fresh)
@@ -204,31 +203,39 @@ class ProgressMonitor:
 
         :param poll_interval: seconds between looks once the refresh runs for a while; 2 at first
         """
-        self._thread = threading.Thread(target=self._follow, args=(poll_interval,), name="rfr-follower", daemon=True)
+        # The checkpoint is read here, because `airflow dags test` answers no second thread while it answers the first.
+        arguments = (self.read_checkpoint(), poll_interval)
+        self._thread = threading.Thread(target=self._follow, args=arguments, name="rfr-follower", daemon=True)
         self._thread.start()
 
-    def begin(self) -> None:
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Return the last attempt's checkpoint; None, with a line in the log, where there is none of this task."""
+        try:
+            content = self._store.read()
+        except Exception as error:  # noqa: BLE001 - see the class
+            _log.warning("the checkpoint in %s can't be read (%s)", self._store.place, type(error).__name__)
+            return None
+        checkpoint = Checkpoint.parse(content, self._last.owner)
+        if content is None:
+            if not self._is_first:
+                _log.info("there is no checkpoint in %s", self._store.place)
+        elif checkpoint is None:
+            _log.warning("the content of %s is ignored: it is not a checkpoint of this task", self._store.place)
+        return checkpoint
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
         """Note what the attempt finds in the ledgers, and compare the last attempt's checkpoint with it."""
         for table in self._names:
             self._book.begin(table, self._look(table))
         before = self._book.before
         self._before = {table: None if one is None else ProgressPoint.of(one) for table, one in before.items()}
-        try:
-            content = self._store.read()
-        except Exception as error:  # noqa: BLE001 - see the class
-            _log.warning("the checkpoint in %s can't be read (%s)", self._store.place, type(error).__name__)
+        if checkpoint is None:
             return
-        found = Checkpoint.parse(content, self._last.owner)
-        if content is None:
-            if not self._is_first:
-                _log.info("there is no checkpoint in %s", self._store.place)
-        elif found is None:
-            _log.warning("the content of %s is ignored: it is not a checkpoint of this task", self._store.place)
-        elif self._ledgers.is_complete and not _agree(found.tables, before):
+        if self._ledgers.is_complete and not _agree(checkpoint.tables, before):
             # Someone else continued the refresh, or the last try died between a commit and its checkpoint.
             _log.info("the checkpoint in %s is ignored: the ledger is in another state", self._store.place)
         else:
-            self._last = found
+            self._last = checkpoint
             agrees = "agrees with the ledger" if self._ledgers.is_complete else "can't be compared with the ledger now"
             _log.info("the checkpoint in %s %s", self._store.place, agrees)
 
@@ -256,8 +263,8 @@ class ProgressMonitor:
             if not keep:
                 self._guarded(f"the checkpoint in {self._store.place} can't be removed", self._store.clear)
 
-    def _follow(self, poll_interval: float) -> None:
-        self.begin()
+    def _follow(self, checkpoint: Checkpoint | None, poll_interval: float) -> None:
+        self.begin(checkpoint)
         wait = min(_FIRST_WAIT, poll_interval)
         is_done = False
         while not is_done:

@@ -51,7 +51,7 @@ def monitor(airflow: Airflow, before: LedgerHeader | None, *, first: bool = Fals
     """Of an attempt that has looked at the ledger and at the last checkpoint."""
     found = Ledgers(before, **ledgers)
     made = ProgressMonitor(found, (TABLE,), airflow.store(), OWNER, show=lambda line: None, is_first=first)
-    made.begin()
+    made.begin(made.read_checkpoint())
     return made
 
 
