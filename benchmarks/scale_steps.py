@@ -13,13 +13,12 @@ from typing import Any
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import PageRow, page_row
+from airflow_provider_rfr.refresh.pages import PageFile, PageRow, page_row
 from airflow_provider_rfr.refresh.partitions import check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.streams import Complete, NextPage, Page, PagedStream
 
@@ -108,7 +107,7 @@ def measure_rounds(size: int, folder: str) -> float:
         writer = writer_of(ledger, number)
         writer.write(rows_of(0, ROWS_A_ROUND, 1 + number * ROWS_A_ROUND, ends=False))
 
-        def commit(files: list[str] = writer.files, rounds: int = number + 1) -> None:
+        def commit(files: list[PageFile] = writer.files, rounds: int = number + 1) -> None:
             ledger.commit(files, rounds=rounds, pages=rounds * ROWS_A_ROUND)
 
         # The mean of the last ten: one in eight trims, and one in some dozens merges manifests.
@@ -123,7 +122,7 @@ def measure_resume(size: int, folder: str) -> float:
     def resume() -> None:
         ledger = Ledger(LedgerTable.load_or_create(open_catalog(lake(folder)), TARGET))
         book = ledger.take_over("p")
-        table = ledger.read_pages(CURSOR_COLUMNS)
+        table = ledger.read_pages()
         assert table is not None
         book.remember(table, addressable=True)
 
@@ -135,7 +134,7 @@ def measure_check(size: int, folder: str) -> float:
 
     def check() -> None:
         ledger = Ledger(LedgerTable.load_or_create(open_catalog(lake(folder)), TARGET))
-        table = ledger.read_pages(CURSOR_COLUMNS)
+        table = ledger.read_pages()
         assert table is not None
         cursors = cursors_of(table)
         check_gapless(live_pages(table, cursors), cursors)

@@ -22,7 +22,7 @@ from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import PageRow, write_rows
+from airflow_provider_rfr.refresh.pages import PageFile, PageRow, write_rows
 
 _SCHEMA = Schema(NestedField(1, "day", StringType()), NestedField(2, "id", LongType()))
 _HISTORY = Schema(
@@ -55,7 +55,7 @@ def _open(ledger: Ledger) -> None:
     ledger.open_generation(slices, read_fingerprint="r", publish_fingerprint="p", run_key="k")
 
 
-def write_page(ledger: Ledger, name: str, ordinal: int = 0) -> None:
+def write_page(ledger: Ledger, name: str, ordinal: int = 0) -> PageFile:
     """Write a page with one record, to a file that no commit names yet."""
     row = PageRow(
         generation=ledger.held.generation,
@@ -69,7 +69,7 @@ def write_page(ledger: Ledger, name: str, ordinal: int = 0) -> None:
         record_count=1,
         records=b'{"id":1}',
     )
-    write_rows(ledger.store, f"{ledger.folder}/{name}", [row], footer="{}")
+    return write_rows(ledger.store, f"{ledger.folder}/{name}", [row], footer="{}")
 
 
 def _prepare_opening(catalog: Catalog, name: str) -> Callable[[], object]:
@@ -78,8 +78,9 @@ def _prepare_opening(catalog: Catalog, name: str) -> Callable[[], object]:
 
 def _prepare_round(catalog: Catalog, name: str) -> Callable[[], object]:
     ledger = _opened(catalog, name)
-    write_page(ledger, "page-1.parquet")
-    return partial(ledger.commit, ["page-1.parquet"], rounds=1, pages=1, records=1, partitions_done=1)
+    return partial(
+        ledger.commit, [write_page(ledger, "page-1.parquet")], rounds=1, pages=1, records=1, partitions_done=1
+    )
 
 
 def _prepare_mark(catalog: Catalog, name: str) -> Callable[[], object]:
@@ -109,11 +110,10 @@ def _check_ledger(pages: int, catalog: Catalog, name: str) -> None:
         pages = 0
     else:
         ledger.take_over("p")
-    found = ledger.read_pages(["page"])
+    found = ledger.read_pages()
     assert (0 if found is None else found.num_rows) == pages
-    write_page(ledger, "next.parquet", ordinal=1)
-    ledger.commit(["next.parquet"], rounds=ledger.held.rounds + 1)
-    found = ledger.read_pages(["page"])
+    ledger.commit([write_page(ledger, "next.parquet", ordinal=1)], rounds=ledger.held.rounds + 1)
+    found = ledger.read_pages()
     assert found is not None
     assert found.num_rows == pages + 1
 

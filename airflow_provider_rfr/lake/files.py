@@ -37,6 +37,11 @@ def naming(location: str) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), location) from error
 
 
+def is_local(location: str) -> bool:
+    """Return True for a path of this machine, with or without ``file:``."""
+    return urlparse(location).scheme in ("", "file")
+
+
 @dataclass(frozen=True, slots=True)
 class FileStore:
     """Reads and writes objects; picklable, opens its filesystem on use.
@@ -150,7 +155,7 @@ class FileStore:
             filesystem.delete_dir(path)
 
     def _open(self, location: str) -> tuple[pafs.FileSystem, str]:
-        if urlparse(location).scheme in ("", "file"):
+        if is_local(location):
             # Catalogs and Hadoop write /x, file:/x, file:///x and file://localhost/x.
             path = location.removeprefix("file:")
             return pafs.LocalFileSystem(), "/" + path[2:].partition("/")[2] if path.startswith("//") else path

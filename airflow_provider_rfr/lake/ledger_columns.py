@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import pyarrow as pa
+
+PAGE_COLUMNS = (
+    "partition_ordinal",
+    "chain",
+    "page",
+    "token_in",
+    "token_out",
+    "complete",
+    "record_count",
+    "checksum",
+    "skipped",
+    "fetched_at",
+    "received",
+    "promised",
+    "absent",
+)
+"""What the driver reads of a page: its place, cursors and counts, but no records."""
 
 _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("generation", pa.int64(), "the refresh this row belongs to"),
@@ -37,3 +55,11 @@ def ledger_arrow_schema() -> pa.Schema:
         pa.field(name, kind, metadata={"PARQUET:field_id": str(number), "doc": doc})
         for number, (name, kind, doc) in enumerate(_COLUMNS, start=1)
     )
+
+
+def select_columns(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return the columns of page rows in the ledger's types; one that was added after they were written is null."""
+    schema = pa.schema([(name, ledger_arrow_schema().field(name).type) for name in columns])
+    for name in (name for name in columns if name not in table.column_names):
+        table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
+    return table.select(columns).cast(schema)

@@ -30,12 +30,11 @@ from airflow_provider_rfr.lake.commits import (
     stale_files_are_conflicts,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile
-from airflow_provider_rfr.lake.files import FileStore, naming, renewal_time
-from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
+from airflow_provider_rfr.lake.files import FileStore, is_local, naming, renewal_time
+from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema, select_columns
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
@@ -164,49 +163,38 @@ class LedgerTable:
         """The newest snapshot summary that has ``key``."""
         return newest_summary_with(self._table, key)
 
-    def describe(self, locations: Sequence[str], generation: int) -> list[DataFile]:
-        """The files as a commit names them.
-
-        :raises LedgerError: a file is torn or missing
-        """
-
-        def describe(location: str) -> DataFile:
-            footer = self.store.read_footer(location)
-            if footer is None:
-                raise LedgerError(f"{location} is torn or missing; its task has to run again")
-            file = StoredFile(location, self.store.size(location), footer[1], {"generation": generation})
-            return file.describe(self._layout)
-
-        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            return list(pool.map(describe, locations))
-
-    def commit(self, files: Sequence[DataFile], summary: Mapping[str, str]) -> int:
+    def commit(self, files: Sequence[StoredFile], summary: Mapping[str, str]) -> int:
         """Name the files in one snapshot on top of the one that was loaded; returns the snapshot's id.
 
         :raises CommitConflictError: another commit came first; nothing was written
+        :raises LedgerError: a file that a task wrote to a local disk is not on this machine's
         """
+        for file in files:
+            if is_local(file.location) and not self.store.exists(file.location):
+                raise LedgerError(
+                    f"{file.location} was written, and is not on the driver's disk. Use a warehouse that the driver and"
+                    " all executors share, e.g. an object store"
+                )
         with naming(self.location), self._intact():
-            return append_files(self._table, files, summary)
+            return append_files(self._table, [file.describe(self._layout) for file in files], summary)
 
-    def committed_files(self, generation: int) -> list[str]:
-        """Locations of the generation's files that commits name."""
+    def committed_files(self, generation: int) -> dict[str, int]:
+        """Return the bytes of the generation's files that commits name, by location."""
         scan = self._table.scan(row_filter=EqualTo("generation", generation))
         with self._intact():
-            return [task.file.file_path for task in scan.plan_files()]
+            return {task.file.file_path: task.file.file_size_in_bytes for task in scan.plan_files()}
 
-    def read(self, locations: Iterable[str], columns: Sequence[str]) -> pa.Table | None:
-        """Read some columns of some files into one table; None for no files.
+    def read(self, locations: Iterable[str], columns: Sequence[str]) -> list[pa.Table]:
+        """Read some columns of some files.
 
         A column that did not exist yet when a file was written is null.
         """
+
+        def read(location: str) -> pa.Table:
+            return select_columns(self.store.read_table(location, columns), columns)
+
         with self._intact(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            tables = list(pool.map(lambda location: self.store.read_table(location, columns), locations))
-        if not tables:
-            return None
-        table = pa.concat_tables(tables, promote_options="default")
-        for name in (name for name in columns if name not in table.column_names):
-            table = table.append_column(name, pa.nulls(table.num_rows, ledger_arrow_schema().field(name).type))
-        return table.select(columns)
+            return list(pool.map(read, locations))
 
     @contextmanager
     def _intact(self) -> Iterator[None]:

@@ -452,6 +452,11 @@ class Scheduler:
         """Number of rows that :meth:`take_ready` would return."""
         return len(self._ready)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the records of these rows."""
+        return self._ready_bytes
+
     def load(self) -> tuple[int, int]:
         """Partitions that no thread has begun, and threads without work."""
         with self._changed:

@@ -15,7 +15,6 @@ from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD
 
 _log = logging.getLogger(__name__)
 
-COMPLETENESS_COLUMNS = ("received", "promised", "absent")
 _NAMED_PARTITIONS = 10
 
 

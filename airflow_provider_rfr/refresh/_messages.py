@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.refresh.flush import FlushLabel
+from airflow_provider_rfr.refresh.pages import PageFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +119,19 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task did; ``files`` are names in the generation's folder, which the driver commits."""
+    """What one task did; the driver commits its ``files``."""
 
-    files: tuple[str, ...] = ()
+    files: tuple[PageFile, ...] = ()
     progress: tuple[PartitionProgress, ...] = ()
     figures: TaskFigures = field(default_factory=TaskFigures)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTask:
-    """All that a task needs; picklable. ``source`` holds secrets, so it is left out of ``repr``."""
+    """All that a task needs; picklable. ``source`` holds secrets, so it is left out of ``repr``.
+
+    :ivar infers: whether columns are inferred from the records
+    """
 
     source: Mapping[str, Any] = field(repr=False)
     stream: str
@@ -138,6 +142,7 @@ class RoundTask:
     partitions: tuple[PartitionWork, ...]
     on_source_change: str
     on_repeated_page: str
+    infers: bool
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
 from airflow_provider_rfr.refresh._columns import ColumnRules, SeenColumns
-from airflow_provider_rfr.refresh._completeness import COMPLETENESS_COLUMNS, check_absent_fields, check_promises
+from airflow_provider_rfr.refresh._completeness import check_absent_fields, check_promises
 from airflow_provider_rfr.refresh._primary_key import key_columns
 from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
@@ -46,7 +46,6 @@ from airflow_provider_rfr.refresh._publish_task import (
     run_publish_task,
     see_share,
 )
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
@@ -240,7 +239,7 @@ class Publisher:
 
     def _check_staged(self) -> int:
         """Check that each partition is complete, each page is there once, and all counts agree; return the rows."""
-        table = self.ledger.read_pages((*CURSOR_COLUMNS, *COMPLETENESS_COLUMNS, "skipped", "fetched_at"))
+        table = self.ledger.read_pages()
         cursors = cursors_of(table) if table is not None else {}
         if table is not None:
             pages = live_pages(table, cursors)
@@ -298,8 +297,8 @@ class Publisher:
             self.ledger.store.delete_folder(self._scratch(header))
 
     def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
-        shares, options = self._shares(), self.config.options
-        seen = sum(self.cluster.run(see_share, shares), SeenColumns()) if self.rules.infers else SeenColumns()
+        files, options = self.ledger.page_files(), self.config.options
+        shares, seen = self._shares(files), self._seen_columns(files)
         self.sent = frozenset(seen.schema.paths())
         target = self.target.prepare(
             self.rules.columns(seen),
@@ -333,9 +332,24 @@ class Publisher:
         names, values = self.rules.constant_columns().names, self.rules.constants
         return tuple((name, pa.scalar(values[name], rows.field(name).type)) for name in names)
 
-    def _shares(self) -> list[LedgerFiles]:
-        """The ledger files in shares of about equal size: one a core, more when there is much."""
-        sizes = sorted(((self.ledger.store.size(name), name) for name in self.ledger.page_files()), reverse=True)
+    def _seen_columns(self, files: Mapping[str, int]) -> SeenColumns:
+        """Return the columns of the records, where columns are inferred from them.
+
+        Of most files the writers noted them. Where a partition started again, files have pages that no longer count.
+        """
+        if not self.rules.infers:
+            return SeenColumns()
+        noted = {} if self.book.live_chains else self.ledger.noted_columns()
+        shares = self._shares({location: size for location, size in files.items() if location not in noted})
+        seen = [noted[location] for location in files if location in noted]
+        return sum([*seen, *self.cluster.run(see_share, shares)], SeenColumns())
+
+    def _shares(self, files: Mapping[str, int]) -> list[LedgerFiles]:
+        """Return the ledger files, of which ``files`` has the bytes, in shares of about equal size.
+
+        One a core, more when there is much.
+        """
+        sizes = sorted(((size, location) for location, size in files.items()), reverse=True)
         count = min(len(sizes), max(self.cluster.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
         totals = [0] * count
         groups: list[tuple[str, ...]] = [()] * count

@@ -54,7 +54,7 @@ def run_round_task(
     """
     task, adopted = adopt_predecessor(task)
     with _borrowed_stream(task) as stream:
-        writer = FlushWriter(task.store, task.folder, task.label, list(adopted.files))
+        writer = FlushWriter(task.store, task.folder, task.label, list(adopted.files), task.infers)
         token_at = stream.token_at if stream.addressable else None
         scheduler = Scheduler(
             [

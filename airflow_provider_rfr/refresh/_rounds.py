@@ -112,6 +112,7 @@ class RoundReport:
 class Rounds:
     """Reads one generation to its end.
 
+    :param infers: whether columns are inferred from the records
     :param report: called after each commit
     :param stopping: set when the driver has to end: the current round is committed, and no other begins
     :ivar figures: of this attempt so far
@@ -126,6 +127,7 @@ class Rounds:
         source: dict[str, Any],
         stream: str,
         options: RefreshOptions,
+        infers: bool,
         report: Callable[[RoundReport], None],
         stopping: threading.Event,
     ) -> None:
@@ -135,6 +137,7 @@ class Rounds:
         self._source = source
         self._stream = stream
         self._options = options
+        self._infers = infers
         self._report = report
         self._stopping = stopping
         self._budget = DriverBudget(options.requests_per_second, ledger.is_ours)
@@ -220,7 +223,7 @@ class Rounds:
         for result in results:
             for progress in result.progress:
                 self._book.apply(progress)
-        files = [name for result in results for name in result.files]
+        files = [file for result in results for file in result.files]
         self.figures += figures
         if not files and not figures.overlap_checks:
             # Nothing that the next attempt could use: failures and empty answers are found again.
@@ -267,6 +270,7 @@ class Rounds:
             partitions=tuple(self._book.work(ordinal) for ordinal in ordinals),
             on_source_change=self._options.on_source_change,
             on_repeated_page=self._options.on_repeated_page,
+            infers=self._infers,
         )
 
     def _close_when_due(self, done: threading.Event, tasks: Sequence[RoundTask]) -> None:

@@ -14,44 +14,58 @@ from dataclasses import dataclass, replace
 from posixpath import basename
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, select_columns
 from airflow_provider_rfr.refresh._chains import seen_marks
 from airflow_provider_rfr.refresh._messages import Cursor, PartitionProgress, RoundTask, TaskFigures, TaskResult
 from airflow_provider_rfr.refresh.flush import FlushLabel
-
-CURSOR_COLUMNS = ("partition_ordinal", "chain", "page", "token_in", "token_out", "complete", "record_count", "checksum")
+from airflow_provider_rfr.refresh.pages import PageFile
 
 
 @dataclass(frozen=True, slots=True)
 class LeftFile:
-    """A whole file that no commit names."""
+    """A whole file that no commit names.
+
+    :ivar size: in bytes
+    """
 
     location: str
+    size: int
+    metadata: pq.FileMetaData
     label: FlushLabel
 
     @property
     def name(self) -> str:
-        """Its name without the folder."""
+        """Return the file's name without the folder."""
         return basename(self.location)
+
+    def read(self, store: FileStore) -> PageFile:
+        """Read the rows of the file, without the records."""
+        stored = StoredFile(self.location, self.size, self.metadata, {"generation": self.label.generation})
+        return PageFile(stored, select_columns(store.read_table(self.location, PAGE_COLUMNS), PAGE_COLUMNS))
 
 
 def left_files(store: FileStore, folder: str, committed: Iterable[str]) -> list[LeftFile]:
     """Whole files below ``folder`` that no commit names; torn and foreign ones are left out."""
     known = {basename(location) for location in committed}
-    locations = [location for location, _ in store.list(folder) if basename(location) not in known]
+    listed = [(location, size) for location, size in store.list(folder) if basename(location) not in known]
     with ThreadPoolExecutor(16) as pool:
-        footers = list(pool.map(store.read_footer, locations))
-    labels = [None if footer is None else FlushLabel.from_footer(footer[0]) for footer in footers]
-    return [LeftFile(location, label) for location, label in zip(locations, labels, strict=True) if label is not None]
+        footers = list(pool.map(store.read_footer, (location for location, _ in listed)))
+    files = []
+    for (location, size), footer in zip(listed, footers, strict=True):
+        if footer is not None and (label := FlushLabel.from_footer(footer[0])) is not None:
+            files.append(LeftFile(location, size, footer[1], label))
+    return files
 
 
 def choose(
     store: FileStore, files: Sequence[LeftFile], cursors: dict[int, Cursor], committed: Iterable[str] = ()
-) -> tuple[list[LeftFile], dict[int, Cursor], list[pa.Table]]:
-    """The files to adopt, in order, where they leave each partition they touch, and their cursor columns."""
-    adopted: list[LeftFile] = []
-    tables: list[pa.Table] = []
+) -> tuple[list[PageFile], dict[int, Cursor]]:
+    """Return the files to adopt, in order, and where they leave each partition they touch."""
+    adopted: list[PageFile] = []
     moved: dict[int, Cursor] = {}
     done: set[tuple[int, int, int]] = set()
     for path in _sequences(files, committed):
@@ -60,17 +74,16 @@ def choose(
             continue
         before = len(adopted)
         for file in path:
-            table = store.read_table(file.location, CURSOR_COLUMNS)
-            joined = _join_rows(table, ChainMap(moved, cursors))
+            rows = file.read(store)
+            joined = _join_rows(rows.pages, ChainMap(moved, cursors))
             if joined is None:
                 # The rest of the sequence builds on this file, so it does not count either.
                 break
-            adopted.append(file)
-            tables.append(table)
+            adopted.append(rows)
             moved.update(joined)
         if len(adopted) > before:
             done.add(task)
-    return adopted, moved, tables
+    return adopted, moved
 
 
 def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list[LeftFile]]:
@@ -124,10 +137,10 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
         and file.label.attempt < own.attempt
     ]
     works = {work.ordinal: work for work in task.partitions}
-    adopted, moved, tables = choose(task.store, files, {ordinal: work.cursor for ordinal, work in works.items()})
+    adopted, moved = choose(task.store, files, {ordinal: work.cursor for ordinal, work in works.items()})
     if not adopted:
         return task, TaskResult()
-    rows = [row for table in tables for row in table.to_pylist()]
+    rows = [row for file in adopted for row in file.pages.to_pylist()]
     progress = []
     for ordinal, cursor in moved.items():
         work = works[ordinal]
@@ -137,9 +150,8 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
         work = replace(work, cursor=cursor, seen=seen, restarts=work.restarts + restarts, overlap=None, asked=False)
         works[ordinal] = work
         progress.append(PartitionProgress(ordinal, cursor, seen, work.restarts, checked=True))
-    label = replace(own, sequence=adopted[-1].label.sequence + 1, previous=adopted[-1].name)
+    last = next(file for file in files if file.location == adopted[-1].location)
+    label = replace(own, sequence=last.label.sequence + 1, previous=last.name)
     left = tuple(work for work in works.values() if not work.cursor.complete)
     figures = TaskFigures(pages=len(rows), records=sum(row["record_count"] for row in rows))
-    return replace(task, label=label, partitions=left), TaskResult(
-        tuple(file.name for file in adopted), tuple(progress), figures
-    )
+    return replace(task, label=label, partitions=left), TaskResult(tuple(adopted), tuple(progress), figures)

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.table_facts import TableFacts, table_facts
@@ -19,7 +20,6 @@ from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.refresh.status import TableStatus
@@ -103,7 +103,8 @@ def read_details(catalog: Catalog, status: TableStatus) -> RefreshDetails | None
         return None
     files = ledger.page_files()
     read = sorted(files)[:: max(1, -(-len(files) // _MOST_FILES))]
-    rows = table.read(read, _COLUMNS)
+    tables = table.read(read, _COLUMNS)
+    rows = pa.concat_tables(tables) if tables else None
     try:
         facts = table_facts(catalog, status.table)
     except Exception as error:  # noqa: BLE001 - what is wrong with the target hides nothing of the refresh

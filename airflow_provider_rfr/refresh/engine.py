@@ -38,7 +38,6 @@ from airflow_provider_rfr.refresh._resume_policy import (
     silence_seconds,
 )
 from airflow_provider_rfr.refresh._rounds import RoundReport, Rounds
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
@@ -239,7 +238,7 @@ class Refresh:
     def _resume(self) -> PartitionBook:
         self.figures.resumed = True
         book = self._ledger.take_over(self._prints.publish, self._config.run.key, self._labels())
-        table = self._ledger.read_pages(CURSOR_COLUMNS)
+        table = self._ledger.read_pages()
         if table is not None:
             checked = self._stream.addressable and self._options.on_source_change != "accept"
             book.remember(table, addressable=checked)
@@ -254,6 +253,7 @@ class Refresh:
             source=self._source,
             stream=self.figures.stream,
             options=self._options,
+            infers=self._rules.infers,
             report=self._report,
             stopping=self._stopping,
         )

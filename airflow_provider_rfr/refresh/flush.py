@@ -4,6 +4,9 @@ A file holds page rows with their cursors. Its footer names the task attempt and
 can use files that no commit names. A task flushes when the waiting pages are a share of the attempt's pages, or when a
 share of its reading time has passed. So a SIGKILL costs a share of the work and never a number of minutes, and the
 number of files grows with the logarithm of the time. Where a store is slower than the API, readers wait a little.
+
+On an object store each file costs money and some round trips, so there a file has the pages of a second at least, or a
+megabyte of records.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.pages import PageRow, write_rows
+from airflow_provider_rfr.lake.files import FileStore, is_local
+from airflow_provider_rfr.refresh._columns import SeenColumns, see_columns
+from airflow_provider_rfr.refresh._typed_rows import LedgerPage
+from airflow_provider_rfr.refresh.pages import PageFile, PageRow, write_rows
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh._chains import Scheduler
@@ -51,13 +57,15 @@ class FlushWriter:
     """Writes one task attempt's sequence of files.
 
     :ivar label: of the next file
-    :ivar files: names written so far, an adopted predecessor's first
+    :ivar files: written so far, an adopted predecessor's first
+    :ivar infers: whether columns are inferred from the records
     """
 
     store: FileStore
     folder: str
     label: FlushLabel
-    files: list[str] = field(default_factory=list)
+    files: list[PageFile] = field(default_factory=list)
+    infers: bool = False
 
     def write(self, rows: list[PageRow]) -> None:
         if not rows:
@@ -66,9 +74,15 @@ class FlushWriter:
         place = f"e{label.epoch}-r{label.round}-t{label.task}-a{label.attempt}-s{label.sequence}"
         # The random part keeps a late writer from replacing a file that a commit names.
         name = f"{place}-{uuid.uuid4().hex[:12]}.parquet"
-        write_rows(self.store, f"{self.folder}/{name}", rows, footer=json.dumps(asdict(label)))
-        self.files.append(name)
+        file = write_rows(self.store, f"{self.folder}/{name}", rows, footer=json.dumps(asdict(label)))
+        self.files.append(replace(file, seen=_see_columns(rows)) if self.infers else file)
         self.label = replace(label, sequence=label.sequence + 1, previous=name)
+
+
+def _see_columns(rows: Sequence[PageRow]) -> SeenColumns:
+    rows = [row for row in rows if row.record_count]
+    pages = [LedgerPage(row.partition_key, row.page, row.records, row.record_count, row.fetched_at) for row in rows]
+    return see_columns([(pages, [row.partition_ordinal for row in rows])])
 
 
 _WAIT_SECONDS = 0.05
@@ -76,6 +90,8 @@ _SHARE_OF_SECONDS = 0.02
 _SHARE_OF_PAGES = 0.02
 _YOUNG_SHARE_OF_PAGES = 0.005
 _YOUNG_PAGES = 5_000
+_OBJECT_SECONDS = 1.0
+_OBJECT_BYTES = 1024 * 1024
 
 
 class Flusher(threading.Thread):
@@ -96,6 +112,7 @@ class Flusher(threading.Thread):
         self._pages_before = read_pages
         self._began = time.monotonic()
         self._last = self._began
+        self._is_local = is_local(writer.folder)
         self._in_write = 0
         self._over = False
         self._busy = threading.Lock()
@@ -139,7 +156,9 @@ class Flusher(threading.Thread):
             self._flush()
 
     def _interval(self) -> float:
-        return _SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
+        """Return the seconds after which a flush is due, however few pages wait."""
+        share = _SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
+        return share if self._is_local else max(share, _OBJECT_SECONDS)
 
     def _most_waiting(self) -> float:
         """Pages that may wait for a flush: near 2 % of those read, half a percent of the first thousands.
@@ -154,8 +173,11 @@ class Flusher(threading.Thread):
         waiting = self._pages.waiting
         if not waiting:
             return False
-        by_clock = self._last + self._interval() < time.monotonic()
-        return waiting >= self._most_waiting() or self._pages.full.is_set() or by_clock
+        seconds = time.monotonic() - self._last
+        if self._pages.full.is_set() or seconds > self._interval():
+            return True
+        is_worth_it = self._is_local or seconds > _OBJECT_SECONDS or self._pages.waiting_bytes >= _OBJECT_BYTES
+        return is_worth_it and waiting >= self._most_waiting()
 
     def _flush(self) -> None:
         rows = self._pages.take_ready()

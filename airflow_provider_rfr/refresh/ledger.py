@@ -16,19 +16,24 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
 from posixpath import basename
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import FencedError, LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh._messages import Cursor
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, LeftFile, choose, left_files
+from airflow_provider_rfr.refresh.adoption import choose, left_files
 from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.pages import opening_rows, write_rows
+from airflow_provider_rfr.refresh.pages import PageFile, opening_rows, write_rows
 from airflow_provider_rfr.refresh.partitions import PartitionBook, cursors_of, open_book
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh._columns import SeenColumns
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +42,7 @@ _OPENING_ROWS_A_FILE = 50_000
 _TRIES = 8
 _TRIM_EVERY = 8
 _LONGEST_ERROR = 2_000
+_KEPT_PAGES = 100_000
 
 
 class Ledger:
@@ -53,6 +59,9 @@ class Ledger:
         self._committed: float | None = None
         self._fenced: FencedError | None = None
         self._lock = threading.RLock()
+        # So that the publish of a small refresh reads none of its files twice. Files are never changed.
+        self._kept: dict[str, tuple[pa.Table, SeenColumns | None]] = {}
+        self._kept_pages = 0
         self.header = read_header(table.summary(GENERATION_KEY))
 
     @property
@@ -110,14 +119,14 @@ class Ledger:
         )
         keys: list[str] = []
         values: list[str] = []
-        locations = []
+        files = []
         rows = iter(opening_rows(slices, generation=header.generation, epoch=header.epoch))
         while chunk := list(islice(rows, _OPENING_ROWS_A_FILE)):
             keys.extend(row.partition_key for row in chunk)
             values.extend(row.slice or "{}" for row in chunk)
-            locations.append(f"{self._folder_of(header.generation)}/{_OPENING_PREFIX}{uuid.uuid4().hex}.parquet")
-            write_rows(self.store, locations[-1], chunk, footer="{}")
-        self._commit(locations, header.taken_over(partitions=len(keys)), expected=before)
+            location = f"{self._folder_of(header.generation)}/{_OPENING_PREFIX}{uuid.uuid4().hex}.parquet"
+            files.append(write_rows(self.store, location, chunk, footer="{}").stored)
+        self._commit(files, header.taken_over(partitions=len(keys)), expected=before)
         return PartitionBook(keys, values)
 
     def take_over(
@@ -131,7 +140,7 @@ class Ledger:
         # this attempt looks for files again, or can't commit any more.
         for _ in range(_TRIES):
             held = self.held
-            book, pages, adopted, moved, tables = self._look_for_files()
+            book, pages, adopted, moved = self._look_for_files()
             book.move(moved)
             header = held.taken_over(
                 epoch=held.epoch + 1,
@@ -139,13 +148,14 @@ class Ledger:
                 publish_fingerprint=publish_fingerprint,
                 refused_under=None,
                 run_key=run_key or held.run_key,
-                pages=pages + sum(table.num_rows for table in tables),
+                pages=pages + sum(file.pages.num_rows for file in adopted),
                 records=book.records,
                 partitions_done=book.done,
                 **(labels or {}),
             )
             try:
-                self._commit_once([file.location for file in adopted], header)
+                self._commit_once([file.stored for file in adopted], header)
+                self._keep(adopted)
                 return book
             except CommitConflictError:
                 self.look_again()
@@ -161,19 +171,20 @@ class Ledger:
     def flushed_pages(self) -> int:
         """Pages in files that no commit names yet, and that the next attempt adopts."""
         with self._lock:
-            *_, tables = self._look_for_files()
-        return sum(table.num_rows for table in tables)
+            _, _, left, _ = self._look_for_files()
+        return sum(file.pages.num_rows for file in left)
 
-    def commit(self, names: Sequence[str], **changes: Any) -> LedgerHeader:
+    def commit(self, files: Sequence[PageFile], **changes: Any) -> LedgerHeader:
         """Name a round's files, and advance the header.
 
-        :param names: of files in :attr:`folder`
+        :param files: in :attr:`folder`
         :param changes: fields of the header
         :raises FencedError: another attempt took over
         """
         with self._lock:
             header = self.held.advanced(**changes)
-            self._commit([f"{self.folder}/{name}" for name in names], header, expected=self.held)
+            self._commit([file.stored for file in files], header, expected=self.held)
+            self._keep(files)
             self._commits += 1
             if self._commits % _TRIM_EVERY == 0:
                 self._table.trim()
@@ -220,14 +231,19 @@ class Ledger:
             return None
         return found
 
-    def read_pages(self, columns: Sequence[str]) -> pa.Table | None:
-        """Some columns of all committed page rows of the generation; None for no pages."""
-        return self._table.read(self.page_files(), columns)
+    def read_pages(self) -> pa.Table | None:
+        """Return all committed page rows of the generation, with the columns ``PAGE_COLUMNS``; None for no pages."""
+        return self._pages_in(self.page_files())
 
-    def page_files(self) -> list[str]:
-        """Locations of the generation's committed files that hold pages."""
+    def page_files(self) -> dict[str, int]:
+        """Return the bytes of the generation's committed files that hold pages, by location."""
         with self._lock:
-            return [name for name in self._table.committed_files(self.held.generation) if not _is_opening(name)]
+            files = self._table.committed_files(self.held.generation)
+        return {location: size for location, size in files.items() if not _is_opening(location)}
+
+    def noted_columns(self) -> dict[str, SeenColumns]:
+        """Return the columns of the records of files whose writers noted them, by location."""
+        return {location: seen for location, (_, seen) in self._kept.items() if seen is not None}
 
     def look_again(self) -> None:
         """Load what others committed since; only before this attempt opens or takes over a generation."""
@@ -258,25 +274,45 @@ class Ledger:
         except CommitConflictError:
             _log.info("older generations are left for the next refresh to collect: the ledger was busy")
 
-    def _look_for_files(self) -> tuple[PartitionBook, int, list[LeftFile], dict[int, Cursor], list[pa.Table]]:
-        """What commits name, as a book and a number of pages; and of all other files those to adopt, as of choose()."""
+    def _look_for_files(self) -> tuple[PartitionBook, int, list[PageFile], dict[int, Cursor]]:
+        """Return the book and the pages that commits name, the other files to adopt, and the cursors behind these."""
         committed = self._table.committed_files(self.held.generation)
         openings = [name for name in committed if _is_opening(name)]
         book = open_book(self.store, openings)
-        table = self._table.read([name for name in committed if not _is_opening(name)], CURSOR_COLUMNS)
+        table = self._pages_in(name for name in committed if not _is_opening(name))
         if table is not None:
             book.move(cursors_of(table))
         cursors = {ordinal: book.cursors.get(ordinal, Cursor()) for ordinal in range(len(book))}
         files = left_files(self.store, self.folder, committed)
-        return book, 0 if table is None else table.num_rows, *choose(self.store, files, cursors, committed)
+        adopted, moved = choose(self.store, files, cursors, committed)
+        return book, 0 if table is None else table.num_rows, adopted, moved
 
-    def _commit(self, locations: Sequence[str], header: LedgerHeader, *, expected: LedgerHeader | None) -> None:
+    def _pages_in(self, locations: Iterable[str]) -> pa.Table | None:
+        """Return the page rows of committed files; None for no files."""
+        locations = list(locations)
+        unread = [location for location in locations if location not in self._kept]
+        read = dict(zip(unread, self._table.read(unread, PAGE_COLUMNS), strict=True))
+        tables = [read[location] if location in read else self._kept[location][0] for location in locations]
+        for location, pages in read.items():
+            self._keep_rows(location, pages)
+        return pa.concat_tables(tables) if tables else None
+
+    def _keep(self, files: Iterable[PageFile]) -> None:
+        for file in files:
+            self._keep_rows(file.location, file.pages, file.seen)
+
+    def _keep_rows(self, location: str, pages: pa.Table, seen: SeenColumns | None = None) -> None:
+        if self._kept_pages + pages.num_rows <= _KEPT_PAGES:
+            self._kept[location] = pages, seen
+            self._kept_pages += pages.num_rows
+
+    def _commit(self, files: Sequence[StoredFile], header: LedgerHeader, *, expected: LedgerHeader | None) -> None:
         if self._fenced is not None:
             # The table was loaded again when the fence was found, so a commit now would build on the newer attempt's.
             raise self._fenced
         for attempt in range(_TRIES):
             try:
-                self._commit_once(locations, header)
+                self._commit_once(files, header)
                 return
             except CommitConflictError:
                 # By a maintenance job of the user's, or by a newer attempt: the header shows which.
@@ -285,9 +321,8 @@ class Ledger:
                 time.sleep(0.05 * 2**attempt)
         raise LedgerError("the ledger's commits were refused too often")
 
-    def _commit_once(self, locations: Sequence[str], header: LedgerHeader) -> None:
-        files = self._table.describe(locations, header.generation)
-        header = replace(header, bytes=header.bytes + sum(each.file_size_in_bytes for each in files))
+    def _commit_once(self, files: Sequence[StoredFile], header: LedgerHeader) -> None:
+        header = replace(header, bytes=header.bytes + sum(file.size for file in files))
         snapshot_id = self._table.commit(files, header.to_summary())
         if self._table.snapshot_id != snapshot_id:
             # The commit's answer was lost, and the table was loaded again with later commits.

@@ -11,17 +11,21 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
+from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FOOTER_KEY, FileStore
-from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
+from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, ledger_arrow_schema
 from airflow_provider_rfr.streams.core import NextPage, Page
 from airflow_provider_rfr.streams.json_numbers import dumps
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh._columns import SeenColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +128,34 @@ def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation:
         )
 
 
-def write_rows(store: FileStore, location: str, rows: Sequence[PageRow], *, footer: str) -> None:
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A ledger file, with what its writer or finder knows of it; picklable.
+
+    :ivar pages: its rows, with the columns ``PAGE_COLUMNS``
+    :ivar seen: the columns of its records; None where they are not known
+    """
+
+    stored: StoredFile
+    pages: pa.Table
+    seen: SeenColumns | None = None
+
+    @property
+    def location(self) -> str:
+        return self.stored.location
+
+
+def write_rows(store: FileStore, location: str, rows: Sequence[PageRow], *, footer: str) -> PageFile:
+    """Write one ledger file; ``rows`` are of one generation, and at least one."""
     schema = ledger_arrow_schema()
     columns = [arrow_column([getattr(row, field.name) for row in rows], field.type) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema)
     statistics = ["generation", "epoch", "partition_ordinal", "chain", "page"]
-    store.write_parquet(location, table, {FOOTER_KEY: footer}, use_dictionary=False, write_statistics=statistics)
+    size, metadata = store.write_parquet(
+        location, table, {FOOTER_KEY: footer}, use_dictionary=False, write_statistics=statistics
+    )
+    stored = StoredFile(location, size, metadata, {"generation": rows[0].generation})
+    return PageFile(stored, table.select(PAGE_COLUMNS))
 
 
 def arrow_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -6,7 +6,9 @@ import contextvars
 import json
 import logging
 import os
+import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +67,35 @@ class Store:
 
     def read(self, key: str) -> bytes:
         return bytes(self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+
+
+class Requests(logging.Handler):
+    """Keeps method and key of each request that the store serves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.served: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Requests:
+        logger = logging.getLogger("werkzeug")
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.addHandler(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        logger = logging.getLogger("werkzeug")
+        logger.removeHandler(self)
+        logger.propagate = True
+        logger.setLevel(logging.ERROR)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if found := re.search(rf"([A-Z]+) /{BUCKET}/(\S+) HTTP", record.getMessage()):
+            self.served.append((found[1], found[2]))
+
+    def of_ledger_files(self) -> Counter[str]:
+        """Return the requests of the ledger's data files by method."""
+        return Counter(method for method, key in self.served if "__rfr_ledger/data/" in key and ".parquet" in key)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +158,22 @@ def test_a_kill_in_a_round_on_s3_is_gone_on_with(lake: Lake, runner: Runner, api
     assert again <= 4 * OPTIONS["concurrency"]
     assert any(name.startswith("warehouse/raw/items/data/") for name in store.objects())
     assert not (lake.folder / "warehouse").exists()
+
+
+@pytest.mark.gate
+def test_a_small_refresh_costs_few_requests(lake: Lake, runner: Runner, api: SampleApi) -> None:
+    config = runner.config(source=shop(api, partitions=8, page_size=12), streams=["items"], options={"concurrency": 8})
+    with Requests() as requests:
+        figures = runner.run(config).figures
+    assert figures["pages"] == 8 * 42
+    counts = requests.of_ledger_files()
+    puts = sum(method == "PUT" for method, _ in requests.served)
+    print("all requests:", Counter(method for method, _ in requests.served), "of ledger files:", counts)
+    # In each second of reading a file for each core and for the head start, and one more at its end.
+    assert counts["PUT"] <= 3 * (figures["seconds"]["read"] + 1), counts
+    assert puts - counts["PUT"] <= 30
+    assert counts["GET"] + counts["HEAD"] <= 3 * counts["PUT"], counts
+    assert_whole(lake, api)
 
 
 def test_a_small_object_is_stored_in_one_request_which_leaves_no_parts_when_it_is_cut_off(

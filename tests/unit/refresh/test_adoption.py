@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from posixpath import basename
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_file_that_is_gone_ends_the_sequence_before_it(tmp_path: Path) -> None
     subject = writer(tmp_path)
     for page in (1, 2, 3):
         subject.write([row(page)])
-    (tmp_path / subject.files[1]).unlink()
+    Path(subject.files[1].location).unlink()
     assert adopt(tmp_path)[0].pages == 1
 
 
@@ -60,7 +61,7 @@ def test_a_torn_file_ends_the_sequence_wherever_it_was_cut(tmp_path: Path) -> No
     subject = writer(tmp_path)
     for page in (1, 2, 3):
         subject.write([row(page)])
-    torn = tmp_path / subject.files[1]
+    torn = Path(subject.files[1].location)
     whole = torn.read_bytes()
     for cut in (*range(0, len(whole), 97), len(whole) - 1):
         torn.write_bytes(whole[:cut])
@@ -82,7 +83,7 @@ def test_an_attempt_that_went_on_from_its_predecessors_files_is_one_sequence_wit
     first = writer(tmp_path)
     for page in (1, 2):
         first.write([row(page)])
-    second = writer(tmp_path, attempt=1, sequence=1, previous=first.files[0])
+    second = writer(tmp_path, attempt=1, sequence=1, previous=basename(first.files[0].location))
     for page in (2, 3, 4):
         second.write([row(page)])
     assert adopt(tmp_path)[0].pages == 4
@@ -119,7 +120,7 @@ def test_a_committed_file_is_not_adopted_again(tmp_path: Path) -> None:
     subject = writer(tmp_path)
     subject.write([row(1)])
     subject.write([row(2)])
-    committed = (f"{tmp_path}/{subject.files[0]}",)
+    committed = (subject.files[0].location,)
     assert adopt(tmp_path, {0: Cursor(0, 1, "2", False, 1)}, committed)[0].pages == 2
 
 

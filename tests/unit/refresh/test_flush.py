@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -31,13 +32,17 @@ class Pages:
         return len(self._ready)
 
     @property
+    def waiting_bytes(self) -> int:
+        return sum(len(row.records or b"") for row in self._ready)
+
+    @property
     def figures(self) -> TaskFigures:
         return TaskFigures(pages=self.taken)
 
-    def arrive(self) -> None:
+    def arrive(self, text: str = "") -> None:
         with self._lock:
             self.taken += 1
-            page = Page([{"id": self.taken}], NextPage(self.taken + 1))
+            page = Page([{"id": self.taken, "text": text}], NextPage(self.taken + 1))
             self._ready.append(
                 page_row(page, generation=1, epoch=1, ordinal=0, key="{}", chain=0, number=self.taken, token=None)
             )
@@ -49,6 +54,17 @@ class Pages:
         with self._lock:
             rows, self._ready = self._ready, []
         return rows
+
+
+class ObjectStore(FileStore):
+    """An object store with the bytes of its objects in ``sizes``."""
+
+    sizes: ClassVar[list[int]] = []
+
+    def write(self, location: str, data: Any) -> int:
+        assert location.startswith("s3://")
+        self.sizes.append(len(data))
+        return len(data)
 
 
 class SlowStore(FileStore):
@@ -78,6 +94,26 @@ def test_at_no_moment_more_waits_than_the_share_and_few_files_are_written(tmp_pa
     files = len(list(tmp_path.glob("*.parquet")))
     # One a page up to two hundred pages; then each file is half a percent of what is there: 200 * ln(2000 / 200).
     assert 450 <= files <= 750
+
+
+def test_an_object_store_gets_the_pages_of_a_second_or_a_megabyte_at_once() -> None:
+    ObjectStore.sizes.clear()
+    pages = Pages()
+    label = FlushLabel(1, 1, 1, 0, 0, 0)
+    flushing = Flusher(FlushWriter(ObjectStore({}), "s3://lake/ledger", label), pages, read_seconds=0.0, read_pages=0.0)
+    began = time.monotonic()
+    for _ in range(500):
+        pages.arrive()
+        flushing.flush_if_due()
+    assert len(ObjectStore.sizes) <= time.monotonic() - began
+    pages.arrive("x" * 1024 * 1024)
+    flushing.flush_if_due()
+    assert pages.waiting == 0
+    flushed = len(ObjectStore.sizes)
+    pages.arrive()
+    flushing.flush_if_due()
+    assert len(ObjectStore.sizes) <= flushed + time.monotonic() - began
+    flushing._over = True
 
 
 def test_the_attempts_earlier_pages_count(tmp_path: Path) -> None:

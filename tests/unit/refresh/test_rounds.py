@@ -15,23 +15,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.exceptions import FencedError, SourceError
+from airflow_provider_rfr.exceptions import FencedError, LedgerError, SourceError
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
 from airflow_provider_rfr.lake.files import FileStore, renewal_time
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh._budget import DriverBudget
+from airflow_provider_rfr.refresh._columns import SeenColumns
 from airflow_provider_rfr.refresh._messages import RoundLimits, RoundTask
+from airflow_provider_rfr.refresh._publish_task import LedgerFiles, see_share
 from airflow_provider_rfr.refresh._round_task import run_round_task
 from airflow_provider_rfr.refresh._rounds import RoundReport, Rounds
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.flush import FlushLabel
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.streams.loader import load_stream
+from tests.strict_commits import write_page
 from tests.unit.refresh.paged_sources import EXPIRED, REQUESTS
 
 TABLE = "raw.numbers"
@@ -70,7 +72,7 @@ class Bench:
         ledger, stream = self.ledger(), load_stream(source, name)
         if ledger.header is not None:
             book = ledger.take_over("publish")
-            if (table := ledger.read_pages(CURSOR_COLUMNS)) is not None:
+            if (table := ledger.read_pages()) is not None:
                 book.remember(table, addressable=True)
             return ledger, book
         slices = ((stream.partition_key(item), item) for item in stream.stream_slices())
@@ -86,6 +88,7 @@ class Bench:
             source=source,
             stream=name,
             options=RefreshOptions(**{"round_seconds": 0.5, "concurrency": 4, **options}),
+            infers=True,
             report=self.reports.append,
             stopping=threading.Event(),
         )
@@ -128,7 +131,7 @@ def token(store: FileStore) -> str:
 
 
 def assert_whole(ledger: Ledger, partitions: int, pages: int) -> None:
-    table = ledger.read_pages(CURSOR_COLUMNS)
+    table = ledger.read_pages()
     assert table is not None
     cursors = cursors_of(table)
     check_gapless(live_pages(table, cursors), cursors)
@@ -308,12 +311,13 @@ def test_a_task_that_runs_again_goes_on_from_its_predecessors_files(bench: Bench
     first = RoundTask(
         source=source, stream="numbers", store=ledger.store, folder=ledger.folder, label=FlushLabel(1, 1, 0, 0, 0, 0),
         limits=limits, partitions=(book.work(0), book.work(1)), on_source_change="restart", on_repeated_page="fail",
+        infers=True,
     )  # fmt: skip
     before = run_round_task(first, DriverBudget(None))
     REQUESTS.clear()
     second = replace(first, label=replace(first.label, attempt=1), limits=replace(limits, seconds=None))
     result = run_round_task(second, DriverBudget(None))
-    assert set(before.files) <= set(result.files)
+    assert {file.location for file in before.files} <= {file.location for file in result.files}
     assert result.figures.pages == 24
     asked = [token for _, token in REQUESTS if (token or 1) <= 12]
     assert len(asked) == 24 - before.figures.pages
@@ -332,7 +336,7 @@ def test_an_empty_page_is_asked_for_twice_also_where_no_task_reads_more_than_one
         task = RoundTask(
             source=source, stream="emptied", store=ledger.store, folder=ledger.folder,
             label=FlushLabel(1, 1, number, 0, 0, 0), limits=RoundLimits(threads=1, seconds=None, bytes=10**9),
-            partitions=(book.work(0),), on_source_change="restart", on_repeated_page="fail",
+            partitions=(book.work(0),), on_source_change="restart", on_repeated_page="fail", infers=True,
         )  # fmt: skip
         result = run_round_task(task, DriverBudget(None), closing)
         for progress in result.progress:
@@ -343,6 +347,25 @@ def test_an_empty_page_is_asked_for_twice_also_where_no_task_reads_more_than_one
     assert (book.cursors[0].pages, book.cursors[0].complete, book.cursors[0].records) == (3, True, 6)
 
 
+def test_the_columns_that_writers_noted_are_those_of_the_files(bench: Bench) -> None:
+    ledger, _, _ = bench.read(bench.source(partitions=3, pages=20))
+    files = ledger.page_files()
+    noted = ledger.noted_columns()
+    assert noted.keys() == files.keys()
+    assert sum(noted.values(), SeenColumns()) == see_share(LedgerFiles(ledger.store, tuple(files), {}))
+    # Another attempt has to read them.
+    assert not bench.ledger().noted_columns()
+
+
+def test_a_file_on_another_machines_disk_is_not_committed(bench: Bench) -> None:
+    ledger, _ = bench.open(bench.source(partitions=1, pages=2))
+    file = write_page(ledger, "page-1.parquet")
+    Path(file.location.removeprefix("file://")).unlink()
+    with pytest.raises(LedgerError, match="is not on the driver's disk. Use a warehouse that the driver and all"):
+        ledger.commit([file], rounds=1)
+    assert not bench.ledger().page_files()
+
+
 def test_two_attempts_of_one_task_at_once_count_once(bench: Bench) -> None:
     source = bench.source(partitions=2, pages=10, seconds=0.01)
     ledger, book = bench.open(source)
@@ -351,7 +374,7 @@ def test_two_attempts_of_one_task_at_once_count_once(bench: Bench) -> None:
         RoundTask(
             source=source, stream="numbers", store=ledger.store, folder=ledger.folder,
             label=FlushLabel(1, 1, 0, 0, attempt, 0), limits=limits, partitions=(book.work(0), book.work(1)),
-            on_source_change="restart", on_repeated_page="fail",
+            on_source_change="restart", on_repeated_page="fail", infers=True,
         )
         for attempt in (0, 1)
     ]  # fmt: skip

@@ -49,8 +49,8 @@ def begun(catalog: Catalog, name: str = NAME, where: str | None = None, partitio
 def read_page(ledger: Ledger, ordinal: int = 0, name: str = "page-1.parquet") -> None:
     """One page with one record, in a file that a commit names."""
     header = ledger.held
-    write_page(ledger, name, ordinal)
-    ledger.commit([name], rounds=header.rounds + 1, pages=header.pages + 1, records=1, partitions_done=ordinal + 1)
+    file = write_page(ledger, name, ordinal)
+    ledger.commit([file], rounds=header.rounds + 1, pages=header.pages + 1, records=1, partitions_done=ordinal + 1)
 
 
 def told(catalog: Catalog, where: str | None = None, *, later: float = 0.0) -> TableStatus:

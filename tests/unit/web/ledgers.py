@@ -43,10 +43,10 @@ def read_page(ledger: Ledger, ordinal: int = 0, page: int = 1, *, complete: bool
         records=f'{{"id":"{CANARY}"}}'.encode(),
     )
     name = f"page-{header.epoch}-{ordinal}-{page}.parquet"
-    write_rows(ledger.store, f"{ledger.folder}/{name}", [row], footer="{}")
+    file = write_rows(ledger.store, f"{ledger.folder}/{name}", [row], footer="{}")
     done = header.partitions_done + complete
     counts = {"pages": header.pages + 1, "records": header.records + 1, "partitions_done": done}
-    ledger.commit([name], rounds=header.rounds + 1, **counts, **changes)
+    ledger.commit([file], rounds=header.rounds + 1, **counts, **changes)
 
 
 def copies(catalog: Catalog, name: str, count: int) -> None:
