@@ -53,6 +53,11 @@ class Why(str, Enum):
     NEEDS_USING = "needs_using", "{}: {} -> {} needs values: write in its `was` how they are made"
     USING_UNREADABLE = "using_unreadable", "the `using` of {}: {}"
     MAYBE_RENAMED = "maybe_renamed", "if {} is {} under a new name, write was: {}"
+    FIELD_TAKEN = (
+        "field_taken",
+        "a field of {} is to take the name of one that is still there: rename that one too, "
+        "or drop it in a release before",
+    )
     MAYBE_RENAMED_OBJECT = "maybe_renamed_object", "{} comes and is like it. If it is the same, write id: {} there"
     WOULD_LOSE = (
         "would_lose",

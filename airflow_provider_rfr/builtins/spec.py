@@ -57,11 +57,13 @@ class Was:
     :ivar type: the type that it had, as canonical text; None: any
     :ivar using: SQL over the columns of then that makes its values; None: they are taken as they are. With neither name
         nor type, it makes them where they can't be taken: for an incompatible type, and for a column that is new
+    :ivar fields: names that fields of structs had, by their present paths inside the column, e.g. ``{geo.lat: y}``
     """
 
     name: str | None = None
     type: str | None = None
     using: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

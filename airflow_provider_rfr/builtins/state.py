@@ -75,9 +75,9 @@ casts: a view that is replaced keeps its properties."""
 BROKEN: Final = "rfr.broken"
 """Property of a user's view: its text's digest, and why it broke. It counts as long as the view has that text."""
 WAS: Final = "rfr.was"
-"""Property ``<revision>/<JSON>``: the names that the table's columns had, as the deploy which changed it last was told,
-and the registry's revision that it was planned from. As long as the registry is at that one, that deploy did not
-finish, and the record does not know what it did."""
+"""Property ``<revision>/<JSON>``: the names that the table's columns, and fields inside them, had, as declared to the
+deploy which changed it last, and the registry's revision that it was planned from. As long as the registry is at that
+one, that deploy did not finish, and the record does not know what it did."""
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and as in :data:`WAS`."""
 
@@ -95,12 +95,20 @@ def broken_mark(query: str, why: str) -> str:
 
 def was_mark(base: int, columns: Iterable[Column]) -> str:
     """The value of :data:`WAS` for a table with these columns."""
-    named = ((each.name.casefold(), [was.name.casefold() for was in each.was if was.name]) for each in columns)
-    return f"{base}/{dumps({name: names for name, names in named if names}).decode()}"
+    names = defaultdict[str, list[str]](list)
+    for column in columns:
+        for was in column.was:
+            # No column's name has a dot.
+            inside = {f"{column.name}.{path}": name for path, name in was.fields.items()}
+            for path, name in {column.name: was.name, **inside}.items():
+                if name is not None:
+                    names[path.casefold()].append(name.casefold())
+    return f"{base}/{dumps(names).decode()}"
 
 
 def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
-    """The names that each column had, as an unfinished deploy of this revision was told; None: there was none."""
+    """Return the names that each column, and each field by its path, had, as declared to an unfinished deploy of this
+    revision; None: there was none."""
     at, _, names = properties.get(WAS, "").partition("/")
     return orjson.loads(names) if at == str(base) else None
 

@@ -58,7 +58,7 @@ class TableChange:
     """A change of everything but the rows.
 
     :ivar updates: batches of operations (``drop``, ``rename``, ``widen``, ``narrow``, ``relax``, ``add``, ``move``,
-        ``comment``), one schema update each
+        ``comment``), one schema update each; ``rename`` may have ``field``, the path to one inside the column
     :ivar tighten: ``require`` operations, applied once no row has a NULL there
     :ivar partitioning: canonical texts; None for no change
     :ivar keys: names of columns; None for no change
@@ -163,7 +163,7 @@ def _kept_partitions(transaction: Transaction, wanted: Sequence[str]) -> int:
 
 
 def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None:
-    path = (operation["column"],)
+    path = (operation["column"], *operation.get("field", ()))
     match operation["op"]:
         case "drop":
             update.delete_column(path)

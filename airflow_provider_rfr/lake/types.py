@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Final
@@ -84,6 +85,11 @@ class ColumnType:
         """The type with its fields' names as names are compared."""
         inner = tuple(each.folded() for each in self.inner)
         return ColumnType(self.name, self.numbers, inner, tuple(name.casefold() for name in self.fields))
+
+    def has_twins(self) -> bool:
+        """Return whether a struct inside this type has two fields of one name."""
+        names = self.folded().fields
+        return len(set(names)) < len(names) or any(each.has_twins() for each in self.inner)
 
     def contains(self, name: str) -> bool:
         """Whether this type, or one inside it, has that name."""
@@ -167,6 +173,56 @@ def lost_fields(old: ColumnType, new: ColumnType) -> list[str]:
         pair = common.get(name.casefold())
         paths += [name] if pair is None else [f"{name}.{path}" for path in lost_fields(*pair)]
     return paths
+
+
+def field_types(kind: ColumnType) -> dict[str, ColumnType]:
+    """Return the types of all fields of the structs in a type, by their paths as :func:`lost_fields` writes them."""
+    if kind.name != "struct":
+        return {path: inner for each in kind.inner for path, inner in field_types(each).items()}
+    found = dict[str, ColumnType]()
+    for name, inner in zip(kind.fields, kind.inner, strict=True):
+        found |= {name: inner, **{f"{name}.{path}": below for path, below in field_types(inner).items()}}
+    return found
+
+
+def rename_fields(
+    old: ColumnType, new: ColumnType, former: Mapping[str, Sequence[str]], *, only_missing: bool, parent: str = ""
+) -> ColumnType:
+    """Return ``old`` with the fields of structs under the names that they have in ``new``. A result in which two fields
+    of a struct have one name says that the name is still taken.
+
+    :param former: names that a field had, by its path in ``new``; all as names are compared
+    :param only_missing: leave a name that ``old`` has to the field which has it
+    """
+    if old.name != new.name or not old.inner:
+        return old
+    if old.name != "struct":
+        # The key of a map never changes.
+        inner = rename_fields(old.inner[-1], new.inner[-1], former, only_missing=only_missing, parent=parent)
+        return replace(old, inner=(*old.inner[:-1], inner))
+    there, called = old.folded().fields, dict[str, str]()
+    for name in new.fields:
+        options = [] if only_missing and name.casefold() in there else former.get(f"{parent}{name}".casefold(), ())
+        before = next((one for one in options if one in there and one not in (*called, name.casefold())), None)
+        if before is not None:
+            called[before] = name
+    names = tuple(called.get(name.casefold(), name) for name in old.fields)
+    wanted, kinds = dict(zip(new.folded().fields, new.inner, strict=True)), list[ColumnType]()
+    for name, kind in zip(names, old.inner, strict=True):
+        after = wanted.get(name.casefold(), kind)
+        kinds.append(rename_fields(kind, after, former, only_missing=only_missing, parent=f"{parent}{name}."))
+    return replace(old, fields=names, inner=tuple(kinds))
+
+
+def renamed_fields(old: ColumnType, new: ColumnType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the fields that a type and the same type after :func:`rename_fields` call otherwise: the path to each as
+    Iceberg writes it, with ``element`` and ``value``, and its new name behind that."""
+    names = old.fields or {"array": ("element",), "map": ("key", "value")}.get(old.name, ())
+    after = new.fields or names
+    for name, called, before, now in zip(names, after, old.inner, new.inner, strict=True):
+        if called != name:
+            yield (*path, name, called)
+        yield from renamed_fields(before, now, (*path, name))
 
 
 def may_overflow(old: ColumnType, new: ColumnType) -> bool:

@@ -80,27 +80,30 @@ def test_each_value_stays_in_its_own_field_whatever_becomes_of_the_struct(tmp_pa
     nested.write("b:int,c:int")
     assert summary(nested.plan())["data_loss"] == 3
     assert [str(each).partition(" would")[0] for each in nested.plan().blocked[0].problems] == [
-        f"field {name}.a" for name in "slm"
+        *(f"field {name}.a" for name in "slm"),
+        *(f"if {name}.c is {name}.a under a new name, write was: {{fields: {{c: a}}}}" for name in "slm"),
     ]
     nested.write("b:int,c:int", LOST)
     assert nested.release() == ["evolve"]
     assert nested.nested() == in_all({"b": 7, "c": None})
 
-    # The rewrite of another column takes them along.
-    nested.write("c:int,b:bigint", n="int", was={"n": {"was": {"type": "string", "using": "CAST(n AS int)"}}})
+    # The rewrite of another column takes them along, also under a new name.
+    called = {name: {"was": {"fields": {"e": "b"}}} for name in "slm"}
+    was = {"n": {"was": {"type": "string", "using": "CAST(n AS int)"}}, **called}
+    nested.write("c:int,e:bigint", n="int", was=was)
     assert nested.release() == ["rewrite"]
-    assert nested.nested() == in_all({"c": None, "b": 7})
+    assert nested.nested() == in_all({"c": None, "e": 7})
     assert [row["n"] for row in nested.read()] == [1, 2]
 
-    nested.write("d:int,b:string", n="int")
+    nested.write("d:int,e:string", n="int")
     pasted = [yaml.safe_load(line)[0] for line in nested.plan().blocked[0].paste]
-    nested.write("d:int,b:string", LOST.replace(".a}", ".c}"), n="int", was={each["name"]: each for each in pasted})
+    nested.write("d:int,e:string", LOST.replace(".a}", ".c}"), n="int", was={each["name"]: each for each in pasted})
     assert nested.release() == ["rewrite"]
-    assert nested.nested() == in_all({"d": None, "b": "7"})
+    assert nested.nested() == in_all({"d": None, "e": "7"})
     assert nested.plan().steps == ()
 
-    was = {"type": "struct<d:int,b:string>", "using": "if(s IS NULL, NULL, named_struct('b', 1, 'd', s.d))"}
-    nested.write("d:int,b:string", n="int", was={"s": {"type": "struct<d:int,b:int>", "was": was}})
-    with pytest.raises(DeployError, match=r"using` of s gives struct<b:int,d:int>.*nothing was done"):
+    was = {"type": "struct<d:int,e:string>", "using": "if(s IS NULL, NULL, named_struct('e', 1, 'd', s.d))"}
+    nested.write("d:int,e:string", n="int", was={"s": {"type": "struct<d:int,e:int>", "was": was}})
+    with pytest.raises(DeployError, match=r"using` of s gives struct<e:int,d:int>.*nothing was done"):
         nested.release()
-    assert nested.nested() == in_all({"d": None, "b": "7"})
+    assert nested.nested() == in_all({"d": None, "e": "7"})

@@ -16,7 +16,7 @@ from airflow_provider_rfr.builtins.spec import QUERIED, STORED, BuiltinObject, C
 from airflow_provider_rfr.builtins.sql import facts
 from airflow_provider_rfr.builtins.sql.parse import columns_read
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
-from airflow_provider_rfr.lake.types import is_plain, parse_transform, parse_type
+from airflow_provider_rfr.lake.types import field_types, is_plain, parse_transform, parse_type
 from airflow_provider_rfr.sinks.spec import SinkSpec, findings
 
 _MAY: Final[Mapping[str, Set[Kind]]] = {
@@ -97,17 +97,31 @@ def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column
         for at, each in enumerate(column.was):
             inside, what = f"{path}.was.{at}", f"{name}: was: "
             if each == Was():
-                found.append(Problem(inside, f"{what}it says nothing", "give name, type or using"))
+                found.append(Problem(inside, f"{what}it says nothing", "give name, type, using or fields"))
             if each.name is not None and before.setdefault(each.name.casefold(), number) != number:
                 found.append(Problem(inside, f"two columns were called {each.name}"))
             if each.using is not None:
                 _canonical(each.using, columns_read, found, inside, what)
             kind = None if each.type is None else _canonical(each.type, parse_type, found, inside, what)
-            was.append(replace(each, type=kind))
+            was.append(replace(each, type=kind, fields=_frozen(each.fields)))
+            found += (Problem(inside, f"{what}{text}", remedy) for text, remedy in _former_problems(column, each))
         kind = _canonical(column.type, parse_type, found, f"{path}.type", f"{name}: ")
         yield replace(column, type=kind, was=tuple(was))
     names = [each.name for each in columns]
     found += _name_findings(names, names, "columns")
+
+
+def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the names that fields of a column had."""
+    try:
+        paths = list(field_types(parse_type(column.type))) if was.fields else []
+    except ConfigurationError:
+        return
+    for path, former in was.fields.items():
+        if path.casefold() not in map(str.casefold, paths):
+            yield f"fields: {column.name} has no field {path}", spec.nearest(path, paths)
+        if not former or set(former) & set(".`"):
+            yield f"fields.{path}: {former!r} is not the name of a field", "give the name alone, without its path"
 
 
 def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], path: str, what: str = "") -> str:

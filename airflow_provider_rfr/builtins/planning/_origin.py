@@ -182,6 +182,10 @@ def _as_left(
     """A table's columns as an unfinished deploy left them, with the names that it was given for them and those that are
     recorded; and which of them it renamed."""
     told = {name: tuple(map(Was, names.get(name, ()))) for name in there}
+    for path, former in names.items():
+        column, _, inside = path.partition(".")
+        if inside and column in told:
+            told[column] += tuple(Was(fields={inside: name}) for name in former)
     left = tuple(replace(each, was=told[name]) for name, each in there.items())
     renamed = ColumnDiff(tuple(said.values()), left).renames
     # Where two of its names are recorded, only the deploy knew which of them it was.

@@ -7,7 +7,7 @@ column says, in its ``was``, how they are made."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from math import inf
 
@@ -18,7 +18,7 @@ from airflow_provider_rfr.builtins.planning._decision import Decision, States, d
 from airflow_provider_rfr.builtins.planning._origin import Origin
 from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, Change, ColumnDiff
 from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.reasons import Why, because
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Column, Kind, Was
 
 
@@ -63,19 +63,14 @@ class _Change:
         decision.how = how = Action.ADOPT if origin.adopted else how
         if how is Action.RECOMPUTE and self._obj.query is not None:
             decision.details["sql"] = self._desired.sql
-        decision.was_used = {*self._diff.called.values()} | self._diff.texts.keys()
+        inside = {change.column for change in self._diff.changes if change.what is Change.RENAME_FIELDS}
+        decision.was_used = {*self._diff.called.values()} | self._diff.texts.keys() | inside
         written = frozenset(map(str.casefold, self._diff.texts)) if how is Action.REWRITE else frozenset()
         contents = EVERYTHING if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY) else written
         decision.effects = self._diff.effects(contents)
         decision.lose(self._losses, self._states.accepted)
-        added = (each for each in self._diff.changes if each.what in (Change.ADD, Change.ADD_REQUIRED))
-        dropped = (each for each in self._diff.changes if each.what is Change.DROP)
-        texts = self._diff.texts
-        for new, old in product(added, dropped):
-            # A column that goes while one of its type comes may be the same one.
-            lost, is_like = f"{self._obj.name}.{old.column}", new.after == old.before and new.column not in texts
-            if is_like and lost in self._losses and lost.casefold() not in self._states.accepted:
-                decision.problems.append(because(Why.MAYBE_RENAMED, new.column, old.column, old.column))
+        decision.problems += [because(Why.FIELD_TAKEN, column) for column in self._diff.taken_fields.values()]
+        decision.problems += self._maybe_renamed()
         if known is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
             # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
             decision.effects |= decision.becomes()
@@ -83,6 +78,23 @@ class _Change:
             decision.reasons.append(origin.note)
         if origin.adopted:
             decision.reasons.append(because(Why.ADOPTED))
+
+    def _maybe_renamed(self) -> Iterator[Reason]:
+        """Yield what goes while something of its type comes, which may be the same under a new name, and how to say
+        so."""
+        diff, accepted = self._diff, self._states.accepted
+        added = (change for change in diff.changes if change.what in (Change.ADD, Change.ADD_REQUIRED))
+        dropped = (change for change in diff.changes if change.what is Change.DROP)
+        pairs = product(added, dropped)
+        like = [(old.column, new.column, old.column) for new, old in pairs if new.after == old.before]
+        for column, old, new in diff.like_fields:
+            was = f"{{fields: {{{new}: {old.rpartition('.')[2]}}}}}"
+            like.append((f"{column}.{old}", f"{column}.{new}", was))
+        for old, new, was in like:
+            lost = f"{self._obj.name}.{old}"
+            is_made = new.partition(".")[0] in diff.texts
+            if lost in self._losses and lost.casefold() not in accepted and not is_made:
+                yield because(Why.MAYBE_RENAMED, new, old, was)
 
     def _columns_and_layout(self) -> Action | None:
         """The action that columns, partitioning and keys ask for, with its details, losses and problems."""
@@ -95,7 +107,7 @@ class _Change:
         if how is not None:
             self._decision.details |= {**self._diff.updates(), **layout}
         if how is Action.REWRITE:
-            self._decision.details["expressions"] = self._diff.texts
+            self._decision.details["expressions"] = {**self._diff.carried, **self._diff.texts}
         return how
 
     def _layout(self) -> Iterator[tuple[str, list[str]]]:
@@ -156,7 +168,8 @@ class _Change:
 
 def _entry(column: Column, was: Was) -> str:
     """The column with its ``was``, as a line of YAML to paste."""
-    said, before = ({name: text for name, text in asdict(each).items() if text} for each in (column, was))
+    both = (replace(column, was=()), was)
+    said, before = ({name: text for name, text in asdict(each).items() if text} for each in both)
     entry = {**said, "was": before}
     text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
     return f"- {text.strip()}"

@@ -202,8 +202,8 @@ class Views:
             ours = self._by_old_name(read.name)
             if isinstance(ours, RecordedObject):
                 yield ours.uuid, because(Why.READS_REMOVED, ours.name), True
-            elif ours is not None and (path := _lost_field(ours, read.columns, view.query)) is not None:
-                yield ours.desired.uuid, lost_column(ours.old_name, path, ""), True
+            elif ours is not None and (lost := _lost_field(ours, read.columns, view.query)) is not None:
+                yield ours.desired.uuid, lost_column(ours.old_name, *lost), True
             elif ours is not None and (noticed := _of_change(ours, read.columns)) is not None:
                 yield ours.desired.uuid, *noticed
 
@@ -222,13 +222,14 @@ def _bridge(uuid: UUID | None, name: str, sql: str) -> Step:
     return Step(uuid, name, Kind.VIEW, Action.BRIDGE, (because(Why.STAYS_READABLE),), details={"sql": sql})
 
 
-def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str) -> str | None:
-    """Return a field that goes from a struct among these columns, if the query has its name behind a dot."""
-    for path in decision.diff.lost_fields:
+def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str) -> tuple[str, str] | None:
+    """Return a field that goes from a struct among these columns, or gets another name, and that name; if the query has
+    its name behind a dot."""
+    for path, now in (*decision.diff.called_fields, *((path, "") for path in decision.diff.lost_fields)):
         name = re.escape(path.rpartition(".")[2])
         is_read = columns is None or path.partition(".")[0].casefold() in columns
         if is_read and re.search(rf"\.\s*`?{name}\b", query, re.IGNORECASE):
-            return path
+            return path, now
     return None
 
 

@@ -6,11 +6,13 @@ declaration says what it was (:class:`~airflow_provider_rfr.builtins.spec.Was`).
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import product
 from typing import Any, Final
 
 from airflow_provider_rfr.builtins.planning.plan import Action
@@ -19,12 +21,16 @@ from airflow_provider_rfr.builtins.sql import casts
 from airflow_provider_rfr.builtins.sql.parse import columns_read, compose, identifier
 from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.types import (
+    ColumnType,
     TypeChange,
     classify,
+    field_types,
     has_same_fields,
     lost_fields,
     may_overflow,
     parse_type,
+    rename_fields,
+    renamed_fields,
 )
 
 
@@ -38,6 +44,7 @@ class Change(Enum):
     ADD_REQUIRED = Action.REWRITE, "+ column {column} {after}, required"
     DROP = Action.EVOLVE, "- column {column} {before} (its values stay in older snapshots until those expire)"
     RENAME = Action.EVOLVE, "> column {before} -> {column} (rename)"
+    RENAME_FIELDS = Action.EVOLVE, "> {column}: {before} -> {after} (fields renamed)"
     WIDEN = Action.EVOLVE, "^ {column}: {before} -> {after} (widen)"
     NARROW = Action.EVOLVE, "- {column}: {before} -> {after} (fields go; older snapshots keep them)"
     RETYPE = Action.REWRITE, "! {column}: {before} -> {after} (incompatible)"
@@ -79,15 +86,16 @@ def _names(column: Column) -> list[str]:
     return [each.name.casefold() for each in column.was if each.name is not None]
 
 
+def _field_names(was: Was) -> list[tuple[str, str]]:
+    """Return the paths of fields with the names that they had, as they are compared."""
+    return [(path.casefold(), name.casefold()) for path, name in was.fields.items()]
+
+
 _OF_TYPES: Final = {
     TypeChange.WIDEN: Change.WIDEN,
     TypeChange.NARROW: Change.NARROW,
     TypeChange.INCOMPATIBLE: Change.RETYPE,
 }
-
-
-def _is_retyped(before: Column, after: Column) -> bool:
-    return classify(before.type, after.type) is TypeChange.INCOMPATIBLE
 
 
 ALL: Final = "*"
@@ -187,6 +195,45 @@ class ColumnDiff:
         return {name: self.before[was] for name, was in origins if was in self.before}
 
     @cached_property
+    def _called(self) -> dict[str, ColumnType]:
+        """Return the types that columns had, with fields under their new names, by the columns' new compared names.
+
+        As with columns, a name in a ``was`` is done with once it is recorded.
+        """
+        found = dict[str, ColumnType]()
+        for name, source in self.sources.items():
+            former = defaultdict[str, list[str]](list)
+            done = {pair for was in source.was for pair in _field_names(was)} if self.recorded else ()
+            for was in self.wanted[name].was:
+                for path, before in _field_names(was):
+                    if (path, before) not in done:
+                        former[path].append(before)
+            old, new = parse_type(source.type), parse_type(self.wanted[name].type)
+            found[name] = rename_fields(old, new, former, only_missing=not self.recorded) if former else old
+        return found
+
+    @cached_property
+    def taken_fields(self) -> dict[str, str]:
+        """Return the columns with a field that is to get a name which another field of its struct still has."""
+        return {name: self.wanted[name].name for name, kind in self._called.items() if kind.has_twins()}
+
+    @cached_property
+    def types(self) -> dict[str, ColumnType]:
+        """Return the types that columns had, with fields under their new names if those are free."""
+        old = {name: parse_type(self.sources[name].type) for name in self.taken_fields}
+        return self._called | old
+
+    @property
+    def called_fields(self) -> Iterator[tuple[str, str]]:
+        """Yield the paths of fields that get another name, behind the names of their columns, and the new names."""
+        for name, kind in self.types.items():
+            for *path, now in renamed_fields(parse_type(self.sources[name].type), kind):
+                yield ".".join((self.wanted[name].name, *path)), now
+
+    def _is_retyped(self, name: str) -> bool:
+        return classify(str(self.types[name]), self.wanted[name].type) is TypeChange.INCOMPATIBLE
+
+    @cached_property
     def changes(self) -> tuple[ColumnChange, ...]:
         """Every difference, in the order of the new columns, dropped ones last."""
         if self.old == self.new and not self.renames:
@@ -199,8 +246,10 @@ class ColumnDiff:
                 continue
             if name in self.renames:
                 found.append(ColumnChange(Change.RENAME, column.name, known.name, column.name))
-            if (kind := classify(known.type, column.type)) is not TypeChange.SAME:
-                found.append(ColumnChange(_OF_TYPES[kind], column.name, known.type, column.type))
+            if (called := str(self.types[name])) != known.type:
+                found.append(ColumnChange(Change.RENAME_FIELDS, column.name, known.type, called))
+            if (kind := classify(called, column.type)) is not TypeChange.SAME:
+                found.append(ColumnChange(_OF_TYPES[kind], column.name, called, column.type))
             if known.required != column.required:
                 require = ColumnChange(Change.REQUIRE, column.name, "optional", "required")
                 relax = ColumnChange(Change.RELAX, column.name, "required", "optional")
@@ -226,7 +275,7 @@ class ColumnDiff:
 
     def effects(self, contents: frozenset[str] = frozenset()) -> Effects:
         """What readers notice, if these columns have other contents, too."""
-        others = self.changed(Change.DROP, Change.RENAME, Change.RETYPE, Change.NARROW)
+        others = self.changed(Change.DROP, Change.RENAME, Change.RETYPE, Change.NARROW, Change.RENAME_FIELDS)
         # No cast of a view's outputs holds before and after the fields of a struct change.
         wider = (change for change in self.changes if change.what is Change.WIDEN)
         others |= {
@@ -259,6 +308,17 @@ class ColumnDiff:
                     found[column.name] = compose(using, called if name in self.sources else of_new)
         return found
 
+    @property
+    def carried(self) -> dict[str, str]:
+        """Return SQL that carries fields over to their new names, by new column, for a rewrite of the table."""
+        found = dict[str, str]()
+        for name in self.changed(Change.RENAME_FIELDS):
+            source, column = self.sources[name], self.wanted[name]
+            old, new = parse_type(source.type), parse_type(column.type)
+            if (text := casts.cast(identifier(source.name), old, new, called=self.types[name])) is not None:
+                found[column.name] = text
+        return found
+
     @cached_property
     def unreadable(self) -> dict[str, str]:
         """What is wrong with the text of a column."""
@@ -283,8 +343,8 @@ class ColumnDiff:
                 meets = was.name is None and was.type is None
             else:
                 # What the column as it is declared would meet, too, is for values that can't be taken as they are.
-                once = _is_retyped(source, column) or said != name or was.type not in (None, column.type)
-                narrows = classify(source.type, column.type) is TypeChange.NARROW
+                once = self._is_retyped(name) or said != name or was.type not in (None, column.type)
+                narrows = classify(str(self.types[name]), column.type) is TypeChange.NARROW
                 # One that was declared before is for a change that was made before.
                 is_new = (narrows or (column.required and not source.required)) and was not in source.was
                 once = once or is_new
@@ -313,19 +373,29 @@ class ColumnDiff:
     @property
     def narrowed(self) -> Iterator[Column]:
         """Columns on whose way values may be lost, though every row stays."""
-        for name, source in self.sources.items():
+        for name, kind in self.types.items():
             column = self.wanted[name]
             using = self.texts.get(column.name)
-            if using and (_TRIES.search(using) or may_overflow(parse_type(source.type), parse_type(column.type))):
+            if using and (_TRIES.search(using) or may_overflow(kind, parse_type(column.type))):
                 yield column
 
     @property
     def lost_fields(self) -> Iterator[str]:
         """Yield the fields of structs that are not there any more, behind the names of their columns."""
-        for name, source in self.sources.items():
+        for name, kind in self.types.items():
             column = self.wanted[name]
-            for path in lost_fields(parse_type(source.type), parse_type(column.type)):
+            for path in lost_fields(kind, parse_type(column.type)):
                 yield f"{column.name}.{path}"
+
+    @property
+    def like_fields(self) -> Iterator[tuple[str, str, str]]:
+        """Yield fields that may be others of their struct under new names: the column, and both paths inside it."""
+        for name, old in self.types.items():
+            new = parse_type(self.wanted[name].type)
+            before, after = field_types(old), field_types(new)
+            for lost, came in product(lost_fields(old, new), lost_fields(new, old)):
+                if lost.rpartition(".")[0] == came.rpartition(".")[0] and before[lost] == after[came]:
+                    yield self.wanted[name].name, lost, came
 
     def proposed(self, change: ColumnChange) -> Was | None:
         """Return a first ``was`` for a column whose values are not simply there, to be checked by its reader; None
@@ -337,8 +407,12 @@ class ColumnDiff:
         name = source.name if source.name.casefold() in self.called else None
         if change.what is Change.REQUIRE:
             return Was(name, None, f"coalesce({identifier(name or change.column)}, {first})")
-        using = casts.cast(identifier(name or change.column), parse_type(source.type), parse_type(kind))
-        return None if using is None else Was(name, source.type, using)
+        called = self.types[change.column.casefold()]
+        value = identifier(name or change.column)
+        using = casts.cast(value, parse_type(source.type), parse_type(kind), called=called)
+        former = reversed(self.wanted[change.column.casefold()].was)
+        fields = {path: before for was in former for path, before in was.fields.items()}
+        return None if using is None else Was(name, source.type, using, fields)
 
     def updates(self) -> dict[str, Any]:
         """What leads from the old columns to the new ones, for a step's details; what there is none of is left out.
@@ -346,12 +420,13 @@ class ColumnDiff:
         A schema update of Iceberg can't rename a column to a name that another one still has, nor add a column under a
         name that is being given up. So the way takes up to three updates in one transaction: columns are dropped,
         widened, made optional, added and renamed; then columns take names that the first update gave up; then they move
-        to their places and get their comments. A column of an incompatible new type is dropped and added again.
+        to their places and get their comments. A column of an incompatible new type is dropped and added again. Fields
+        of structs get their new names in an update before these.
 
         :returns: ``updates`` of one transaction, in order, each a list of operations; ``tighten``: ``require``
             operations, which can be asked only of finished rows, to be refused if there is a NULL
         """
-        kept = {name: was for name, was in self.sources.items() if not _is_retyped(was, self.wanted[name])}
+        kept = {name: was for name, was in self.sources.items() if not self._is_retyped(name)}
         now = {was.name.casefold(): name for name, was in kept.items()}
         first = [{"op": "drop", "column": each.name} for name, each in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -380,5 +455,13 @@ class ColumnDiff:
                 third.append({"op": "comment", "column": column.name, "comment": column.comment})
             if column.required and (was is None or not was.required):
                 tighten.append({"op": "require", "column": column.name})
-        found = {"updates": [batch for batch in (first, second, third) if batch], "tighten": tighten}
-        return {name: batches for name, batches in found.items() if batches}
+        updates = [batch for batch in (self._fields(kept), first, second, third) if batch]
+        return {name: some for name, some in (("updates", updates), ("tighten", tighten)) if some}
+
+    def _fields(self, kept: Mapping[str, Column]) -> list[dict[str, Any]]:
+        """Return the operations that give fields of these columns their new names."""
+        return [
+            {"op": "rename", "column": column.name, "field": path, "to": to}
+            for name, column in kept.items()
+            for *path, to in renamed_fields(parse_type(column.type), self.types[name])
+        ]

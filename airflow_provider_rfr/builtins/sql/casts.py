@@ -10,40 +10,46 @@ from airflow_provider_rfr.lake.spark import string_literal
 from airflow_provider_rfr.lake.types import ColumnType, has_same_fields, parse_type
 
 
-def cast(value: str, old: ColumnType, new: ColumnType, depth: int = 0) -> str | None:
+def cast(
+    value: str, old: ColumnType, new: ColumnType, depth: int = 0, *, called: ColumnType | None = None
+) -> str | None:
     """Return SQL that makes a value of type ``new`` from one of type ``old``, field by field; None where no such SQL
     suggests itself. A struct that is NULL stays NULL.
 
     :param value: a column, or a field of one
     :param depth: of functions around it, whose parameters have other names
+    :param called: ``old`` with its fields under their new names, if those differ
     """
-    if old == new:
+    called = called or old
+    if old == new == called:
         return value
-    if has_same_fields(old, new):
+    if has_same_fields(old, new) and has_same_fields(old, called):
         return f"CAST({value} AS {new})"
     if old.name != new.name:
         return f"to_json({value})" if new.name == "string" else None
     if old.name == "struct":
-        return _cast_struct(value, old, new, depth)
+        return _cast_struct(value, old, new, called, depth)
     one, both = f"x{depth}", f"(k{depth}, x{depth})"
     functions = ["transform"] if old.name == "array" else ["transform_keys", "transform_values"]
-    for function, before, after in zip(functions, old.inner, new.inner, strict=True):
-        if before != after:
-            inner = cast(f"k{depth}" if function == "transform_keys" else one, before, after, depth + 1)
+    for function, before, after, named in zip(functions, old.inner, new.inner, called.inner, strict=True):
+        if not before == after == named:
+            argument = f"k{depth}" if function == "transform_keys" else one
+            inner = cast(argument, before, after, depth + 1, called=named)
             if inner is None:
                 return None
             value = f"{function}({value}, {one if old.name == 'array' else both} -> {inner})"
     return value
 
 
-def _cast_struct(value: str, old: ColumnType, new: ColumnType, depth: int) -> str | None:
-    before = {name.casefold(): (name, kind) for name, kind in zip(old.fields, old.inner, strict=True)}
+def _cast_struct(value: str, old: ColumnType, new: ColumnType, called: ColumnType, depth: int) -> str | None:
+    fields = zip(old.fields, old.inner, called.inner, strict=True)
+    before = dict(zip(called.folded().fields, fields, strict=True))
     parts = list[str]()
     for name, kind in zip(new.fields, new.inner, strict=True):
         field: str | None = f"CAST(NULL AS {kind})"
         if name.casefold() in before:
-            old_name, old_kind = before[name.casefold()]
-            field = cast(f"{value}.{identifier(old_name)}", old_kind, kind, depth)
+            old_name, old_kind, named = before[name.casefold()]
+            field = cast(f"{value}.{identifier(old_name)}", old_kind, kind, depth, called=named)
         if field is None:
             return None
         parts += [string_literal(name), field]

@@ -64,3 +64,25 @@ def test_values_are_cast_field_by_field(old: str, new: str, text: str | None) ->
     found = cast("s", parse_type(old), parse_type(new))
     assert found == text
     assert found is None or columns_read(found) == ("s",)
+
+
+@pytest.mark.parametrize(
+    ("old", "called", "new", "text"),
+    [
+        ("struct<a:int>", "struct<b:int>", "struct<b:int>", "named_struct('b', s.a)"),
+        ("struct<a:int,b:int>", "struct<b:int,a:int>", "struct<a:int,b:int>", "named_struct('a', s.b, 'b', s.a)"),
+        (
+            "struct<a:int>",
+            "struct<b:int>",
+            "struct<b:bigint,c:int>",
+            "named_struct('b', CAST(s.a AS bigint), 'c', CAST",
+        ),
+    ],
+)
+def test_fields_under_new_names_are_cast_to_themselves(old: str, called: str, new: str, text: str) -> None:
+    found = cast("s", parse_type(old), parse_type(new), called=parse_type(called))
+    assert found is not None and found.startswith(f"if(s IS NULL, NULL, {text}")
+    maps = (parse_type(f"map<string,array<{kind}>>") for kind in (old, new, called))
+    assert cast("s", next(maps), next(maps), called=next(maps)) == (
+        f"transform_values(s, (k0, x0) -> transform(x0, x1 -> {found.replace('s.', 'x1.').replace('(s ', '(x1 ')}))"
+    )

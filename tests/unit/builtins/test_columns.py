@@ -247,6 +247,70 @@ def test_a_cast_by_position_between_structs_of_other_fields_is_refused(
     assert cast is None or found["a"].startswith(f"a cast of {cast}")
 
 
+def called(text: str, *former: dict[str, str]) -> Column:
+    """A column with the names that fields of it had."""
+    return column(text, *(Was(fields=fields) for fields in former))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "how"),
+    [
+        ("a struct<x:int>", called("a struct<y:int>", {"y": "x"}), ["> a: struct<x:int> -> struct<y:int>"], "evolve"),
+        ("a struct<x:int>", called("a struct<Y:int>", {"y": "X"}), ["> a: struct<x:int> -> struct<Y:int>"], "evolve"),
+        ("a struct<x:int>", called("a struct<z:int>", {"z": "y"}, {"z": "x"}), ["> a: struct<x:int>"], "evolve"),
+        ("a struct<y:int>", called("a struct<z:int>", {"z": "y"}, {"z": "x"}), ["> a: struct<y:int>"], "evolve"),
+        ("a struct<x:int>", called("a struct<y:bigint>", {"y": "x"}), ["> a: ", "^ a: struct<y:int> ->"], "evolve"),
+        ("a struct<x:int>", called("a struct<y:string>", {"y": "x"}), ["> a: ", "! a: struct<y:int> ->"], "rewrite"),
+        ("b struct<x:int>", column("a struct<y:int> < b", Was(fields={"y": "x"})), ["> column b", "> a: "], "evolve"),
+        ("a struct<y:int>", called("a struct<y:int>", {"y": "x"}), [], None),
+        (called("a struct<x:int,y:int>", {"y": "x"}), called("a struct<x:int,y:int>", {"y": "x"}), [], None),
+        (
+            "a map<string,array<struct<x:struct<p:int>>>>",
+            called("a map<string,array<struct<y:struct<q:int>>>>", {"y": "x", "y.q": "p"}),
+            ["> a: map<string,array<struct<x:struct<p:int>>>> -> map<string,array<struct<y:struct<q:int>>>>"],
+            "evolve",
+        ),
+    ],
+)
+def test_a_field_that_was_called_otherwise_is_renamed(
+    old: str | Column, new: Column, said: list[str], how: str | None
+) -> None:
+    found = ColumnDiff(columns(old), columns(new))
+    words = [str(change) for change in found.changes]
+    assert len(words) == len(said) and all(word.startswith(start) for word, start in zip(words, said, strict=True))
+    assert (found.how.value if found.how is not None else None) == how
+    assert [*found.lost_fields] == [] and found.taken_fields == {}
+
+
+def test_a_field_is_not_renamed_to_a_name_that_another_field_keeps() -> None:
+    new = called("a struct<x:int>", {"x": "y"})
+    found = ColumnDiff(columns("a struct<x:int,y:int>"), columns(new))
+    assert [*found.taken_fields.values()] == ["a"]
+    # Where nobody wrote down what it was called, its new name means that it was renamed.
+    live = ColumnDiff(columns("a struct<x:int,y:int>"), columns(new), recorded=False)
+    assert live.taken_fields == {} and [*live.lost_fields] == ["a.y"]
+
+
+def test_the_field_that_becomes_two_is_renamed_to_the_first() -> None:
+    new = called("a struct<x:int,z:int>", {"x": "y", "z": "y"})
+    assert [*ColumnDiff(columns("a struct<y:int>"), columns(new)).called_fields] == [("a.y", "x")]
+
+
+def test_a_proposed_was_keeps_the_former_names_of_fields() -> None:
+    found = ColumnDiff(columns("a struct<x:string>"), columns(called("a struct<y:int>", {"y": "x"})))
+    (needs,) = found.missing
+    using = "if(a IS NULL, NULL, named_struct('y', CAST(a.x AS int)))"
+    proposed = Was(None, "struct<x:string>", using, {"y": "x"})
+    assert found.proposed(needs) == proposed
+    answered = ColumnDiff(found.old, columns(column("a struct<y:int>", proposed)))
+    assert (answered.missing, answered.unreadable, [*answered.lost_fields]) == ([], {}, [])
+
+
+def test_a_rewrite_of_another_column_carries_renamed_fields() -> None:
+    found = ColumnDiff(columns("a struct<x:int>", "n string"), columns(called("a struct<y:int>", {"y": "x"}), "n int"))
+    assert found.carried == {"a": "if(a IS NULL, NULL, named_struct('y', a.x))"}
+
+
 def test_a_using_is_taken_where_fields_of_a_struct_are_dropped() -> None:
     using = "named_struct('b', a.c)"
     found = ColumnDiff(columns("a struct<b:int,c:int>"), (made("a struct<b:int>", using),))

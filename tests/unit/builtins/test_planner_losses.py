@@ -79,7 +79,7 @@ SAME_KIND = {
     ),
     "dropped field": Loss(
         table("ops.t", "id bigint", "s struct<a:int,b:int>"),
-        table("ops.t", "id bigint", "s struct<b:int,c:int>"),
+        table("ops.t", "id bigint", "s struct<b:int,c:string>"),
         "ops.t.s.a",
         "field s.a",
         Action.EVOLVE,

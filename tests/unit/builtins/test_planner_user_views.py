@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
 from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import Dependency, stable_id
+from airflow_provider_rfr.builtins.spec import Dependency, Was, stable_id
 from airflow_provider_rfr.builtins.state import UserView
-from tests.unit.builtins.catalogs import Catalog, did, problems, spec, steps, table, view
+from tests.unit.builtins.catalogs import Catalog, column, did, problems, spec, steps, table, view
 
 OLD = ["id bigint", "rows int"]
 T = table("ops.t", *OLD)
@@ -75,6 +75,16 @@ def test_a_view_breaks_if_it_reads_a_field_that_goes_from_a_struct() -> None:
         "bob.a": "reads ops.t.s.a, which is removed",
         "bob.c": "reads ops.t.s.b.c, which is removed",
     }
+
+
+def test_a_view_breaks_if_it_reads_a_field_that_gets_another_name() -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", table("ops.t", "l array<struct<a:int,b:int>>")))
+    for name in "ab":
+        catalog.user_view(f"bob.{name}", f"SELECT l.{name} FROM ops.t", reading("ops.t", "l"))
+    found = catalog.plan(spec("1.1", table("ops.t", column("l array<struct<c:int,b:int>>", Was(fields={"c": "a"})))))
+    assert told(found) == {"bob.a": "blocked", "bob.b": "rebind"}
+    assert problems(found)[0] == "reads ops.t.l.element.a, which is called c now"
 
 
 def test_a_view_that_would_break_stops_the_deploy_until_it_is_named() -> None:

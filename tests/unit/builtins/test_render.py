@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, exit_code, summary
 from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Dependency, Instance, Kind, Place
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Dependency, Instance, Kind, Place, Was
 from airflow_provider_rfr.exceptions import PlanError
 from tests.unit.builtins.catalogs import (
     Catalog,
@@ -169,6 +169,14 @@ def unusual() -> Iterator[Plan]:
     assert found.applicable and {"since", "broken", "lists_objects"} <= details
     yield found
     yield catalog.plan(spec("1.1", obj(Kind.SOURCE, "ops.s", "x int", source={"a": 1})), adopt={"ops.s"})
+    nested = Catalog()
+    nested.deploy(spec("1.0", table("ops.a", "s struct<x:int,y:int>")))
+    found = nested.plan(
+        spec("1.1", table("ops.a", column("s struct<z:int>", Was(fields={"z": "x"})))), accept_data_loss={"ops.a.s.y"}
+    )
+    operations = [one["op"] for step in found.steps for batch in step.details["updates"] for one in batch]
+    assert found.applicable and operations == ["rename", "narrow"]
+    yield found
 
 
 def obj_of_each_lake() -> object:

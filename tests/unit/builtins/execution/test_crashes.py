@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Was
 from airflow_provider_rfr.exceptions import BlockedPlanError, StalePlanError, StepError
-from tests.unit.builtins.catalogs import made, mview, spec, table, view
+from tests.unit.builtins.catalogs import column, made, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
 from tests.unit.builtins.execution.everything import AFTER, CORRECTED, POLICIES, check, check_corrected, prepare
 from tests.unit.builtins.execution.places import Place
@@ -208,6 +208,25 @@ def test_columns_that_exchange_their_names_keep_their_values_whatever_comes_afte
             finished = place.recorded("ops.t").columns == died_in.columns
             place.deploy(spec("2.1", later))
             assert place.rows("ops.t") == [once_finished if finished and once_finished else row]
+            assert place.plan(spec("2.1", later)).steps == ()
+
+
+STRUCT = table("ops.t", "s struct<a:int,b:int>")
+SWAPPED_FIELDS = table("ops.t", column("s struct<a:int,b:int>", Was(fields={"a": "b", "b": "a"})))
+
+
+@pytest.mark.parametrize("later", [SWAPPED_FIELDS, replace(SWAPPED_FIELDS, comment="x")], ids=["again", "comment"])
+def test_fields_that_exchange_their_names_do_it_once_after_any_crash(tmp_path: Path, later: BuiltinObject) -> None:
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    place.deploy(spec("1.0", STRUCT))
+    place.append("ops.t", {"s": {"a": 1, "b": 2}})
+    worlds.record(place, lambda: place.deploy(spec("2.0", SWAPPED_FIELDS)))
+    place.close()
+    for number in range(len(worlds.names)):
+        with died(worlds, number) as place:
+            place.deploy(spec("2.1", later))
+            assert place.rows("ops.t") == [{"s": {"a": 2, "b": 1}}]
             assert place.plan(spec("2.1", later)).steps == ()
 
 

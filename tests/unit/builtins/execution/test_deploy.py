@@ -108,6 +108,64 @@ def test_nested_types_widen_field_by_field(place: Place, old: str, new: str) -> 
     assert told(place.settle(spec("1.1", table("ops.t", new)))) == [("evolve", "ops.t")]
 
 
+ROW = {"id": 1, "s": {"a": 1, "b": 2}, "l": [{"a": 1, "b": 2}, None], "m": [("k", {"a": 1, "b": 2})]}
+
+
+def nested(fields: str, *former: dict[str, str]) -> BuiltinObject:
+    """A table with a struct, also inside a list and a map."""
+    kinds = (f"s struct<{fields}>", f"l array<struct<{fields}>>", f"m map<string,struct<{fields}>>")
+    return table("ops.t", "id int", *(column(kind, *(Was(fields=names) for names in former)) for kind in kinds))
+
+
+def in_all(struct: dict[str, int | None]) -> dict[str, Any]:
+    return {"id": 1, "s": struct, "l": [struct, None], "m": [("k", struct)]}
+
+
+def data_files(place: Place, name: str) -> list[str]:
+    return [task.file.file_path for task in place.catalog.load_table(name).scan().plan_files()]
+
+
+@pytest.mark.parametrize(
+    ("fields", "former", "struct"),
+    [
+        ("b:int,c:string,a:int", {}, {"b": 2, "c": None, "a": 1}),
+        ("x:int,b:int", {"x": "a"}, {"x": 1, "b": 2}),
+        ("a:int,b:int", {"a": "b", "b": "a"}, {"a": 2, "b": 1}),
+        ("b:bigint,c:int,a:date", {"b": "a", "c": "b"}, {"b": 1, "c": 2, "a": None}),
+    ],
+    ids=["added and moved", "renamed", "swapped", "shifted, widened and added"],
+)
+def test_fields_change_without_a_rewrite_wherever_their_struct_is(
+    place: Place, fields: str, former: dict[str, str], struct: dict[str, int | None]
+) -> None:
+    place.deploy(spec("1.0", nested("a:int,b:int")))
+    place.append("ops.t", ROW)
+    files, after = data_files(place, "ops.t"), spec("1.1", nested(fields, former))
+    assert told(place.settle(after)) == [("evolve", "ops.t")]
+    assert place.rows("ops.t") == [in_all(struct)] and data_files(place, "ops.t") == files
+    # The names stay in the declaration, and mean nothing to the fields of now.
+    place.append("ops.t", in_all(struct))
+    again = replace(after, version="1.2", objects=(replace(after.objects[0], comment="again"),))
+    place.settle(again)
+    assert place.rows("ops.t") == [in_all(struct)] * 2
+
+
+def test_a_field_that_seems_to_have_another_name_is_asked_about(place: Place) -> None:
+    place.deploy(spec("1.0", nested("a:int,b:int")))
+    place.append("ops.t", ROW)
+    found = place.plan(spec("1.1", nested("x:int,b:int")))
+    said = [str(problem) for problem in found.blocked[0].problems]
+    assert "if s.x is s.a under a new name, write was: {fields: {x: a}}" in said
+    place.settle(spec("1.1", nested("x:int,b:int", {"x": "a"})))
+
+
+def test_a_field_does_not_take_the_name_of_one_that_is_there(place: Place) -> None:
+    place.deploy(spec("1.0", nested("a:int,b:int")))
+    found = place.plan(spec("1.1", nested("a:int", {"a": "b"})), accept_data_loss=frozenset({"ops.t.s.b"}))
+    said = [str(problem) for problem in found.blocked[0].problems]
+    assert any("a field of s is to take the name of one that is still there" in text for text in said)
+
+
 def test_columns_that_swap_their_names_keep_their_values(place: Place) -> None:
     place.deploy(spec("1.0", table("ops.t", "a int", "b int")))
     place.append("ops.t", {"a": 1, "b": 2})
