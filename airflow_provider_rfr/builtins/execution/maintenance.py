@@ -61,12 +61,14 @@ def plan_of(deploy: deploys.Deploy) -> Plan | None:
 def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> Iterator[dict[str, Any]]:
     same, plan = {name: getattr(deploy, name) for name in _OF_DEPLOY}, plan_of(deploy)
     planned = {each.seq: each for each in plan.steps} if plan is not None else {}
-    yield {**same, **_outcome(deploy), "seq": 0, "state": _OVER[deploy.state]}
+    # A deploy whose process died has no end until another one begins, nor has the step that it was at.
+    ended = deploy.ended_at or deploy.started_at
+    yield {**same, **_outcome(deploy, ended), "seq": 0, "state": _OVER[deploy.state]}
     for each in steps:
         evidence = orjson.loads(each.evidence or "{}")
         row = {
             **same,
-            **_outcome(each),
+            **_outcome(each, ended),
             "seq": each.seq,
             "object_id": each.uuid,
             "object_name": each.name,
@@ -80,9 +82,10 @@ def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> It
         yield row
 
 
-def _outcome(each: deploys.Deploy | deploys.JournalStep) -> dict[str, Any]:
-    started, ended = (None if time is None else instant(time) for time in (each.started_at, each.ended_at))
-    return {"started_at": started, "ended_at": ended, "attempts": each.attempts, "error": each.error}
+def _outcome(part: deploys.Deploy | deploys.JournalStep, ended: int) -> dict[str, Any]:
+    started = None if part.started_at is None else instant(part.started_at)
+    times = {"started_at": started, "ended_at": instant(part.ended_at or ended)}
+    return {**times, "attempts": part.attempts, "error": part.error}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,21 @@ from datetime import datetime, timezone
 import pytest
 
 from airflow_provider_rfr.builtins import Kind, load_objects
-from airflow_provider_rfr.builtins.execution import maintenance
+from airflow_provider_rfr.builtins.execution import maintenance, mechanisms
 from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, stable_id
+from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.history import History
 from tests.unit.builtins.execution.places import Place
 
 COMMITS = "rfr_system.commit_history"
 LOGS = [each for each in load_objects().objects if each.kind is Kind.LOG]
+
+
+def dies(*arguments: object, **more: object) -> int:
+    raise OSError("the lake is away")
 
 
 def deploy(place: Place, *more: BuiltinObject, logs: Sequence[BuiltinObject] = LOGS) -> str:
@@ -66,10 +71,24 @@ def test_tables_of_an_older_version_get_their_partitioning_and_the_rows_that_wai
     assert {task.file.spec_id for task in table.scan().plan_files()} == {table.spec().spec_id}
 
 
-def test_what_a_deploy_could_not_tell_is_told_by_the_next_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(*arguments: object, **more: object) -> int:
-        raise OSError("the lake is away")
+def test_steps_are_filed_by_the_day_on_which_they_ended_or_their_deploy_did(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (Column("a", "int"),)
+    more = [BuiltinObject(Kind.TABLE, f"ops.t{n}", stable_id("rfr", f"ops.t{n}"), columns) for n in range(2)]
+    deploy(place)
+    with monkeypatch.context() as patch, pytest.raises(StepError, match="the lake is away"):
+        patch.setattr(mechanisms.CreateTable, "do", dies)
+        deploy(place, *more)
+    deploy(place, *more)
+    rows = place.rows("rfr_system.migration_history")
+    assert {row["state"] for row in rows} == {"done", "failed", "skipped"}
+    assert all(row["ended_at"] is not None for row in rows)
+    table = place.catalog.load_table("rfr_system.migration_history")
+    assert [str(field.transform) for field in table.spec().fields] == ["day"]
 
+
+def test_what_a_deploy_could_not_tell_is_told_by_the_next_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(maintenance.History, "report", dies)
         assert deploy(place) == "done", "a history that can't be written is no reason to fail"
