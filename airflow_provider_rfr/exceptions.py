@@ -98,6 +98,11 @@ class ConfigurationError(RfrError):
         """The same error with this place."""
         return self.of(replace(each, place=place) for each in self.problems)
 
+    def inside(self, place: str) -> Self:
+        """Return the same error with this place before its own."""
+        places = (": ".join(filter(None, (place, problem.place))) for problem in self.problems)
+        return self.of(replace(problem, place=whole) for problem, whole in zip(self.problems, places, strict=True))
+
     @property
     def field(self) -> str:
         return self.problems[0].field

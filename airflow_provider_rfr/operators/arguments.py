@@ -63,7 +63,15 @@ def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder
     :param folders: of relative files
     :raises ConfigurationError: field, problem and remedy of the first mistake
     """
-    known = _check_source(source, folders)
+    check_reading(check_source(source, folders), streams, target, options)
+
+
+def check_reading(known: Sequence[str] | None, streams: Any, target: Any, options: Any) -> None:
+    """Check what is read of a source, to where and how.
+
+    :param known: what :func:`check_source` returned
+    :raises ConfigurationError: field, problem and remedy of the first mistake
+    """
     if not is_pending(streams):
         check_streams(stream_names(streams), known)
     if not is_pending(target):
@@ -77,8 +85,8 @@ def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder
         raise ConfigurationError("options", f"is {type(options).__name__}, not a mapping", "write {'concurrency': 8}")
 
 
-def _check_source(source: Any, folders: Sequence[Path]) -> list[str] | None:
-    """Check the source; returns the names of its streams where they are known without running its code."""
+def check_source(source: Any, folders: Sequence[Path]) -> list[str] | None:
+    """Check the source; return the names of its streams where they are known without running its code."""
     if hasattr(source, "resolve") or (isinstance(source, str) and is_pending(source)):
         return None
     if isinstance(source, Mapping):

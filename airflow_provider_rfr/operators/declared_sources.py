@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -147,9 +147,7 @@ class _DeclaredSource:
             argument = "" if error.place else error.field.partition(".")[0]
             if isinstance(error, TriggerConfigError):
                 argument = "deliver_after"
-            place = f"{self._place}: {'refresh' if argument in self._how else 'source'}"
-            problems = (replace(each, place=": ".join(filter(None, (place, each.place)))) for each in error.problems)
-            raise ConfigurationError.of(problems) from error
+            raise error.inside(f"{self._place}: {'refresh' if argument in self._how else 'source'}") from error
         except TypeError as error:
             remedy = "source and refresh hold arguments of ResumableFullRefreshOperator"
             raise self._wrong("source", str(error), remedy) from error

@@ -34,6 +34,7 @@ from airflow_provider_rfr.operators._lineage import (
     table_alias,
     task_alias,
 )
+from airflow_provider_rfr.operators._mapping import MappedRefresh
 from airflow_provider_rfr.operators._outcome import (
     figures_by_table,
     final_errors,
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import DAG, Context
-    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from airflow_provider_rfr.hooks.drivers import DriverAddress
     from airflow_provider_rfr.hooks.lake import LakeDocument
@@ -281,8 +281,9 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
             self.outlets = [*self.outlets, *outlets_of(self, lake_conn_id, streams, target)]
 
     @classmethod
-    def partial(cls, **kwargs: Any) -> OperatorPartial:
-        """Check the arguments that mapped tasks share, and make the alias of their tables an outlet.
+    def partial(cls, **kwargs: Any) -> MappedRefresh:
+        """Check the arguments that mapped tasks share, and make the alias of their tables an outlet. Those that differ
+        are checked by ``expand`` and ``expand_kwargs``.
 
         :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
         """
@@ -300,7 +301,9 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         if (dag := shared.kwargs["dag"]) is not None:
             alias = table_alias(dag.dag_id, shared.kwargs["task_id"])
             shared.kwargs["outlets"] = [*shared.kwargs["outlets"], alias]
-        return shared
+        # Only the copy is to be mapped, and Airflow warns of one that never is.
+        shared._expand_called = True
+        return MappedRefresh(operator_class=cls, kwargs=shared.kwargs, params=shared.params)
 
     @property
     def dag(self) -> DAG:

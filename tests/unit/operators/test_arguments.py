@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup, XComArg
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator, _mapping, table_asset
 from airflow_provider_rfr.operators._lineage import add_table_events
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 from airflow_provider_rfr.refresh.config import parse_config
@@ -271,6 +272,73 @@ def test_a_mistake_that_mapped_tasks_share_is_found_while_the_dag_is_parsed(
     whole: dict[str, Any] = {"source": {"file": str(SHOP)}, "target": "raw.{stream}", **arguments}
     with DAG("d"), pytest.raises(ConfigurationError, match=message):
         ResumableFullRefreshOperator.partial(task_id="refresh", **whole)
+
+
+def mapped_over(*, by_set: bool = False, **more: Any) -> Any:
+    """The operator with the shop's source and target, mapped over some of its arguments."""
+    shared = {"source": {"file": str(SHOP)}, "target": "raw.{stream}"}
+    with DAG("d"):
+        for name in more["kwargs"][0] if by_set else more:
+            shared.pop(name, None)
+        partial = ResumableFullRefreshOperator.partial(task_id="refresh", **shared)
+        return partial.expand_kwargs(more["kwargs"]) if by_set else partial.expand(**more)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "message"),
+    [
+        (
+            {"streams": [["orders"], ["custmers"]]},
+            r"^expand streams\[1\]: streams: the source has no stream 'custm",
+        ),
+        (
+            {"streams": [["orders"]], "options": [{}, {"concurency": 1}]},
+            r"expand streams\[0\], options\[1\]: options: options.con",
+        ),
+        ({"streams": ["orders"], "target": ["raw.o", "o"]}, r"expand streams\[0\], target\[1\]: target: 'o' is not a"),
+        ({"streams": ["orders"], "source": [{"file": "nope.yaml"}]}, r"expand source\[0\], streams\[0\]: .*nope.yaml"),
+        ({"streams": ["orders"], "checkpoint_store": ["disk"]}, r"checkpoint_store\[0\]: checkpoint_store: invalid"),
+        (
+            {"streams": ["orders"], "deliver_after": [{"config": {"a": {"url": "https://x.example"}}}]},
+            r"expand streams\[0\], deliver_after\[0\]: .*trigger a: has no body",
+        ),
+    ],
+)
+def test_a_mistake_in_a_value_to_map_over_is_found_while_the_dag_is_parsed(
+    mapped: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        mapped_over(**mapped)
+
+
+def test_a_mistake_in_a_set_of_arguments_is_found_while_the_dag_is_parsed() -> None:
+    sets = [{"streams": ["orders"]}, {"streams": ["orders"], "options": {"concurency": 1}}]
+    message = r"^expand_kwargs\[1\]: options: options.concurency: unknown, did you mean concurrency\?"
+    with pytest.raises(ConfigurationError, match=message):
+        mapped_over(by_set=True, kwargs=sets)
+
+
+def test_results_of_other_tasks_and_templates_are_not_checked_before_the_mapped_task_runs() -> None:
+    with DAG("d"):
+        result = XComArg(BashOperator(task_id="list", bash_command="x"))
+        ResumableFullRefreshOperator.partial(task_id="refresh", source={"file": str(SHOP)}, target="raw.o").expand(
+            streams=result
+        )
+    assert mapped_over(streams=["{{ params.stream }}", ["orders"]]).task_id == "refresh"
+    assert mapped_over(by_set=True, kwargs=[{"streams": ["{{ params.stream }}"]}]).task_id == "refresh"
+
+
+def test_a_source_is_read_once_for_all_mapped_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[object]()
+    check = _mapping.check_source
+
+    def reading(source: Any, folder: Any) -> Any:
+        read.append(source)
+        return check(source, folder)
+
+    monkeypatch.setattr(_mapping, "check_source", reading)
+    mapped_over(streams=[["orders"], ["items"], ["customers"]])
+    assert len(read) == 1
 
 
 def test_the_tables_of_mapped_tasks_are_outlets_by_an_alias() -> None:
