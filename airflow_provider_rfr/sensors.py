@@ -79,16 +79,18 @@ class CommitSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Check once; then wait in the triggerer, or here."""
+        reader = None
         if self._triggers is None:
-            self.log.info("Waiting for %s", self._awaited(context))
+            reader = self._reader()
+            self.log.info("Waiting for %s", self._awaited(context, reader))
         if not self.deferrable:
             with self._timeout_explained(context):
                 return super().execute(context)
-        if self._triggers is not None:
+        if reader is None:
             # From here on the deadline is the whole wait's, whatever number of deferrals it takes.
             deadline = datetime.now(timezone.utc) + timedelta(seconds=self.timeout)
             return self.check_again(context, None, deadline.isoformat())
-        commits = self._newest_commits(context)
+        commits = self._newest_commits(context, reader)
         if commits is None:
             after, snapshots = self._due(context)
             trigger = CommitReachedTrigger(
@@ -121,7 +123,7 @@ class CommitSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check once for the commits, or for pending deliveries."""
-        result: Any = self._newest_commits(context) if self._triggers is None else self._count_pending()
+        result: Any = self._newest_commits(context, self._reader()) if self._triggers is None else self._count_pending()
         return PokeReturnValue(is_done=bool(result), xcom_value=result)
 
     def _count_pending(self) -> int:
@@ -129,8 +131,8 @@ class CommitSensor(BaseSensorOperator):
         hook = WebhookHook(self._triggers, self.lake_conn_id, self.control_store_conn_id, task=self)
         return hook.count_pending(table_names(self.target))
 
-    def _newest_commits(self, context: Context) -> dict[str, Any] | None:
-        return self._reader().newest_after(table_names(self.target), *self._due(context))
+    def _newest_commits(self, context: Context, reader: CommitsReader) -> dict[str, Any] | None:
+        return reader.newest_after(table_names(self.target), *self._due(context))
 
     def _reader(self) -> CommitsReader:
         return CommitsReader(read_connection(self.lake_conn_id))
@@ -143,15 +145,14 @@ class CommitSensor(BaseSensorOperator):
         except AirflowSensorTimeout as timeout:
             if self._triggers is not None:
                 raise
-            problem = f"not within {self.timeout:.0f} seconds: {self._awaited(context)}"
+            problem = f"not within {self.timeout:.0f} seconds: {self._awaited(context, self._reader())}"
             raise AirflowSensorTimeout(problem) from timeout
 
-    def _awaited(self, context: Context) -> str:
+    def _awaited(self, context: Context, reader: CommitsReader) -> str:
         """Return in words which commits are waited for, and which the newest ones are."""
         tables, (after, snapshots) = table_names(self.target), self._due(context)
         newest = []
         try:
-            reader = self._reader()
             for table in tables:
                 commit = reader.newest(table)
                 newest.append(_in_words(commit) if commit else f"{table}: none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_rfr.hooks.lake import lake_document, table_asset
@@ -11,6 +12,7 @@ from airflow_provider_rfr.hooks.lake import lake_document, table_asset
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from airflow_provider_rfr.lake.catalog import Catalog
     from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
 
 _FIGURES = {"rfr.generation": "generation", "rfr.rows": "rows", "rfr.stream": "stream", "rfr.run-key": "run_key"}
@@ -83,10 +85,15 @@ class CommitsReader:
         return [record for record in log.commits() if record.changes_rows] if log is not None else []
 
     def _log(self, table: str) -> CommitLog | None:
-        from airflow_provider_rfr.lake.catalog import open_catalog
         from airflow_provider_rfr.lake.commits import CommitLog
 
-        return CommitLog.load(open_catalog(self._settings), table)
+        return CommitLog.load(self._catalog, table)
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        from airflow_provider_rfr.lake.catalog import open_catalog
+
+        return open_catalog(self._settings)
 
 
 def snapshots_of(events: Iterable[Any], tables: Sequence[str], lake_conn_id: str) -> dict[str, str]:

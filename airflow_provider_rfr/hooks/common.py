@@ -46,6 +46,22 @@ def quiet_masking() -> Iterator[None]:
         _is_quiet.reset(token)
 
 
+class LastProblem:
+    """What the last of many checks failed with, so that a problem that stays is logged once."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def is_new(self, error: Exception) -> bool:
+        """Note the error, and return whether the check before failed with another one or succeeded."""
+        before, self._text = self._text, f"{type(error).__name__}: {error}"
+        return self._text != before
+
+    def clear(self) -> None:
+        """Note that a check succeeded."""
+        self._text = ""
+
+
 def mask_secrets(values: Iterable[Any]) -> None:
     """Have Airflow mask these in logs from here on; None and empty values are skipped."""
     with quiet_masking():

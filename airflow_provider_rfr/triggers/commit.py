@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.hooks.commits import CommitsReader, Position
-from airflow_provider_rfr.hooks.common import quiet_masking
+from airflow_provider_rfr.hooks.common import LastProblem, quiet_masking
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 log = logging.getLogger(__name__)
@@ -137,19 +137,18 @@ class _PolledLake:
         self._waited_for: tuple[type[Exception], ...] = (CatalogError, *waited_for)
         self._reader: CommitsReader | None = None
         self._read_at = -math.inf
-        self._warning = ""
+        self._problem = LastProblem()
 
     @contextmanager
     def check(self) -> Iterator[None]:
         """Log an error of this check that is waited for, unless it was the last check's as well."""
         try:
             yield
-            self._warning = ""
+            self._problem.clear()
         except self._waited_for as error:
             self._reader = None
-            if self._warning != (warning := str(error)):
-                self._warning = warning
-                log.warning("%s; checked again every %g s", warning, self._poll_interval)
+            if self._problem.is_new(error):
+                log.warning("%s; checked again every %g s", error, self._poll_interval)
 
     async def reader(self) -> CommitsReader:
         """Return the reader; with the connection of a minute ago at most, and today's where the last check failed."""

@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.common import LastProblem
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 log = logging.getLogger(__name__)
@@ -65,19 +66,18 @@ class DeployTrigger(BaseEventTrigger):
         """An event for each content that is not deployed: version, digest, and the number of steps."""
         store = self.asset_state_store
         seen = None if store is None else await store.aget(_ANNOUNCED, default=None)
-        problem = ""
+        problem = LastProblem()
         while True:
             try:
                 digest = await asyncio.to_thread(self._digest)
                 event = await asyncio.to_thread(self._look, digest) if digest != seen else None
             except Exception as error:
                 # The lake or the store is away, or a file is half written: the next look may succeed.
-                if problem != (text := f"{type(error).__name__}: {error}"):
-                    problem = text
+                if problem.is_new(error):
                     log.warning("The plan can't be made; checked again every %g s", self.poll_interval, exc_info=True)
                 await asyncio.sleep(self.poll_interval)
                 continue
-            problem = ""
+            problem.clear()
             if event is not None:
                 yield TriggerEvent(event)
             if digest != seen:

@@ -12,6 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake import catalog
 from airflow_provider_rfr.sensors import CommitSensor
 from airflow_provider_rfr.triggers.commit import CommitReachedTrigger
 from tests.unit.triggers.lake import Lake
@@ -46,6 +47,19 @@ def log_of(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture)
 def test_a_commit_later_than_the_runs_due_time_is_returned(lake: Lake) -> None:
     snapshot = lake.commit("raw.orders")
     assert sensor().execute(context())["raw.orders"]["snapshot_id"] == snapshot
+
+
+def test_the_catalog_is_opened_once_before_the_sensor_waits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, open_catalog = list[Any](), catalog.open_catalog
+
+    def opening(settings: Any) -> Any:
+        opened.append(settings)
+        return open_catalog(settings)
+
+    monkeypatch.setattr(catalog, "open_catalog", opening)
+    with pytest.raises(TaskDeferred):
+        sensor(target=["raw.orders", "raw.items"]).execute(context())
+    assert len(opened) == 1
 
 
 def test_without_one_the_sensor_waits_in_the_triggerer(lake: Lake) -> None:
