@@ -5,18 +5,24 @@ Local paths need only PyArrow; other stores are opened by PyIceberg's FileIO wit
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+
+from airflow_provider_rfr.http.redaction import is_secret
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 FOOTER_KEY = "rfr"
 _RENEWAL_SECONDS = 600.0
@@ -165,13 +171,18 @@ class FileStore:
         return _filesystem(scheme, netloc, tuple(sorted(self.properties.items()))), path
 
 
-def renewal_time(properties: Mapping[str, str]) -> float:
-    """Return when credentials that a catalog just vended are to be renewed, on the monotonic clock.
+def renewal_time(table: Table) -> float:
+    """Return when the credentials that a catalog vended with a table just loaded are to be renewed, on the monotonic
+    clock; never, if it vended none.
 
     That is after half of their life, where the properties have its end (``s3.session-token-expires-at-ms``), and after
     ten minutes at the latest.
     """
-    ends = [int(value) / 1000 for key, value in properties.items() if _EXPIRY in key and str(value).isdecimal()]
+    own = table.catalog.properties
+    vended = {key: value for key, value in table.io.properties.items() if own.get(key) != value}
+    if not any(map(is_secret, vended)):
+        return math.inf
+    ends = [int(value) / 1000 for key, value in vended.items() if _EXPIRY in key and str(value).isdecimal()]
     life = min(ends) - time.time() if ends else 2 * _RENEWAL_SECONDS
     return time.monotonic() + max(0.0, min(life / 2, _RENEWAL_SECONDS))
 

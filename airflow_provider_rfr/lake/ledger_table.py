@@ -94,7 +94,7 @@ class LedgerTable:
         self.name = name
         self._table = table
         self._layout = FileLayout.of(table)
-        self._renewal = renewal_time(table.io.properties)
+        self._renewal = renewal_time(table)
         self.id = str(table.metadata.table_uuid)
 
     @classmethod
@@ -157,7 +157,7 @@ class LedgerTable:
 
     def reload(self) -> None:
         self._table = self._catalog.load_table(self.name)
-        self._renewal = renewal_time(self._table.io.properties)
+        self._renewal = renewal_time(self._table)
 
     def summary(self, key: str) -> Mapping[str, str] | None:
         """The newest snapshot summary that has ``key``."""

@@ -91,7 +91,7 @@ class TargetTable:
 
     def reload(self) -> None:
         self._table = load_table(self._catalog, self.name)
-        self._renewal = math.inf if self._table is None else renewal_time(self._table.io.properties)
+        self._renewal = math.inf if self._table is None else renewal_time(self._table)
 
     def renew_credentials(self) -> None:
         """Load the table again where the credentials of its files are old."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import threading
 import time
 from collections import Counter
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -477,17 +479,21 @@ def test_a_publish_writes_with_credentials_that_are_not_old(
 @pytest.mark.parametrize(
     ("properties", "seconds"),
     [
-        ({}, 600),
+        ({"s3.region-expires-at-ms": 900}, math.inf),
+        ({"s3.session-token": 0}, 600),
         ({"s3.session-token-expires-at-ms": 3600}, 600),
         ({"s3.session-token-expires-at-ms": 900}, 450),
         ({"adls.sas-token-expires-at-ms.lake": 800, "gcs.oauth2.token-expires-at": 60}, 30),
         ({"s3.session-token-expires-at-ms": -60}, 0),
     ],
 )
-def test_credentials_are_old_after_half_of_their_life_and_after_ten_minutes(
-    properties: dict[str, int], seconds: int, monkeypatch: pytest.MonkeyPatch
+def test_vended_credentials_are_old_after_half_of_their_life_and_after_ten_minutes(
+    properties: dict[str, int], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
     monkeypatch.setattr(time, "monotonic", lambda: 50.0)
     ends = {key: str((1_800_000_000 + life) * 1000) for key, life in properties.items()}
-    assert renewal_time(ends) == 50 + seconds
+    table: Any = SimpleNamespace(catalog=SimpleNamespace(properties={}), io=SimpleNamespace(properties=ends))
+    assert renewal_time(table) == 50 + seconds
+    table.catalog.properties = ends
+    assert renewal_time(table) == math.inf, "the user's own are not renewed"
