@@ -292,16 +292,14 @@ def stage_overwrite(
 
 
 def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
-    """Add files in one snapshot whose parent is the snapshot ``table`` shows; returns its id.
+    """Add files in one snapshot whose parent is the snapshot ``table`` shows; return its id.
 
     :raises CommitConflictError: another commit came first; nothing was written
     """
     transaction = table.transaction()
-    with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as append:
-        for file in files:
-            append.append_data_file(file)
+    snapshot_id = stage_append(transaction, files, summary)
     commit_strictly(transaction)
-    return append.snapshot_id
+    return snapshot_id
 
 
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:

@@ -36,7 +36,6 @@ REPORTED_AGAIN: Final = timedelta(days=2)
 """How far back a process looks for rows that others did not report, because they died or had no control store."""
 _TRIES: Final = 12
 _FILES_OF_A_DAY: Final = 10
-_MERGED_MANIFESTS: Final = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "10"}
 
 
 def append_rows_once(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
@@ -120,9 +119,6 @@ def _keys_between(table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequenc
 
 def _commit_rows(table: Table, target: FileTarget, rows: Sequence[Mapping[str, Any]]) -> None:
     stored = [file for file, _ in target.write(pa.Table.from_pylist(list(rows), schema=target.rows))]
-    # In memory only: few manifests, so that looking for keys and files stays cheap.
-    properties = {**table.metadata.properties, **_MERGED_MANIFESTS}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
     try:
         append_files(table, (file.describe(target.layout) for file in stored), {})
     except CommitConflictError:

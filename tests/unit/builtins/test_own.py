@@ -41,6 +41,17 @@ def test_all_of_it_is_kept_and_said_and_the_histories_may_be_exported(own: Catal
         assert each.keys or name in VIEWS
 
 
+def test_tables_that_grow_are_filed_by_day_and_keep_few_snapshots_and_manifests(own: CatalogSpec) -> None:
+    for name in TABLES - {"builtin_objects"}:
+        log = by_name(own)[name]
+        assert [text.partition("(")[0] for text in log.partitioning] == ["days"]
+        assert {column.name for column in log.columns if column.required} >= {log.partitioning[0][5:-1]}
+        assert log.properties == {
+            "history.expire.max-snapshot-age-ms": "86400000",
+            "commit.manifest.min-count-to-merge": "10",
+        }
+
+
 def test_what_identifies_a_row_is_required(own: CatalogSpec) -> None:
     for each in by_name(own).values():
         required = {column.name for column in each.columns if column.required}

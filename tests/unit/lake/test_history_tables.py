@@ -27,6 +27,8 @@ from airflow_provider_rfr.lake.increments import Brings, SourceTable
 from airflow_provider_rfr.lake.schemas import partition_spec
 
 NAME = "rfr.ended"
+FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "10"}
+"""As the package's own tables are declared."""
 MORNING = datetime(2026, 3, 1, 6, tzinfo=timezone.utc)
 SCHEMA = Schema(
     NestedField(1, "target", StringType(), required=True),
@@ -45,7 +47,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 @pytest.fixture
 def table(catalog: Catalog) -> None:
-    create_table(catalog, NAME, SCHEMA, partition_spec(["day(at)"], SCHEMA), dict(TABLE_PROPERTIES))
+    create_table(catalog, NAME, SCHEMA, partition_spec(["day(at)"], SCHEMA), {**TABLE_PROPERTIES, **FEW_MANIFESTS})
 
 
 def rows_of(*numbers: int, target: str = "raw.a", day: int = 0, **more: object) -> list[dict[str, Any]]:
