@@ -244,12 +244,9 @@ class _Expiry:
             location = f"{self._folder}/{_LIST_PREFIX}{int(time.time() * 1000)}-{uuid.uuid4().hex}.json"
             listed = {"snapshots": sorted(plan.snapshots), "files": files}
             self._store.write(location, json.dumps(listed).encode())
-            try:
-                self._commit(plan)
-            except CommitConflictError:
-                # Only then: after any other error the commit may have been made, and the list is needed.
-                self._store.delete([location])
-                raise
+            # The list stays after an error, also after a refusal: if the answer to the commit was lost and a client
+            # library sent it again, the repeat was refused. The next try deletes what the list has, or the list.
+            self._commit(plan)
             self._delete(files, location)
         if self._undeleted:
             log.warning(

@@ -426,6 +426,24 @@ def test_another_expiry_that_comes_in_between_does_the_work_alone(lake: Lake, mo
     assert done[0].snapshots == 3 and lake.orphans() == set()
 
 
+def test_an_expiry_that_landed_though_its_repeat_was_refused_deletes_its_files(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish(1)
+    lake.publish(2)
+    lake.keep(1)
+    commit = type(lake.catalog).commit_table
+
+    def repeated(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
+        if any(update.action == "remove-snapshots" for update in updates):
+            commit(self, table, requirements, updates)
+        return commit(self, table, requirements, updates)
+
+    monkeypatch.setattr(type(lake.catalog), "commit_table", repeated)
+    assert lake.expire().files > 0
+    assert lake.ids() == [2] and lake.orphans() == set() and not lake.files("rfr-expire-*.json")
+
+
 def test_parts_that_publish_and_expire_at_once_lose_no_row(lake: Lake) -> None:
     lake.publish(0, part="day0")
     lake.keep(1)
