@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from airflow.sdk import BaseOperatorLink
+from airflow.sdk import BaseOperatorLink, BaseXCom
 from airflow.sdk.configuration import conf
 
 if TYPE_CHECKING:
@@ -47,17 +47,18 @@ class SparkUiLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """The stored address; empty where there is none."""
-        # Choosing the deployment's XCom backend reads Airflow's configuration.
-        from airflow.sdk.execution_time.xcom import XCom
-
-        return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
+        return str(BaseXCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
 
 
 def store_link(context: Context, link: BaseOperatorLink, url: str | None) -> None:
-    """Store the address where Airflow's UI looks for it, if there is one. A failure is logged, and costs no task."""
+    """Store the address where Airflow's UI looks for it, if there is one. A failure is logged, and costs no task.
+
+    Airflow's UI reads links from its own database, without the XCom backend of the deployment.
+    """
     if not url:
         return
     try:
-        context["ti"].xcom_push(key=link.xcom_key, value=url)
+        ti = context["ti"]
+        BaseXCom.set(link.xcom_key, url, dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=ti.map_index)
     except Exception as error:  # noqa: BLE001 - see above
         _log.warning("the link %s can't be stored (%s)", link.name, type(error).__name__)

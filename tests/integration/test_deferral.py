@@ -15,8 +15,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from airflow.sdk import BaseXCom
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
@@ -91,13 +93,12 @@ class Task:
             map_index=-1,
             stats_tags={},
             max_tries=operator.retries,
-            xcom_push=self.links.__setitem__,
         )
-        ti.xcom_push = lambda key, value: self.links.__setitem__(key, value)
         context = {"ti": ti, "task": operator, "task_state_store": self.store, "outlet_events": self.events}
         inside = contextvars.copy_context()
         inside.run(ExecutorSafeguard.tracker.set, operator)
-        return inside.run(lambda: method(context, **more))
+        with patch.object(BaseXCom, "set", lambda key, value, **at: self.links.__setitem__(key, value)):
+            return inside.run(lambda: method(context, **more))
 
 
 def follow(trigger: RefreshTrigger) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from airflow.providers_manager import ProvidersManager
+from airflow.sdk import BaseXCom
+from airflow.sdk.execution_time import task_runner
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_rfr.hooks.spark import _page_url
@@ -55,6 +57,24 @@ def test_a_button_that_cannot_be_stored_costs_no_task(caplog: pytest.LogCaptureF
     store_link(context, SparkUiLink(), "http://127.0.0.1:4040")
     assert "the link Spark UI can't be stored (AttributeError)" in caplog.text
     store_link(context, SparkUiLink(), None)
+
+
+class Files(BaseXCom):
+    """A backend that keeps values in files, and their addresses in Airflow's database."""
+
+    @staticmethod
+    def serialize_value(value: Any, **coordinates: Any) -> str:
+        return "file:///xcom/1"
+
+
+def test_a_button_is_stored_as_airflow_reads_it_whatever_backend_keeps_xcom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's API shows what its database has: an address of a file would be no link."""
+    sent: list[Any] = []
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=sent.append), raising=False)
+    at = {"dag_id": "shop", "run_id": "r", "task_id": "refresh", "map_index": -1}
+    ti = SimpleNamespace(**at, xcom_push=lambda key, value: Files.set(key, value, **at))
+    store_link({"ti": ti}, SparkUiLink(), "http://127.0.0.1:4040")
+    assert [(message.key, message.value) for message in sent] == [(SparkUiLink().xcom_key, "http://127.0.0.1:4040")]
 
 
 @pytest.mark.parametrize("text", ["N/A", "javascript:alert(1)", "http://user:word@host/", "http://", None])
