@@ -71,6 +71,10 @@ def _needs(item: pytest.Item) -> set[str]:
     return {*getattr(item, "fixturenames", ()), *named}
 
 
+#: Modules of ``tests/system`` that start an Airflow of their own.
+OWN_AIRFLOW = ("/test_airflow_builtins.py", "/test_airflow_git.py")
+
+
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Tests that share an Airflow, a cluster, a server or a Spark session run in one worker.
 
@@ -79,7 +83,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        if module.startswith("tests/system/") and module != "tests/system/test_airflow_builtins.py":
+        if module.startswith("tests/system/") and not module.endswith(OWN_AIRFLOW):
             return "tests/system"
         return module if module.startswith(("tests/integration/", "tests/system/")) else nodeid
 

@@ -149,6 +149,10 @@ class Story:
     def drivers(self) -> list[psutil.Process]:
         return [process for process in self.processes() if is_driver(process)]
 
+    def wait_for_no_driver(self) -> None:
+        """Return when no process of a refresh is left."""
+        wait_for(lambda: not self.drivers(), describe=lambda: f"drivers are left: {self.drivers()}")
+
     def supervisors(self) -> list[psutil.Process]:
         """The task's supervisor and the process that runs the operator: the JVM's parents up to the scheduler's own."""
         found = []
@@ -161,6 +165,18 @@ class Story:
         for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
+
+
+def connections(api: SampleApi, lake: Lake) -> dict[str, dict[str, Any]]:
+    """Return the connections that the DAGs of all tests use, by id."""
+    extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
+    of_lake = {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra}
+    return {
+        "spark_default": {"conn_type": "spark", "host": "local[2]"},
+        "shop": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
+        "lake": of_lake,
+        "rfr_lake_default": of_lake,
+    }
 
 
 @pytest.fixture(scope="session")
@@ -184,13 +200,9 @@ def stack(
     for file in (*(Path(__file__).parent / "dags").glob("*.py"), *ready):
         (dags / file.name).symlink_to(file)
     with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api, ResourceManager(folder / "cluster") as yarn:
-        extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
-        connections: dict[str, dict[str, Any]] = {
-            "spark_default": {"conn_type": "spark", "host": "local[2]"},
-            "shop": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
-            "lake": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
+        used = {
+            **connections(api, lake),
             "rfr_api_default": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
-            "rfr_lake_default": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
             "yarn": {
                 "conn_type": "spark",
                 "host": "yarn",
@@ -210,7 +222,7 @@ def stack(
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
             "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
         }
-        with AirflowStack(home, dags, connections, settings) as airflow:
+        with AirflowStack(home, dags, used, settings) as airflow:
             airflow.call("POST", "/pools", {"name": "narrow", "slots": 1})
             for dag in DAGS:
                 airflow.wait_for_dag(dag)

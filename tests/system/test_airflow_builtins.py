@@ -20,7 +20,7 @@ from demo.airflow_stack import AirflowStack
 from tests.integration.conftest import ROOT, Lake
 from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
-from tests.system.conftest import ENDED, KEY, LATENCY_MS, SETTINGS, SIZES, Story, wait_for
+from tests.system.conftest import ENDED, KEY, LATENCY_MS, SETTINGS, SIZES, Story, connections, wait_for
 
 DAG = "builtin_migration"
 FIRST = """
@@ -81,21 +81,13 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path, postgres: 
     for file in (*ready, Path(__file__).parent / "dags" / "semantics.py"):
         (dags / file.name).symlink_to(file)
     with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api:
-        extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
-        of_lake = {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra}
-        connections: dict[str, dict[str, Any]] = {
-            "spark_default": {"conn_type": "spark", "host": "local[2]"},
-            "shop": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
-            "lake": of_lake,
-            "rfr_lake_default": of_lake,
-        }
         settings = {
             **SETTINGS,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.new_database(),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "RFR_BUILTIN_OBJECTS": str(objects),
         }
-        with AirflowStack(home, dags, connections, settings) as airflow:
+        with AirflowStack(home, dags, connections(api, lake), settings) as airflow:
             airflow.wait_for_dag(DAG)
             airflow.wait_for_dag("on_demand")
             # Whatever Airflow's own default is, no lake is changed because a file was put into a folder.
