@@ -4,15 +4,47 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.soon import PATIENCE, wait_until
-from tests.system.conftest import SIZES, Story
+from tests.system.conftest import ENDED, SIZES, Story
+from tests.system.dags.semantics import WAYS_TO_WAIT
 
 DAG = "on_demand"
 TOTAL = SIZES.partitions * SIZES.pages
 IN_FLIGHT = 4
+EDITED = """
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.sample_api import SHOP
+
+with DAG("edited", schedule=None, start_date=datetime(2026, 1, 1), params={"table": "", "config": {}, "options": {}}):
+    ResumableFullRefreshOperator(
+        task_id="refresh",
+        source={"file": str(SHOP), "config": {"partitions": 8, "page_size": SIZE}},
+        streams=["items"],
+        target="raw.edited",
+        options={"round_seconds": 1, "concurrency": 4},
+        api_conn_id="shop",
+        lake_conn_id="lake",
+        retries=4,
+        retry_delay=timedelta(seconds=1),
+    )
+"""
+SLOW = """
+import time
+from pathlib import Path
+
+once = Path(__file__).with_suffix(".once")
+if once.exists():
+    once.unlink()
+    time.sleep(3600)
+"""
 
 
 def interrupted(story: Story, run: str, table: str, dag: str = DAG) -> None:
@@ -63,14 +95,105 @@ def test_a_sigkill_of_the_supervisor_leaves_two_drivers_and_one_result(story: St
 
 
 def test_a_task_that_runs_out_of_time_is_resumed_by_its_retry(story: Story) -> None:
-    # No time is enough for the first try: the API answers half of the pages, and then no more.
+    # No time is enough for this: the API answers half of the pages, and then no more.
     story.api.set_faults({"kind": "hang", "path": "/partitions/*", "after": TOTAL // 2})
     story.start("in_time", "timeout", table="timeout")
-    wait_until(lambda: story.task("in_time", "timeout")["try_number"] > 1, PATIENCE, every=0.5)
+    story.api.wait_for_pages(TOTAL // 2, timeout=PATIENCE)
+    late, drivers = story.task("in_time", "timeout")["try_number"], set(story.drivers())
+    assert drivers
+    wait_until(lambda: story.task("in_time", "timeout")["try_number"] > late, PATIENCE, every=0.5)
+    wait_until(lambda: not drivers & set(story.drivers()), every=0.5)
+    assert story.api.counts(path="/partitions/*")["pages"] == TOTAL // 2
     story.api.set_faults()
     story.succeed("in_time", "timeout")
     assert story.result("in_time", "timeout")["generation"] == 1
     story.assert_whole("raw.timeout")
+    lost_at_most_what_was_on_its_way(story)
+    story.wait_for_no_driver()
+
+
+def test_a_run_that_runs_out_of_time_stops_and_the_next_one_resumes(story: Story) -> None:
+    story.hold_after(TOTAL // 2)
+    story.start("hurried", "hurried", table="hurried")
+    assert story.wait_for_end("hurried", "hurried")["state"] == "skipped"
+    story.wait_for_no_driver()
+    assert story.api.counts(path="/partitions/*")["pages"] <= TOTAL // 2
+    assert not story.has("raw.hurried")
+    story.api.set_faults()
+    story.start(DAG, "after-hurried", table="hurried", on_busy="take_over")
+    story.succeed(DAG, "after-hurried")
+    assert story.result(DAG, "after-hurried")["generation"] == 1
+    story.assert_whole("raw.hurried")
+    lost_at_most_what_was_on_its_way(story)
+
+
+def test_cleared_while_it_runs_it_stops_and_its_next_try_resumes(story: Story) -> None:
+    story.hold_after(TOTAL // 2)
+    story.start(DAG, "cleared", table="cleared")
+    story.api.wait_for_pages(TOTAL // 2, timeout=PATIENCE)
+    drivers = set(story.drivers())
+    assert drivers
+    story.clear(DAG, "cleared")
+    wait_until(lambda: not drivers & set(story.drivers()), every=0.5)
+    assert not story.has("raw.cleared")
+    story.api.set_faults()
+    assert story.succeed(DAG, "cleared")["try_number"] == 2
+    result = story.result(DAG, "cleared")
+    assert (result["generation"], result["attempts"]) == (1, 2)
+    story.assert_whole("raw.cleared")
+    lost_at_most_what_was_on_its_way(story)
+    story.wait_for_no_driver()
+
+
+def test_a_retry_under_another_page_size_of_the_dag_file_reads_everything_anew(story: Story) -> None:
+    file = Path(story.airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"]) / "edited.py"
+    file.write_text(EDITED.replace("SIZE", "25"))
+    story.airflow.wait_for_dag("edited")
+    story.hold_after(TOTAL // 2)
+    story.start("edited", "edited")
+    story.api.wait_for_pages(TOTAL // 2, timeout=PATIENCE)
+    file.write_text(EDITED.replace("SIZE", "50"))
+    story.kill(story.drivers())
+    story.api.set_faults()
+    assert story.succeed("edited", "edited")["try_number"] == 2
+    result = story.result("edited", "edited")
+    assert (result["generation"], result["pages"]) == (2, TOTAL // 2)
+    told = "the source's definition, configuration or page size changed since generation 1 was begun"
+    assert told in story.log("edited", "edited")
+    story.assert_whole("raw.edited")
+    served = [entry["query"]["page_size"] for entry in story.api.log(path="/partitions/*") if entry["page"]]
+    assert served.count("50") == TOTAL // 2
+    assert served.count("25") <= TOTAL // 2 + IN_FLIGHT
+    story.wait_for_no_driver()
+
+
+def test_a_dag_file_that_takes_too_long_to_import_costs_no_try(story: Story) -> None:
+    file = Path(story.airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"]) / "slow.py"
+    file.write_text(SLOW + EDITED.replace("SIZE", "25").replace("edited", "slow"))
+    story.airflow.wait_for_dag("slow")
+    # The dag-processor reads an unchanged file again after minutes; so the next to import it is the task.
+    file.with_suffix(".once").touch()
+    story.start("slow", "slow")
+    story.wait_for_state("slow", "slow", "up_for_reschedule")
+    assert story.api.counts()["requests"] == 0
+    assert story.succeed("slow", "slow")["try_number"] == 1
+    story.assert_whole("raw.slow")
+    assert story.api.counts(path="/partitions/*")["served"] == TOTAL
+    story.wait_for_no_driver()
+
+
+def test_a_sensor_that_runs_out_of_time_fails_or_is_skipped_however_it_waits(story: Story) -> None:
+    story.airflow.call("POST", "/dags/impatient/dagRuns", {"dag_run_id": "late", "logical_date": None})
+    run = "/dags/impatient/dagRuns/late"
+    wait_until(lambda: story.airflow.call("GET", run)["state"] in ENDED, every=0.5)
+    tasks = story.airflow.call("GET", f"{run}/taskInstances")["task_instances"]
+    assert {task["task_id"]: task["state"] for task in tasks} == {
+        f"{name}_{outcome}": state
+        for name in WAYS_TO_WAIT
+        for outcome, state in {"fails": "failed", "is_skipped": "skipped"}.items()
+    }
+    log = story.log("impatient", "late")
+    assert log.count("not within 3 seconds: commits of raw.never after ") >= len(tasks)
 
 
 @pytest.mark.gate
@@ -78,7 +201,7 @@ def test_marked_failed_it_stops_and_cleared_it_resumes(story: Story) -> None:
     interrupted(story, "mark-failed", "mark_failed")
     story.mark(DAG, "mark-failed", "failed")
     assert story.wait_for_end(DAG, "mark-failed")["state"] == "failed"
-    wait_for_no_driver(story)
+    story.wait_for_no_driver()
     before = story.api.counts(path="/partitions/*")["pages"]
     assert before < TOTAL
     assert not story.has("raw.mark_failed")
@@ -94,7 +217,7 @@ def test_marked_success_it_stops_and_the_next_run_resumes(story: Story) -> None:
     interrupted(story, "mark-success", "mark_success")
     story.mark(DAG, "mark-success", "success")
     story.wait_for_end(DAG, "mark-success")
-    wait_for_no_driver(story)
+    story.wait_for_no_driver()
     assert not story.has("raw.mark_success")
     story.start(DAG, "after-mark-success", table="mark_success", on_busy="take_over")
     story.succeed(DAG, "after-mark-success")
@@ -150,18 +273,6 @@ def test_each_dags_test_of_one_date_reads_everything(story: Story) -> None:
     story.assert_whole("raw.tested")
 
 
-def test_a_dag_that_is_paused_in_mid_run_publishes_all_the_same(story: Story) -> None:
-    interrupted(story, "paused", "paused")
-    story.airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": True})
-    try:
-        story.succeed(DAG, "paused")
-    finally:
-        story.airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": False})
-    result = story.result(DAG, "paused")
-    assert (result["generation"], result["attempts"]) == (1, 1)
-    story.assert_whole("raw.paused")
-
-
 @pytest.mark.parametrize(("resume_within", "generation"), [(3600, 1), (0, 2)])
 def test_a_cancelled_run_is_resumed_by_the_next_one_within_the_time(
     story: Story, resume_within: int, generation: int
@@ -169,16 +280,11 @@ def test_a_cancelled_run_is_resumed_by_the_next_one_within_the_time(
     table = f"cancelled_{generation}"
     interrupted(story, f"{table}-first", table)
     story.airflow.call("PATCH", f"/dags/{DAG}/dagRuns/{table}-first", {"state": "failed"})
-    wait_for_no_driver(story)
+    story.wait_for_no_driver()
     story.start(DAG, f"{table}-next", table=table, resume_within=resume_within, on_busy="take_over")
     story.succeed(DAG, f"{table}-next")
     assert story.result(DAG, f"{table}-next")["generation"] == generation
     story.assert_whole(f"raw.{table}")
-
-
-def wait_for_no_driver(story: Story) -> None:
-
-    wait_until(lambda: not story.drivers(), 30)
 
 
 def test_a_cancelled_run_of_a_schedule_is_resumed_by_the_next_scheduled_one(story: Story) -> None:
@@ -189,7 +295,7 @@ def test_a_cancelled_run_of_a_schedule_is_resumed_by_the_next_scheduled_one(stor
         [first] = story.airflow.call("GET", f"/dags/{dag}/dagRuns?state=running")["dag_runs"]
         assert first["run_type"] == "scheduled"
         story.airflow.call("PATCH", f"/dags/{dag}/dagRuns/{first['dag_run_id']}", {"state": "failed"})
-        wait_for_no_driver(story)
+        story.wait_for_no_driver()
         assert not story.has("raw.every_minute")
         second = next_scheduled(story, dag, first["dag_run_id"])
         story.succeed(dag, second)

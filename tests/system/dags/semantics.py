@@ -7,13 +7,12 @@ from typing import Any
 
 from airflow.providers.openlineage.utils.selective_enable import enable_lineage
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, task
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.sample_api import SHOP
-from tests.profile import share
+from airflow_provider_rfr.sensors import CommitSensor
 
-MAPPED = [f"mapped.stream_{number:02}" for number in range(share(20, least=6))]
 DAILY: dict[str, Any] = {
     "version": 1,
     "base_url": "{{ config.base_url }}",
@@ -70,6 +69,9 @@ with dag("in_time"):
     # On a busy machine most of a try is the start of Spark.
     refresh(execution_timeout=timedelta(seconds=40), retries=15)
 
+with dag("hurried", dagrun_timeout=timedelta(seconds=60)):
+    refresh()
+
 # The next run waits for the one before it, as a production DAG's would.
 with dag("every_minute", schedule="* * * * *", max_active_runs=1, is_paused_upon_creation=True, params=EVERY_MINUTE):
     refresh(retries=0)
@@ -88,15 +90,23 @@ ARRIVED = {"table": "on_asset", "config": {"partitions": 8, "page_size": 25}, "o
 with dag("on_asset", schedule=[Asset("orders_arrived")], params=ARRIVED):
     refresh()
 
-with dag("mapped", max_active_tasks=2):
+
+@task
+def tables(params: dict[str, Any] | None = None) -> list[str]:
+    """Return the tables of the run's form."""
+    return list((params or {})["tables"])
+
+
+with dag("mapped", params={"tables": []}):
     ResumableFullRefreshOperator.partial(
         task_id="refresh",
-        source={"file": str(SHOP), "config": {"partitions": 1}},
+        source={"file": str(SHOP), "config": {"partitions": 1, "page_size": 25}},
         streams=["items"],
         retries=2,
         retry_delay=timedelta(seconds=1),
+        max_active_tis_per_dag=2,
         **CONNECTIONS,
-    ).expand(target=MAPPED)
+    ).expand(target=tables())
 
 with dag("by_day", schedule="@daily", is_paused_upon_creation=True):
     refresh(
@@ -105,3 +115,23 @@ with dag("by_day", schedule="@daily", is_paused_upon_creation=True):
         target="raw.by_day",
         options={"replace_where": "day = '{{ ds }}'", "head_start": True},
     )
+
+WAYS_TO_WAIT: dict[str, dict[str, Any]] = {
+    "deferred": {},
+    "poked": {"deferrable": False},
+    # Airflow may fail a sensor that is rescheduled before its scheduler has taken note of the time before.
+    "rescheduled": {"deferrable": False, "mode": "reschedule", "poke_interval": 20},
+}
+
+with dag("impatient"):
+    for name, arguments in WAYS_TO_WAIT.items():
+        for outcome, is_soft in {"fails": False, "is_skipped": True}.items():
+            CommitSensor(
+                task_id=f"{name}_{outcome}",
+                target="raw.never",
+                after="{{ dag_run.run_after }}",
+                lake_conn_id="lake",
+                timeout=3,
+                soft_fail=is_soft,
+                **{"poke_interval": 1, **arguments},
+            )
