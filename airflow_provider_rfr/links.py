@@ -14,7 +14,6 @@ from airflow.sdk.configuration import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.sdk.types import TaskInstanceKey
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class SparkUiLink(BaseOperatorLink):
 
     name = "Spark UI"
 
-    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The stored address; empty where there is none."""
         return str(BaseXCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
 
@@ -58,7 +57,7 @@ def store_link(context: Context, link: BaseOperatorLink, url: str | None) -> Non
     if not url:
         return
     try:
-        ti = context["ti"]
+        ti: Any = context["ti"]
         BaseXCom.set(link.xcom_key, url, dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=ti.map_index)
     except Exception as error:  # noqa: BLE001 - see above
         _log.warning("the link %s can't be stored (%s)", link.name, type(error).__name__)

@@ -72,7 +72,7 @@ def test_a_button_is_stored_as_airflow_reads_it_whatever_backend_keeps_xcom(monk
     sent: list[Any] = []
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=sent.append), raising=False)
     at = {"dag_id": "shop", "run_id": "r", "task_id": "refresh", "map_index": -1}
-    ti = SimpleNamespace(**at, xcom_push=lambda key, value: Files.set(key, value, **at))
+    ti: Any = SimpleNamespace(**at, xcom_push=lambda key, value: Files.set(key, value, **at))
     store_link({"ti": ti}, SparkUiLink(), "http://127.0.0.1:4040")
     assert [(message.key, message.value) for message in sent] == [(SparkUiLink().xcom_key, "http://127.0.0.1:4040")]
 
