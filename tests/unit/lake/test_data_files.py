@@ -28,8 +28,17 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 from airflow_provider_rfr.exceptions import SchemaError
-from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile, _split_by_partition, _store_file, conform
+from airflow_provider_rfr.lake.data_files import (
+    FileLayout,
+    StoredFile,
+    _split_by_partition,
+    _store_file,
+    conform,
+    load_file,
+)
 from airflow_provider_rfr.lake.files import FileStore, naming
+from airflow_provider_rfr.lake.inventory import LiveColumn
+from airflow_provider_rfr.lake.schema_changes import table_definition
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
 
 ROWS = pa.schema(
@@ -285,6 +294,28 @@ def test_values_are_matched_by_name_at_every_depth() -> None:
     values = [{"x": 1, "y": "a"}, None, {"x": None, "y": "b"}]
     found = shaped(values, pa.struct([("x", pa.int32()), ("y", pa.string())]), wanted)
     assert found == [{"y": "a", "x": 1, "new": None}, None, {"y": "b", "x": None, "new": None}]
+
+
+def maps(*fields: str) -> pa.DataType:
+    """Maps in lists, with structs that have these fields as keys and values."""
+    struct = pa.struct([(name, pa.int64()) for name in fields])
+    return pa.list_(pa.map_(struct, struct))
+
+
+def test_values_of_maps_are_matched_by_name_and_keep_their_values_in_files(store: FileStore, tmp_path: Path) -> None:
+    def in_map(**struct: int | None) -> list[Any]:
+        return [[(struct, struct), (struct, None)], None]
+
+    rows = pa.table({"m": pa.array([None, in_map(a=1, **{"x-y": 2}), [], in_map(a=3, **{"x-y": 4})], maps("a", "x-y"))})
+    wider = maps("x-y", "new", "a")
+    found = conform(rows.slice(1), pa.schema([("m", wider)]))
+    assert found["m"].to_pylist() == [in_map(**{"x-y": 2}, new=None, a=1), [], in_map(**{"x-y": 4}, new=None, a=3)]
+    with pytest.raises(SchemaError, match=r"columns m.element.key.x-y are not in the table"):
+        conform(rows, pa.schema([("m", maps("a"))]))
+    struct = "struct<a:bigint,`x-y`:bigint>"
+    layout = FileLayout(table_definition([LiveColumn("m", f"array<map<{struct},{struct}>>")])[0])
+    stored = _store_file(store, f"{tmp_path}/maps.parquet", rows, layout)
+    assert load_file(store, stored.location, layout)["m"].to_pylist() == rows["m"].to_pylist()
 
 
 def test_sliced_lists_keep_their_values() -> None:
