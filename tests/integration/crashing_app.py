@@ -42,7 +42,7 @@ def _pages_only(action: Callable[..., None]) -> Callable[..., None]:
     """For ledger commits: only one that names pages."""
 
     def act(table: Any, files: Any, *args: Any, **kwargs: Any) -> None:
-        if any("/open-" not in file.file_path for file in files):
+        if any("/open-" not in file.location for file in files):
             action()
 
     return act

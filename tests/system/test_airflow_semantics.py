@@ -129,18 +129,18 @@ def test_a_run_that_runs_out_of_time_stops_and_the_next_one_resumes(story: Story
 
 def test_cleared_while_it_runs_it_stops_and_its_next_try_resumes(story: Story) -> None:
     story.hold_after(TOTAL // 2)
-    story.start(DAG, "cleared", table="cleared")
+    story.start(DAG, "cleared-running", table="cleared_running")
     story.api.wait_for_pages(TOTAL // 2, timeout=PATIENCE)
     drivers = set(story.drivers())
     assert drivers
-    story.clear(DAG, "cleared")
+    story.clear(DAG, "cleared-running")
     wait_until(lambda: not drivers & set(story.drivers()), every=0.5)
-    assert not story.has("raw.cleared")
+    assert not story.has("raw.cleared_running")
     story.api.set_faults()
-    assert story.succeed(DAG, "cleared")["try_number"] == 2
-    result = story.result(DAG, "cleared")
+    assert story.succeed(DAG, "cleared-running")["try_number"] == 2
+    result = story.result(DAG, "cleared-running")
     assert (result["generation"], result["attempts"]) == (1, 2)
-    story.assert_whole("raw.cleared")
+    story.assert_whole("raw.cleared_running")
     lost_at_most_what_was_on_its_way(story)
     story.wait_for_no_driver()
 
