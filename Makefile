@@ -7,7 +7,7 @@ CHAOS_ARGS ?= --kills 1000 --seed 1
 MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo screenshots check test test-all tests lint format bench chaos migrations-chaos setup lock clean
+.PHONY: help demo screenshots check test test-all tests messages lint format bench chaos migrations-chaos setup lock clean
 
 help:
 	@echo "make demo    a refresh is killed half way, resumed by Airflow's retry, and published whole"
@@ -16,6 +16,7 @@ help:
 	@echo "make test    that, and a part of the tests with them; a quarter of an hour. PYTEST_ARGS go to pytest"
 	@echo "make test-all  every test, random ones at full length"
 	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make messages  rewrite the messages that unit tests expect, for you to read in the diff"
 	@echo "make format  write the code as ruff would have it"
 	@echo "make bench   the benchmark; BENCH_ARGS go to it"
 	@echo "make chaos   1,000 kills, with a reader looking on; CHAOS_ARGS instead of '$(CHAOS_ARGS)'"
@@ -45,6 +46,11 @@ test-all: setup
 
 tests:
 	@scripts/test.sh $(TIER) $(PYTEST_ARGS)
+
+# Without a tier: only a run of all unit tests can tell that a message is no longer used.
+messages: setup
+	@scripts/packages.sh postgresql
+	@$(RUN) python -m pytest tests/unit -n 3 --dist worksteal --snapshot-update $(PYTEST_ARGS)
 
 lint: setup
 	@$(RUN) ruff check .

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+from tests.unit.messages import messages_of
 from tests.unit.triggers.lake import Lake
 
 
@@ -22,3 +25,10 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 def webhooks_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Webhooks go to no private address unless it is allowed, and tests have no other."""
     monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
+
+
+@pytest.fixture(autouse=True)
+def messages(snapshot: SnapshotAssertion) -> Iterator[None]:
+    """Snapshots of messages, for ``raises`` and ``check_messages`` of ``tests/unit/messages.py``."""
+    with messages_of(snapshot):
+        yield

@@ -15,6 +15,7 @@ from airflow_provider_rfr.refresh.config import read_config
 from airflow_provider_rfr.streams.rest.document import read_document
 from airflow_provider_rfr.webhooks.config import _parse_document
 from airflow_provider_rfr.webhooks.sealing import _files as sealing
+from tests.unit.messages import raises
 
 TEXT = """
 a: no
@@ -106,6 +107,6 @@ def test_a_number_that_is_too_large_to_be_one_stays_text(text: str) -> None:
 def test_a_refresh_is_read_by_it_too(tmp_path: Path) -> None:
     path = tmp_path / "refresh.yaml"
     path.write_text("lake: {name: canary, name: other}\n")
-    with pytest.raises(ConfigurationError, match=r"refresh\.yaml has a duplicate key 'name' at line 1") as told:
+    with raises(ConfigurationError) as told:
         read_config(str(path))
     assert "canary" not in str(told.value)

@@ -18,6 +18,7 @@ import pytest
 
 from airflow_provider_rfr.sample_api import SampleApi, Sizes, canonical, checksum
 from tests.soon import wait_until
+from tests.unit.messages import raises
 
 pytestmark = pytest.mark.test
 
@@ -317,7 +318,7 @@ def test_a_change_happens_at_once(api: SampleApi) -> None:
     before = api.truth("/partitions/items")["ids"]
     api.change({"kind": "shrink", "collection": "/partitions/items", "records": 2})
     assert len(api.truth("/partitions/items")["ids"]) == len(before) - 2 * SIZES.partitions
-    with pytest.raises(ValueError, match="a shrink or an edit"):
+    with raises(ValueError):
         api.change({"kind": "shrink"})
 
 

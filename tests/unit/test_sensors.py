@@ -15,6 +15,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import catalog
 from airflow_provider_rfr.sensors import CommitSensor
 from airflow_provider_rfr.triggers.commit import CommitReachedTrigger
+from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 
 NOW = datetime.now(timezone.utc)
@@ -132,7 +133,7 @@ def test_a_run_of_which_nothing_says_what_it_waits_for_is_refused(lake: Lake, ru
 
 
 def test_a_sensor_in_a_dag_without_a_schedule_has_to_say_what_it_waits_for() -> None:
-    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match="after: is missing, and the DAG has no sch"):
+    with DAG("d", schedule=None), raises(ConfigurationError):
         sensor()
     with DAG("d", schedule=None):
         sensor(after="{{ dag_run.run_after }}")
@@ -153,9 +154,9 @@ def test_the_log_and_the_timeout_say_what_was_waited_for(
     sentence += rf"{snapshot}; raw\.items: none\)"
     assert re.search(f"Waiting for {sentence}", log_of(capsys, caplog))
     expired = {"error": "Trigger timeout"}
-    with pytest.raises(AirflowSensorTimeout, match=f"not within 60 seconds: {sentence}"):
+    with raises(AirflowSensorTimeout):
         waiting.resume_execution("__fail__", expired, context(due))
-    with pytest.raises(AirflowSensorTimeout, match=f"not within 0 seconds: {sentence}"):
+    with raises(AirflowSensorTimeout):
         sensor(target="raw.orders, raw.items", deferrable=False, timeout=0).execute(context(due))
     with pytest.raises(AirflowSkipException):
         sensor(soft_fail=True).resume_execution("__fail__", expired, context(due))
@@ -165,12 +166,12 @@ def test_a_timeout_while_the_catalog_is_away_is_still_a_timeout(lake: Lake) -> N
     file = Path(lake.catalog.properties["uri"].removeprefix("sqlite:///"))
     file.unlink()
     file.mkdir()
-    with pytest.raises(AirflowSensorTimeout, match=r"\(newest: can't be read now\)"):
+    with raises(AirflowSensorTimeout):
         sensor(timeout=60).resume_execution("__fail__", {"error": "Trigger timeout"}, context())
 
 
 def test_a_time_that_is_none_is_named(lake: Lake) -> None:
-    with pytest.raises(ConfigurationError, match="after: 'yesterday' is not a time"):
+    with raises(ConfigurationError):
         sensor(after="yesterday").execute(context())
 
 
@@ -198,7 +199,7 @@ def test_targets_are_names_or_what_a_refresh_returned(lake: Lake, target: Any, t
 
 @pytest.mark.parametrize("target", ["", "orders", "raw.", [], {"rows": 3}, None, 7])
 def test_a_target_that_names_no_table_is_refused_while_the_dag_is_parsed(target: Any) -> None:
-    with pytest.raises(ConfigurationError, match="target"):
+    with raises(ConfigurationError):
         sensor(target=target)
 
 

@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
 from airflow_provider_rfr.exceptions import DeclarationError
 from tests.unit.builtins.declaring import load, loaded, problems
+from tests.unit.messages import raises
 
 T = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}, {name: B, type: int}]"
 
@@ -135,7 +136,7 @@ def test_a_column_that_a_view_does_not_give_is_told_and_problems_are_sorted_by_p
 def test_a_column_in_the_query_of_an_object_of_python_has_its_place_in_the_query() -> None:
     table = BuiltinObject(Kind.TABLE, "ops.t", stable_id("p", "t"), (Column("a", "int"),))
     view = BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "v"), query="SELECT a\nFROM ops.t WHERE zz")
-    with pytest.raises(DeclarationError, match="declared in Python: ops.v: line 2, column 18: ops.t has no column zz"):
+    with raises(DeclarationError):
         load([table, view])
 
 
@@ -268,7 +269,7 @@ def test_a_sink_sends_a_table_that_is_there(tmp_path: Path, source: str, told: s
 
 def test_a_query_of_python_is_looked_at_as_well() -> None:
     obj = BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "v"), query="SELECT a FROM t; DROP TABLE t")
-    with pytest.raises(DeclarationError, match="declared in Python: ops.v: it is more than one statement"):
+    with raises(DeclarationError):
         load(obj)
 
 

@@ -25,6 +25,7 @@ from tests.unit.builtins.catalogs import (
     table,
     view,
 )
+from tests.unit.messages import raises
 
 T = table("ops.t", "id bigint", "note string")
 BASE = table("ops.base", "id bigint")
@@ -328,7 +329,7 @@ def test_a_loss_that_an_unfinished_deploy_has_done_is_not_asked_about_again() ->
 def test_there_is_no_word_for_all_objects() -> None:
     for name in ("accept_data_loss", "break_views", "adopt"):
         for word in ("*", "all", "ALL"):
-            with pytest.raises(ConfigurationError, match="must name each object"):
+            with raises(ConfigurationError):
                 Catalog().plan(spec("1.0", T), **{name: {word}})
-        with pytest.raises(ConfigurationError, match="give a list of names"):
+        with raises(ConfigurationError):
             Catalog().plan(spec("1.0", T), **{name: "ops.t"})

@@ -25,6 +25,7 @@ from tests.unit.builtins.catalogs import (
     table,
     view,
 )
+from tests.unit.messages import raises
 
 T = table("ops.t", "id bigint", "rows int")
 
@@ -248,7 +249,7 @@ def test_what_is_made_with_a_query_is_made_with_its_stars_written_out() -> None:
 
 def test_objects_that_read_each_other_in_a_circle_make_no_plan() -> None:
     wanted = spec("1.0", view("ops.a", "SELECT x FROM ops.b"), view("ops.b", "SELECT x FROM ops.a"))
-    with pytest.raises(PlanError, match=r"in a circle: ops\.a reads ops\.b reads ops\.a"):
+    with raises(PlanError):
         plan(wanted, RegistryState(), ActualState())
 
 
@@ -335,7 +336,7 @@ def test_a_star_over_a_star_follows_the_order_that_is_declared(query: str, text:
     assert {each.name: each.sql for each in catalog.recorded.objects}["ops.m"] == text
     assert catalog.plan(wanted).steps == ()
     fresh.deploy(wanted)
-    with pytest.raises(DeclarationError, match="its columns are id, a, b, and its query gives id, b, a"):
+    with raises(DeclarationError):
         load_objects(later, over, mview("ops.m", query, *first.columns), project="ops", entry_points=False)
 
 

@@ -12,6 +12,7 @@ from airflow_provider_rfr.builtins.planning.plan import ensure_current, load_pla
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.exceptions import PlanError, StalePlanError
 from tests.unit.builtins.catalogs import Catalog, spec, table, view
+from tests.unit.messages import raises
 
 ONE = spec("1.0", table("ops.t", "x int"))
 TWO = spec("1.1", table("ops.t", "x bigint"), view("ops.v", "SELECT x FROM ops.t"))
@@ -39,7 +40,7 @@ def test_it_is_stale_after_another_deploy() -> None:
     catalog.deploy(ONE)
     saved = catalog.plan(TWO)
     catalog.deploy(TWO)
-    with pytest.raises(StalePlanError, match="its base_revision is 1, and now 2.*plan again") as raised:
+    with raises(StalePlanError) as raised:
         ensure_current(saved, catalog.plan(TWO))
     assert "evolve ops.t is no longer to be done" in str(raised.value)
 
@@ -48,16 +49,14 @@ def test_it_is_stale_for_other_code_other_policies_and_another_catalog() -> None
     catalog = Catalog()
     catalog.deploy(ONE)
     saved = catalog.plan(TWO)
-    with pytest.raises(
-        StalePlanError, match=r"its version is 1\.1, and now 1\.2; create ops\.w has to be done as well"
-    ):
+    with raises(StalePlanError):
         ensure_current(saved, catalog.plan(spec("1.2", *TWO.objects, table("ops.w", "x int"))))
-    with pytest.raises(StalePlanError, match="policies or details are others"):
+    with raises(StalePlanError):
         ensure_current(saved, catalog.plan(TWO, break_views={"bob.v"}))
     other = spec("1.1", TWO.objects[0], view("ops.v", "SELECT x FROM ops.t WHERE x > 0"))
-    with pytest.raises(StalePlanError, match="policies or details are others"):
+    with raises(StalePlanError):
         ensure_current(saved, catalog.plan(other))
-    with pytest.raises(StalePlanError, match="its project is ops, and now other"):
+    with raises(StalePlanError):
         ensure_current(saved, catalog.plan(replace(TWO, project="other")))
 
 
@@ -67,7 +66,7 @@ def test_a_file_that_holds_no_plan_is_told(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(PlanError):
         load_plan(path)
-    with pytest.raises(PlanError, match="no plan can be read from it"):
+    with raises(PlanError):
         load_plan(tmp_path / "absent.json")
 
 
@@ -76,5 +75,5 @@ def test_a_plan_that_was_edited_is_refused(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     document["steps"][0]["how"] = "replace_empty"
     path.write_text(json.dumps(document))
-    with pytest.raises(PlanError, match="was changed after it was made"):
+    with raises(PlanError):
         load_plan(path)

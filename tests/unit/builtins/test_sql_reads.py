@@ -11,6 +11,7 @@ from airflow_provider_rfr.builtins.sql.facts import dependencies, object_reads, 
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
+from tests.unit.messages import raises
 
 ALL = None
 
@@ -211,7 +212,7 @@ def test_what_its_author_says_comes_on_top_of_what_is_found() -> None:
 
 
 def test_depends_on_excuses_nothing_but_what_can_t_be_parsed() -> None:
-    with pytest.raises(QueryError, match="DROP"):
+    with raises(QueryError):
         object_reads(view("DROP TABLE t", "ops.t"))
 
 

@@ -11,6 +11,7 @@ from airflow_provider_rfr.builtins.sql.facts import declared_columns, dependenci
 from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier
 from airflow_provider_rfr.exceptions import QueryError
 from tests.unit.builtins.declaring import PATIENT
+from tests.unit.messages import raises
 
 COLUMNS = {
     "ops.runs": ("run_id", "Pages", "job"),
@@ -214,7 +215,7 @@ def test_the_columns_of_a_query_are_named_as_their_author_wrote_them(query: str,
 
 @pytest.mark.parametrize("query", ["SELECT a, a + 1 FROM t", "SELECT count(*) FROM t", "SELECT CAST(a AS int) FROM t"])
 def test_a_column_without_a_name_is_refused(query: str) -> None:
-    with pytest.raises(QueryError, match="has no name; give it one"):
+    with raises(QueryError):
         output_columns(query, COLUMNS.get)
 
 

@@ -22,6 +22,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 from airflow_provider_rfr.store.connections import TaskRef
 from tests.unit.connections.worlds import CANARY, Bench, ends, verdicts
+from tests.unit.messages import raises
 
 API = Definition("api", "rfr_api", host="http://one", password=CANARY)
 OTHER = Definition("other", "rfr_api", host="http://other", password=CANARY)
@@ -45,7 +46,7 @@ def host(bench: Bench) -> str | None:
 def test_settings_that_do_not_work_change_and_stop_nothing(bench: Bench) -> None:
     bench.run("load", "api")
     bench.shelf.dead.add("http://two")
-    with pytest.raises(ConnectionValidationError, match="refused, nothing was changed: nothing answers at http://two"):
+    with raises(ConnectionValidationError):
         bench.alter(MOVE)
     assert host(bench) == "http://one"
     assert not bench.use("load").is_stale
@@ -75,13 +76,13 @@ def test_going_back_to_a_default_is_tried_like_any_change(bench: Bench) -> None:
 
 
 def test_of_two_changes_one_of_which_is_wrong_none_is_made(bench: Bench) -> None:
-    with pytest.raises(AlterationRefusedError, match="port: must be a port"):
+    with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION api SET (host = 'http://two', port = 'abc')")
     assert bench.shelf.connections["api"] == API
 
 
 def test_a_missing_connection_is_an_error_unless_it_may_be_missing(bench: Bench) -> None:
-    with pytest.raises(ConnectionNotFoundError, match="IF EXISTS"):
+    with raises(ConnectionNotFoundError):
         bench.alter("ALTER CONNECTION none SET (a = 1, a = 2)")
     assert bench.alter("ALTER CONNECTION IF EXISTS none SET (a = 1, a = 2)").result == "missing"
 
@@ -126,7 +127,7 @@ def test_a_change_to_the_same_settings_restarts_nothing_and_the_audit_says_so(be
 def test_one_that_cant_adopt_the_change_refuses_it_for_all_before_anything_stops(bench: Bench) -> None:
     bench.run("direct", "other", fixed={"other": ["extra.ssh_conn_id"]})
     bench.run("able", "other")
-    with pytest.raises(AlterationRefusedError, match=r"direct\.refresh .* can't adopt another extra.ssh_conn_id"):
+    with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION other SET (ssh_conn_id = 'tunnel')")
     assert bench.shelf.connections["other"] == OTHER
     assert not bench.use("able").is_stale
@@ -135,7 +136,7 @@ def test_one_that_cant_adopt_the_change_refuses_it_for_all_before_anything_stops
 
 def test_one_that_could_not_go_on_refuses_the_change(bench: Bench) -> None:
     bench.run("load", "api", refuses=["new-secret"])
-    with pytest.raises(ConnectionValidationError, match=r"load\.refresh .* could not continue: 401"):
+    with raises(ConnectionValidationError):
         bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
     assert bench.shelf.connections["api"].password == CANARY
 
@@ -193,7 +194,7 @@ def test_of_two_at_once_one_gets_a_conflict_that_may_be_tried_again(bench: Bench
     first = threading.Thread(target=bench.alter, args=(MOVE,))
     first.start()
     assert inside.wait(30)
-    with pytest.raises(ConnectionConflictError, match="try again"):
+    with raises(ConnectionConflictError):
         bench.alter("ALTER CONNECTION api SET (host = 'http://three')")
     go_on.set()
     first.join()
@@ -284,13 +285,13 @@ def test_a_task_that_begins_while_the_change_is_stored_is_restarted_if_it_read_t
 def test_another_upstream_is_refused_unless_it_is_wanted_and_then_all_is_read_anew(bench: Bench) -> None:
     bench.shelf.upstreams = {"http://one": "shop", "http://two": "another shop", "http://moved": "shop"}
     bench.run("load", "api")
-    with pytest.raises(ConnectionValidationError, match="NEW_IDENTITY"):
+    with raises(ConnectionValidationError):
         bench.alter(MOVE)
     assert host(bench) == "http://one"
     bench.alter("ALTER CONNECTION api SET (host = 'http://moved') WITH (DRAIN_TIMEOUT = 0)")
     assert places(bench) == ["http://one"]
     bench.shelf.dead.add("http://moved")
-    with pytest.raises(ConnectionValidationError, match="another upstream"):
+    with raises(ConnectionValidationError):
         bench.alter(MOVE)
     bench.alter(f"{MOVE} WITH (NEW_IDENTITY = true, DRAIN_TIMEOUT = 0)")
     (place,) = moves(bench)
@@ -302,7 +303,7 @@ def test_rights_come_before_any_secret_is_read(bench: Bench) -> None:
     bench.shelf.secrets_read.clear()
     bench.shelf.forbidden_secrets.add("env:OLD")
     for options in ("", " WITH (VALIDATE = false)"):
-        with pytest.raises(ConnectionRightsError, match="secrets of password may not be used: env:OLD"):
+        with raises(ConnectionRightsError):
             bench.alter(MOVE + options)
     assert bench.shelf.secrets_read == []
     bench.alter("ALTER CONNECTION api DROP (password)")
@@ -357,7 +358,7 @@ def test_a_former_address_is_noted_without_the_credentials_in_it(bench: Bench) -
 def test_the_owner_of_a_tunnel_cant_send_the_secrets_of_others_elsewhere(bench: Bench) -> None:
     bench.run("source", "broker")
     bench.shelf.forbidden.add("broker")
-    with pytest.raises(ConnectionRightsError, match=r"secrets of broker, which source/run/refresh/-1 use"):
+    with raises(ConnectionRightsError):
         bench.alter("ALTER CONNECTION tunnel SET (host = 'mine')")
     assert bench.shelf.connections["tunnel"] == TUNNEL
     bench.alter("ALTER CONNECTION tunnel SET (description = 'the bastion')")
@@ -365,9 +366,9 @@ def test_the_owner_of_a_tunnel_cant_send_the_secrets_of_others_elsewhere(bench: 
 
 def test_who_may_not_edit_a_connection_can_neither_alter_nor_refer_to_it(bench: Bench) -> None:
     bench.shelf.forbidden.add("tunnel")
-    with pytest.raises(ConnectionRightsError, match="may not edit tunnel"):
+    with raises(ConnectionRightsError):
         bench.alter("ALTER CONNECTION tunnel SET (host = 'mine')")
-    with pytest.raises(ConnectionRightsError, match="refers to tunnel"):
+    with raises(ConnectionRightsError):
         bench.alter("ALTER CONNECTION api SET (ssh_conn_id = 'tunnel')")
 
 
@@ -397,7 +398,7 @@ def test_no_secret_is_anywhere_in_the_control_store(bench: Bench, tmp_path: Path
 
 def test_validating_says_the_real_cause(bench: Bench) -> None:
     bench.shelf.dead.add("http://one")
-    with pytest.raises(ConnectionValidationError, match="connection api: nothing answers at http://one"):
+    with raises(ConnectionValidationError):
         bench.alter("VALIDATE CONNECTION api")
     bench.shelf.dead.clear()
     assert bench.alter("VALIDATE CONNECTION api").result == "valid"
@@ -440,7 +441,7 @@ def test_a_comment_has_the_guards_of_every_change(bench: Bench) -> None:
     with pytest.raises(ConnectionNotFoundError):
         bench.alter("COMMENT ON CONNECTION none IS 'x'")
     bench.shelf.forbidden.add("api")
-    with pytest.raises(ConnectionRightsError, match="may not edit api"):
+    with raises(ConnectionRightsError):
         bench.alter("COMMENT ON CONNECTION api IS 'x'")
     assert bench.audit()[0].state == "refused"
 
@@ -493,7 +494,7 @@ def test_of_a_webhook_s_address_and_headers_nothing_secret_is_shown_or_kept(
 def test_a_header_of_an_http_connection_is_not_taken_in_plain_text(bench: Bench, tmp_path: Path, option: str) -> None:
     for conn_type in ("http", "rfr_http", "generic"):
         bench.shelf.connections["hook"] = Definition("hook", conn_type, host=f"{WEBHOOK}/{OLD}")
-        with pytest.raises(AlterationRefusedError, match="is secret and must not be plain text") as refused:
+        with raises(AlterationRefusedError) as refused:
             bench.alter(f"ALTER CONNECTION hook SET (extra.{option} = '{KEY}')")
         assert CANARY not in str(refused.value)
     assert CANARY.encode() not in stored_bytes(tmp_path)

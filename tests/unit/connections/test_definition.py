@@ -12,6 +12,7 @@ from airflow_provider_rfr.connections.dependents import closure, paths_to
 from airflow_provider_rfr.connections.types import MISSING, ContentHash, Definition, parsed_extra, type_named
 from airflow_provider_rfr.store.connections import TaskRef, Use, UsedConnection
 from tests.unit.connections.worlds import CANARY
+from tests.unit.messages import raises
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "connections.md"
 PG = Definition("pg", "postgres", "db", 5432, "me", CANARY, "main", "mine", {"a": {"b": 1}, "text": '{"c": 2}'})
@@ -25,7 +26,7 @@ def test_options_are_read_and_changed_by_name() -> None:
     assert dict(PG.having("host", None).options()).keys() >= {"port", "login", "password", "extra.a.b"}
     assert PG.extra == {"a": {"b": 1}, "text": '{"c": 2}'}
     assert CANARY not in repr(PG)
-    with pytest.raises(ValueError, match="not a JSON object") as caught:
+    with raises(ValueError) as caught:
         parsed_extra(f"[{CANARY}")
     assert CANARY not in str(caught.value)
 

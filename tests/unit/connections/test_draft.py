@@ -13,6 +13,7 @@ from airflow_provider_rfr.connections.statement import Settings
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, ConnectionConflictError
 from tests.unit.connections.worlds import CANARY, Bench
+from tests.unit.messages import raises
 
 PG = Definition("pg", "postgres", host="db1", login="app", password=CANARY, extra={"sslmode": "require"})
 API = Definition("api", "rfr_api", host="https://api.example.com", password=CANARY, extra={"page_size": 20})
@@ -148,7 +149,7 @@ def test_a_circle_of_which_one_half_was_stored_meanwhile_is_refused(tmp_path: Pa
         bench.shelf.connections["b"] = b.having("extra.next_conn_id", "a")
 
     bench.shelf.identity = meanwhile  # type: ignore[method-assign]
-    with pytest.raises(AlterationRefusedError, match="makes a cycle: a > b > a"):
+    with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION a SET (extra.next_conn_id = 'b')")
     assert bench.shelf.connections["a"].extra == {}
 
@@ -171,9 +172,9 @@ def test_what_a_statement_does_not_name_stays(bench: Bench) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, "\ud800", [{"a": object()}]])
 def test_what_a_connection_cant_hold_is_refused(bench: Bench, value: object) -> None:
-    with pytest.raises(AlterationRefusedError, match=r"extra\.a: must be what JSON can hold"):
+    with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION api SET (extra.a = :a)", {"a": value})  # type: ignore[dict-item]
-    with pytest.raises(AlterationRefusedError, match="login: must be text"):
+    with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION api SET (login = :a)", {"a": "a\0b"})
 
 
@@ -224,7 +225,7 @@ def test_a_dry_run_of_a_rename_renames_nothing(bench: Bench) -> None:
     statement = replace(parse_statement("ALTER CONNECTION pg RENAME TO other"), settings=Settings(dry_run=True))
     assert execute(bench.world, statement, actor="tester").result == "planned"
     assert "pg" in bench.shelf.connections
-    with pytest.raises(ConnectionConflictError, match="'api' already"):
+    with raises(ConnectionConflictError):
         bench.alter("ALTER CONNECTION pg RENAME TO api")
 
 
@@ -238,7 +239,7 @@ def test_a_connection_that_cant_be_read_keeps_nobody_from_altering_another(bench
     bench.shelf.find = find  # type: ignore[method-assign]
     bench.alter("ALTER CONNECTION pg SET (port = 5433)")
     assert "that can be read" in refused(bench, "ALTER CONNECTION pg SET (ssh_conn_id = 'broken')")[0]
-    with pytest.raises(ConfigurationError, match="broken"):
+    with raises(ConfigurationError):
         bench.alter("VALIDATE CONNECTION broken")
 
 

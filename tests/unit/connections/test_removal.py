@@ -34,6 +34,7 @@ from airflow_provider_rfr.webhooks.config import TriggerBlock
 from airflow_provider_rfr.webhooks.operations import resume
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, register_endpoints
 from tests.unit.connections.worlds import CANARY, Bench
+from tests.unit.messages import raises
 
 API = Definition("api", "rfr_api", host="http://one", password=CANARY)
 TUNNEL = Definition("tunnel", "ssh", host="bastion")
@@ -159,7 +160,7 @@ def test_everything_that_uses_it_is_named_at_once(bench: Bench) -> None:
 
 def test_who_may_not_edit_a_connection_may_not_drop_it(bench: Bench) -> None:
     bench.shelf.forbidden.add("api")
-    with pytest.raises(ConnectionRightsError, match="may not edit api"):
+    with raises(ConnectionRightsError):
         bench.alter(DROP)
     assert bench.audit()[0].state == "refused"
 
@@ -170,7 +171,7 @@ def test_a_dry_run_drops_nothing(bench: Bench) -> None:
         return execute(bench.world, statement, actor="tester").notice
 
     assert dry(DROP) == "it would be dropped"
-    with pytest.raises(AlterationRefusedError, match="broker refers to it"):
+    with raises(AlterationRefusedError):
         dry("DROP CONNECTION tunnel")
     assert ("api" in bench.shelf.connections, bench.audit()) == (True, [])
 
@@ -216,7 +217,7 @@ def test_a_reference_to_what_was_dropped_meanwhile_is_refused(bench: Bench) -> N
         bench.shelf.connections.pop("api", None)
 
     bench.shelf.identity = meanwhile  # type: ignore[method-assign]
-    with pytest.raises(AlterationRefusedError, match="there is no connection 'api' any more"):
+    with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
     assert bench.shelf.connections["broker"] == BROKER
 
@@ -343,7 +344,7 @@ def test_cascade_stops_no_task(bench: Bench, state: str | None) -> None:
 
 def test_cascade_changes_no_declaration_and_needs_the_right_to_each_connection(bench: Bench) -> None:
     bench.shelf.forbidden.add("broker")
-    with pytest.raises(ConnectionRightsError, match="may not edit broker"):
+    with raises(ConnectionRightsError):
         bench.alter(CASCADE)
     bench.shelf.forbidden.clear()
     settings = {"connection": "broker", "path": "x"}

@@ -19,6 +19,7 @@ from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.store.leases import LeaseKind, take_lease
 from tests.unit.connections.worlds import Bench
+from tests.unit.messages import raises
 
 ROTATE = "ALTER CONNECTION bastion ROTATE KEYS"
 A_WHILE = 61
@@ -40,7 +41,7 @@ def public_of(private: str) -> str:
 
 def test_only_keys_of_ssh_connections_are_rotated(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Definition("pg", "postgres", host="h"))
-    with pytest.raises(AlterationRefusedError, match="has no keys"):
+    with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION pg ROTATE KEYS")
 
 
@@ -64,7 +65,7 @@ def test_rotating_keys_leaves_the_other_side_one_that_it_knows(bench: Bench) -> 
 def test_a_second_rotation_waits_until_the_other_side_can_know_the_key_that_it_takes_into_use(bench: Bench) -> None:
     bench.alter(ROTATE)
     before = keys(bench)
-    with pytest.raises(ConnectionConflictError, match="were rotated 0 s ago; install the new public key") as caught:
+    with raises(ConnectionConflictError) as caught:
         bench.alter("ALTER CONNECTION IF EXISTS bastion ROTATE KEYS")
     assert caught.value.retryable
     assert keys(bench) == before
@@ -160,7 +161,7 @@ def test_a_dead_rotation_blocks_the_next_one_for_the_time_of_its_lease(bench: Be
             connection, bench.store.now(connection), LeaseKind.CONNECTION, "bastion", "dead", 30_000
         )
     )
-    with pytest.raises(ConnectionConflictError, match="another process is altering it"):
+    with raises(ConnectionConflictError):
         bench.alter(ROTATE)
     bench.later(31)
     assert bench.alter(ROTATE).result == "applied"

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.connection_gateways import AirflowApi
+from tests.unit.messages import raises
 
 Answer = tuple[int, dict[str, str], str]
 TOKEN: Answer = (201, {}, json.dumps({"access_token": "t"}))
@@ -62,7 +63,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
 def test_what_is_sent_to_airflow_goes_nowhere_else(server: Callable[..., Server]) -> None:
     made = server(auth__token=TOKEN, api__v2__connections=(307, {"Location": "/elsewhere"}, ""))
-    with pytest.raises(ConfigurationError, match="leads to another one"):
+    with raises(ConfigurationError):
         AirflowApi().call("PATCH", ["connections"], {"password": "canary"})
     assert made.asked == ["/auth/token", "/api/v2/connections"]
 
@@ -71,7 +72,7 @@ def test_what_is_sent_to_airflow_goes_nowhere_else(server: Callable[..., Server]
 def test_what_is_not_airflow_is_told_in_a_line(server: Callable[..., Server], body: str) -> None:
     server(auth__token=(200, {}, body))
     assert not AirflowApi().is_there()
-    with pytest.raises(ConfigurationError, match="is not Airflow"):
+    with raises(ConfigurationError):
         AirflowApi().call("PATCH", ["connections"])
 
 
@@ -86,5 +87,5 @@ def test_other_types_that_name_an_address_serve_too(
 
 def test_a_connection_that_names_no_address_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres", "host": "db", "password": "canary"}))
-    with pytest.raises(ConfigurationError, match="is of type 'postgres'; make one of type 'rfr_http'"):
+    with raises(ConfigurationError):
         AirflowApi("other").call("GET", ["connections"])

@@ -9,6 +9,7 @@ from airflow.sdk import Connection
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.api import ApiHook, source_settings
 from airflow_provider_rfr.sample_api import SampleApi, Sizes
+from tests.unit.messages import raises
 
 
 def api(**fields: Any) -> Connection:
@@ -73,18 +74,18 @@ def test_the_base_url_is_made_of_host_schema_and_port(fields: dict[str, Any], ur
 
 @pytest.mark.parametrize("host", ["ftp://api.example.com", "https://me:s3cret@api.example.com", "https://"])
 def test_a_host_that_is_no_plain_web_address_is_refused_without_repeating_it(host: str) -> None:
-    with pytest.raises(ConfigurationError, match="shop: host") as caught:
+    with raises(ConfigurationError) as caught:
         source_settings(api(host=host))
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_connection_of_another_type_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is of type 'http'; make one of type 'rfr_api'"):
+    with raises(ConfigurationError):
         source_settings(Connection(conn_id="shop", conn_type="http"))
 
 
 def test_an_extra_that_is_no_json_object_is_refused_without_repeating_it() -> None:
-    with pytest.raises(ConfigurationError, match="shop.extra") as caught:
+    with raises(ConfigurationError) as caught:
         source_settings(Connection(conn_id="shop", conn_type="rfr_api", extra="token=s3cret"))
     assert "s3cret" not in str(caught.value)
 

@@ -19,6 +19,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.hooks import connection_gateways
 from airflow_provider_rfr.hooks._connection_sources import as_connection
 from airflow_provider_rfr.hooks.connection_gateways import ApiGateway, DatabaseGateway
+from tests.unit.messages import raises
 
 CANARY = "canary-0f77a1"
 HASHES = ContentHash(b"key", "salt")
@@ -62,7 +63,7 @@ def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:
     gateway = ApiGateway(api)  # type: ignore[arg-type]
     without = Definition("shop", "http", host="elsewhere")
     for commit in (gateway.commit, gateway.commit_tested):
-        with pytest.raises(AlterationRefusedError, match="password: can't be removed through Airflow's API"):
+        with raises(AlterationRefusedError):
             commit(HASHES.of(STORED), HASHES, without)
     assert api.calls == []
 
@@ -88,14 +89,14 @@ def test_a_connection_of_a_secrets_backend_is_neither_renamed_nor_dropped(
 ) -> None:
     for backends in ("worker_backends", "server_backends"):
         monkeypatch.setattr(connection_gateways, backends, lambda: [Vault()])
-    with pytest.raises(ConnectionShadowedError, match="comes from the secrets backend Vault: rename or drop it there"):
+    with raises(ConnectionShadowedError):
         gateway.drop(HASHES.of(STORED), HASHES, STORED)
-    with pytest.raises(ConnectionShadowedError, match="the secrets backend Vault"):
+    with raises(ConnectionShadowedError):
         gateway.rename(HASHES.of(STORED), HASHES, STORED, "new")
 
 
 def test_what_airflows_own_test_says_is_told_without_secrets() -> None:
     api = Api([{"token": "t"}, {"state": "failed", "result_message": f"GET /?key={CANARY} refused"}])
     gateway = ApiGateway(api)  # type: ignore[arg-type]
-    with pytest.raises(ConnectionValidationError, match=r"GET /\?key=\*\*\* refused"):
+    with raises(ConnectionValidationError):
         gateway.commit_tested(HASHES.of(STORED), HASHES, STORED)

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from tests.unit.messages import raises
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
@@ -62,13 +63,13 @@ def test_no_file_takes_the_place_of_a_connection_that_can_not_be_read(
 ) -> None:
     variable = f"AIRFLOW_CONN_{(name or 'rfr_control_store').upper()}"
     monkeypatch.setenv(variable, text)
-    with pytest.raises(ConfigurationError, match=f"can't be read from the variable {variable}; write a") as told:
+    with raises(ConfigurationError) as told:
         _ = ControlStoreHook(name).url
     assert "canary" not in str(told.value)
 
 
 def test_a_connection_that_was_named_has_to_be_there() -> None:
-    with pytest.raises(ConfigurationError, match="there is no connection 'nowhere'"):
+    with raises(ConfigurationError):
         _ = ControlStoreHook("nowhere").url
 
 
@@ -89,6 +90,6 @@ def test_a_connection_that_names_no_store_is_refused(
 
 def test_an_option_that_is_no_url_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "canary-77b2 is no url")
-    with pytest.raises(ConfigurationError, match="control_store: is not a database URL") as refused:
+    with raises(ConfigurationError) as refused:
         _ = ControlStoreHook().url
     assert "canary" not in str(refused.value)

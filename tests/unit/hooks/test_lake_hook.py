@@ -10,6 +10,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.lake import LakeHook, _try_warehouse, lake_document
+from tests.unit.messages import raises
 
 
 def lake(**fields: Any) -> Connection:
@@ -170,5 +171,5 @@ def test_the_name_of_a_rest_catalogs_warehouse_is_no_folder(tmp_path: Path, monk
 @pytest.mark.parametrize("fields", [{"port": 5433}, {"schema": "public"}])
 def test_a_field_that_is_not_read_is_refused(fields: dict[str, Any]) -> None:
     connection = Connection(conn_id="lake", conn_type="rfr_lake", host="sqlite:////c.db", **fields)
-    with pytest.raises(ConfigurationError, match=r"lake: (port|schema): is not read .* write it into the host"):
+    with raises(ConfigurationError):
         lake_document(connection)

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_rfr.http.addresses import AddressGuard
 from airflow_provider_rfr.http.sockets import AddressRefused, Deadline, attempt_of_this_thread, connect
+from tests.unit.messages import raises
 from tests.webhook_receiver import Receiver, receiver
 
 PUBLIC = [
@@ -156,7 +157,7 @@ def server():
 
 @pytest.mark.parametrize("spelling", ["127.0.0.1", "localhost", "2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
 def test_no_spelling_of_an_address_gets_by(server: Receiver, spelling: str) -> None:
-    with pytest.raises(AddressRefused, match=r"(127\.0\.0\.1|::1)\)? is a loopback address"):
+    with raises(AddressRefused):
         connected(spelling, server.port)
     assert connected(spelling, server.port, "127.0.0.0/8") == "127.0.0.1"
 
@@ -177,10 +178,10 @@ def test_a_name_that_resolves_to_something_else_the_second_time_gains_nothing(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    with pytest.raises(AddressRefused, match=r"169\.254\.169\.254"):
+    with raises(AddressRefused):
         connected("rebinding.test", server.port)
     assert asked == ["rebinding.test"], "it is resolved once, and what was checked is what is connected to"
-    with pytest.raises(AddressRefused, match=r"127\.0\.0\.1"):
+    with raises(AddressRefused):
         connected("rebinding.test", server.port)
 
 

@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings, _catalog_error, load_table, open_catalog
 from tests.soon import SOON, soon
+from tests.unit.messages import raises
 
 PASSWORD = "hunter2/hunter2"
 POSTGRES = "postgresql+psycopg2://me:hunter2%2Fhunter2@127.0.0.1:1/lake"
@@ -115,7 +116,7 @@ def test_a_rest_catalog_that_falls_silent_later_is_named_by_the_method() -> None
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{server.server_port}"
         catalog = open_catalog(LakeSettings("rfr", {"type": "rest", "uri": uri, "rfr.read-timeout": "0.3"}))
-        with soon(), pytest.raises(CatalogError, match=r"the catalog 'rfr' .* failed: .*timed out"):
+        with soon(), raises(CatalogError):
             load_table(catalog, "raw.none")
         ended.set()
         server.shutdown()
@@ -140,7 +141,7 @@ def test_a_silent_glue_catalog_gets_the_limits_and_its_tables_do_not_get_the_cli
 @pytest.mark.parametrize("kind", ["rest", "sql"])
 def test_a_timeout_that_is_no_number_of_seconds_is_refused(kind: str, wrong: str, tmp_path: Path) -> None:
     properties = {**sqlite(tmp_path).properties, "type": kind, "rfr.read-timeout": wrong}
-    with pytest.raises(ConfigurationError, match=r"lake\.properties\.rfr\.read-timeout: .* write e\.g\. 60"):
+    with raises(ConfigurationError):
         open_catalog(LakeSettings("rfr", properties))
 
 
@@ -150,13 +151,13 @@ def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(t
     assert load_table(catalog, "raw.none") is None
     other = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(CatalogError, match="is locked by another process: database is locked; wait for that"):
+    with raises(CatalogError):
         load_table(open_catalog(sqlite(tmp_path, connect_timeout="0")), "raw.none")
     other.close()
     catalog.engine.dispose()  # type: ignore[attr-defined]
     (tmp_path / "catalog.db").unlink()
     (tmp_path / "catalog.db").mkdir()
-    with pytest.raises(CatalogError, match=rf"\(sqlite:///{tmp_path}/catalog.db\).*unable to open database file"):
+    with raises(CatalogError):
         load_table(catalog, "raw.none")
 
 

@@ -15,6 +15,7 @@ from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord, write_table_properties
+from tests.unit.messages import raises
 
 NAME = "raw.orders"
 ROWS = pa.table({"id": pa.array([1], pa.int64())})
@@ -89,7 +90,7 @@ def test_expired_commits_are_skipped_and_told_of(catalog: SqlCatalog, caplog: py
 
 def test_a_table_that_does_not_number_its_commits_is_refused(catalog: SqlCatalog) -> None:
     catalog.create_table(NAME, SCHEMA, properties={"format-version": "1"}).append(ROWS)
-    with pytest.raises(ConfigurationError, match="format version 1 does not number its commits; upgrade it"):
+    with raises(ConfigurationError):
         read_commits(catalog, NAME)
 
 

@@ -40,6 +40,7 @@ from airflow_provider_rfr.lake.files import FileStore, naming
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.schema_changes import table_definition
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
+from tests.unit.messages import raises
 
 ROWS = pa.schema(
     [
@@ -214,7 +215,7 @@ def test_an_error_of_the_system_keeps_the_path_that_it_names_and_gets_one_where_
         pafs.LocalFileSystem().open_input_file(missing)
     assert missing in str(lost.value) and "No such file or directory" in str(lost.value)
     assert str(lost.value).endswith(", while writing to s3://lake/raw.db/t")
-    with pytest.raises(OSError, match=r"No space left on device: 's3://lake/raw\.db/t'$"), naming("s3://lake/raw.db/t"):
+    with raises(OSError), naming("s3://lake/raw.db/t"):
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
 
@@ -248,7 +249,7 @@ def test_an_inner_field_can_be_the_partition(catalog: SqlCatalog, store: FileSto
 def test_a_partition_without_a_value_is_refused(store: FileStore, tmp_path: Path) -> None:
     schema = target_schema(ROWS)
     spec = PartitionSpec(PartitionField(schema.find_field("id").field_id, 1000, IdentityTransform(), "id"))
-    with pytest.raises(ValueError, match="partition fields id"):
+    with raises(ValueError):
         write_data_file(store, f"{tmp_path}/a", rows(), FileLayout(schema, spec))
 
 
@@ -310,7 +311,7 @@ def test_values_of_maps_are_matched_by_name_and_keep_their_values_in_files(store
     wider = maps("x-y", "new", "a")
     found = conform(rows.slice(1), pa.schema([("m", wider)]))
     assert found["m"].to_pylist() == [in_map(**{"x-y": 2}, new=None, a=1), [], in_map(**{"x-y": 4}, new=None, a=3)]
-    with pytest.raises(SchemaError, match=r"columns m.element.key.x-y are not in the table"):
+    with raises(SchemaError):
         conform(rows, pa.schema([("m", maps("a"))]))
     struct = "struct<a:bigint,`x-y`:bigint>"
     layout = FileLayout(table_definition([LiveColumn("m", f"array<map<{struct},{struct}>>")])[0])
@@ -347,6 +348,6 @@ def test_what_would_lose_a_value_is_refused(values: list[Any], kind: pa.DataType
 
 
 def test_a_column_that_the_table_lacks_is_refused() -> None:
-    with pytest.raises(SchemaError, match="extra"):
+    with raises(SchemaError):
         conform(pa.table({"extra": [1]}), file_schema(target_schema(pa.schema([]))))
     assert SYSTEM_COLUMNS.names == ["_rfr_generation", "_rfr_extracted_at", "_rfr_meta"]

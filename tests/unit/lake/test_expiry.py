@@ -29,6 +29,7 @@ from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import table_definition
 from airflow_provider_rfr.lake.target import TargetTable
+from tests.unit.messages import raises
 
 NAME = "raw.daily"
 DAY = 86_400_000
@@ -173,7 +174,7 @@ def test_a_held_snapshot_and_one_of_a_branch_stay_beyond_the_number_of_copies(la
 def test_a_number_of_copies_that_is_no_number_is_named(lake: Lake) -> None:
     lake.publish(1)
     lake.write(**{_MAX_COPIES: "many"})
-    with pytest.raises(ConfigurationError, match="rfr.expire.max-copies: 'many' is not a whole number"):
+    with raises(ConfigurationError):
         lake.expire()
 
 
@@ -207,7 +208,7 @@ def test_a_publish_that_was_prepared_on_a_snapshot_that_has_expired_is_refused_a
     lake.publish(2)
     lake.keep(1)
     assert lake.expire().snapshots == 1
-    with pytest.raises(CommitConflictError, match="a file of the table as it was loaded is gone"):
+    with raises(CommitConflictError):
         slow.commit(files, ("other", 1), mode="replace", replace_where=None, summary={})
     slow.reload()
     slow.commit(files, ("other", 1), mode="replace", replace_where=None, summary={})
@@ -282,7 +283,7 @@ def test_nothing_is_deleted_where_the_table_forbids_it(lake: Lake) -> None:
     lake.write(gc__enabled="false")
     assert lake.expire() == _Expired()
     lake.write(**{"gc.enabled": "true", _MIN_SNAPSHOTS: "many"})
-    with pytest.raises(ConfigurationError, match=r"min-snapshots-to-keep: 'many' is not a whole number"):
+    with raises(ConfigurationError):
         lake.expire()
 
 

@@ -25,6 +25,7 @@ from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES, expire_table
 from airflow_provider_rfr.lake.history import append_rows_once, merge_days
 from airflow_provider_rfr.lake.increments import Brings, SourceTable
 from airflow_provider_rfr.lake.schemas import partition_spec
+from tests.unit.messages import raises
 
 NAME = "rfr.ended"
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "10"}
@@ -128,7 +129,7 @@ def test_a_process_that_is_always_too_late_says_so_and_leaves_no_file(
 
     monkeypatch.setattr(history, "_TRIES", 2)
     monkeypatch.setattr(history, "load_table", load_before_another_writes)
-    with pytest.raises(LedgerError, match="other commits came first each of 2 times"):
+    with raises(LedgerError):
         append_rows_once(catalog, NAME, rows_of(1))
     named = {task.file.file_path for task in catalog.load_table(NAME).scan().plan_files()}
     assert {f"file://{file}" for file in (tmp_path / "w").rglob("*.parquet")} == named

@@ -18,6 +18,7 @@ from airflow_provider_rfr.lake import inference
 from airflow_provider_rfr.lake.inference import _MAX_FIELDS, MAX_DEPTH, InferredSchema, infer_records, merge
 from airflow_provider_rfr.lake.schemas import is_json_text, target_schema
 from tests.profile import examples
+from tests.unit.messages import raises
 
 
 def lines(*records: Any) -> bytes:
@@ -98,7 +99,7 @@ def test_an_object_used_as_a_map_is_json_text() -> None:
 
 @pytest.mark.parametrize("record", [{"ID": 1, "id": 2}, {"_rfr_meta": "x"}, {"": 1}])
 def test_columns_that_no_table_can_have_are_refused(record: Any) -> None:
-    with pytest.raises(ConfigurationError, match="by a transformation"):
+    with raises(ConfigurationError):
         infer_records(lines(record)).to_arrow()
 
 

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.lake.schemas import TIMESTAMP, is_json_text
+from tests.unit.messages import raises
 
 
 def column(declared: Any, **root: Any) -> pa.Field:
@@ -129,18 +130,18 @@ def test_what_is_no_schema_is_refused_with_its_place(declared: Any, path: str) -
 
 @pytest.mark.parametrize("declared", [{}, {"type": "string"}, {"type": "object"}, {"type": "object", "properties": {}}])
 def test_a_schema_without_columns_is_refused(declared: Any) -> None:
-    with pytest.raises(ConfigurationError, match="declares no columns"):
+    with raises(ConfigurationError):
         arrow_schema(declared)
 
 
 def test_a_root_that_is_no_mapping_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is not a schema"):
+    with raises(ConfigurationError):
         arrow_schema(["a"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["_rfr_generation", "_RFR_Meta", "_rfr_extracted_at"])
 def test_a_system_column_of_the_users_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="system column"):
+    with raises(ConfigurationError):
         arrow_schema({"properties": {name: {"type": "string"}}})
 
 
@@ -149,14 +150,12 @@ def test_a_nested_field_may_have_a_system_columns_name() -> None:
 
 
 def test_names_that_differ_by_case_only_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="differ by case only"):
+    with raises(ConfigurationError):
         arrow_schema({"properties": {"straße": {"type": "string"}, "STRASSE": {"type": "string"}}})
 
 
 def test_a_name_with_a_dot_that_is_also_the_way_into_an_object_is_refused_naming_both() -> None:
     inner = {"properties": {"b": {"type": "integer"}}}
-    with pytest.raises(
-        ConfigurationError, match=r"'a\.b' would be the name of two columns, in 'a\.b' and in 'a'"
-    ) as caught:
+    with raises(ConfigurationError) as caught:
         arrow_schema({"properties": {"a.b": {"type": "integer"}, "a": inner}})
     assert "rename or remove one" in str(caught.value)

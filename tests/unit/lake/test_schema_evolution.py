@@ -43,6 +43,7 @@ from airflow_provider_rfr.lake.schemas import (
     target_schema,
     with_system_columns,
 )
+from tests.unit.messages import raises
 
 
 def struct(**fields: pa.DataType) -> pa.StructType:
@@ -77,9 +78,9 @@ def test_every_type_survives_the_way_to_iceberg_and_back() -> None:
 
 
 def test_a_type_that_tables_lack_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="duration"):
+    with raises(ConfigurationError):
         iceberg_type(pa.duration("s"))
-    with pytest.raises(ConfigurationError, match="system column"):
+    with raises(ConfigurationError):
         with_system_columns(pa.schema([("_rfr_meta", pa.string())]))
 
 
@@ -148,7 +149,7 @@ OTHER_TYPES = [
 
 @pytest.mark.parametrize(("current", "wanted"), OTHER_TYPES)
 def test_every_other_change_of_type_is_refused_where_rows_stay(current: Any, wanted: pa.DataType) -> None:
-    with pytest.raises(SchemaEvolutionError, match="a: the table has .*, the rows have .* keeps other rows"):
+    with raises(SchemaEvolutionError):
         plan_evolution(table_with(("a", current)), pa.schema([("a", wanted)]), "evolve")
 
 
@@ -162,7 +163,7 @@ def test_every_other_change_of_type_replaces_the_column_where_all_rows_are_repla
 
 
 def test_a_replacement_is_a_change_that_the_policy_fail_refuses() -> None:
-    with pytest.raises(SchemaEvolutionError, match=r"replace a long by double.*on_schema_change is fail"):
+    with raises(SchemaEvolutionError):
         plan_evolution(table_with(("a", LongType())), pa.schema([("a", pa.float64())]), "fail", pinned={})
 
 
@@ -202,12 +203,12 @@ def test_a_column_of_json_texts_goes_on_holding_json_where_texts_are_inferred() 
 
 
 def test_the_policy_fail_names_the_changes_it_refuses() -> None:
-    with pytest.raises(SchemaEvolutionError, match=r"add b string.*on_schema_change is fail"):
+    with raises(SchemaEvolutionError):
         plan_evolution(table_with(("a", LongType())), pa.schema([("a", pa.int64()), ("b", pa.string())]), "fail")
 
 
 def test_a_column_that_differs_by_case_from_the_tables_is_refused() -> None:
-    with pytest.raises(SchemaEvolutionError, match="the table has 'Id'"):
+    with raises(SchemaEvolutionError):
         plan_evolution(table_with(("Id", LongType())), pa.schema([("ID", pa.int64())]), "evolve")
 
 
@@ -229,14 +230,14 @@ def test_a_column_that_rows_lack_goes_where_its_name_can_t_be_told_from_one_of_t
     assert evolve(table, rows[1], rows_stay=False) == change
     assert plan_evolution(table.schema(), rows[1], "fail").changes == ()
     other = lake.create_table("raw.kept", target_schema(rows[0]))
-    with pytest.raises(SchemaEvolutionError, match="engines can't tell them apart"):
+    with raises(SchemaEvolutionError):
         evolve(other, rows[1])
 
 
 def test_a_required_column_that_rows_lack_is_refused_and_one_they_have_is_not() -> None:
     old = table_with(("id", LongType()), required=True)
     assert plan_evolution(old, pa.schema([("id", pa.int64())]), "fail").changes == ()
-    with pytest.raises(SchemaEvolutionError, match="requires a value"):
+    with raises(SchemaEvolutionError):
         plan_evolution(old, pa.schema([("other", pa.int64())]), "evolve")
 
 

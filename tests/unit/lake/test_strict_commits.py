@@ -18,6 +18,7 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, write_table_properties
 from airflow_provider_rfr.lake.target import TargetTable
 from tests.strict_commits import KINDS, CommitKind
+from tests.unit.messages import raises
 
 NAME = "raw.t"
 
@@ -102,7 +103,7 @@ def test_nothing_is_deleted_where_nobody_can_say_whether_the_commit_landed(
         once(patched, catalog, repeated)
         patched.setattr(commits, "load_table", Mock(side_effect=CatalogError("silent")))
         patched.setattr("tenacity.nap.time.sleep", lambda _: None)
-        with pytest.raises(CatalogError, match="silent"):
+        with raises(CatalogError):
             commit()
     KINDS["target: replace"].check(open_catalog(settings), NAME)
 
@@ -119,7 +120,7 @@ def test_an_attempt_that_was_taken_over_after_its_lost_answer_is_fenced(
         raise CatalogError("504")
 
     once(monkeypatch, catalog, taken_over)
-    with pytest.raises(LedgerError, match="another attempt took over"):
+    with raises(LedgerError):
         commit()
 
 

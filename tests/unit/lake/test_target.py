@@ -20,6 +20,7 @@ from airflow_provider_rfr.lake.row_filter import RowFilter, part_of
 from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import TargetTable
 from tests.soon import SOON
+from tests.unit.messages import raises
 
 NAME = "raw.daily"
 
@@ -53,7 +54,7 @@ def test_two_parts_that_bring_the_same_new_columns_in_another_order_never_mix_th
     with pytest.raises(CommitConflictError):
         commit(tuesday, second, "tuesday")
     tuesday.reload()
-    with pytest.raises(TargetChangedError, match="raw.daily changed while files were written"):
+    with raises(TargetChangedError):
         commit(tuesday, second, "tuesday")
     commit(tuesday, written(tuesday, rows("tuesday", b="B", a="A")), "tuesday")
     found = catalog.load_table(NAME).scan().to_arrow().to_pylist()
@@ -147,7 +148,7 @@ def test_a_part_has_one_name_however_its_filter_is_spaced() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "x =", "= 3", "day = '2026", "a = 1 AND", "; DROP TABLE a"])
 def test_what_is_no_filter_is_refused_in_one_short_sentence(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="is not a row filter; compare columns with values") as refused:
+    with raises(ConfigurationError) as refused:
         part_of(text)
     assert len(str(refused.value)) < 200
 
@@ -157,7 +158,7 @@ def test_a_column_of_the_filter_that_the_rows_lack_is_null_in_them(catalog: SqlC
     rows_without = pa.table({"id": [1, 2]})
     assert RowFilter("day = 'monday'", schema).count_outside(rows_without) == 2
     assert RowFilter("day is null", schema).count_outside(rows_without) == 0
-    with pytest.raises(ConfigurationError, match="the columns are id, day"):
+    with raises(ConfigurationError):
         RowFilter("dya = 'monday'", schema).count_outside(rows_without)
 
 

@@ -19,6 +19,7 @@ from airflow_provider_rfr.lake.types import (
     parse_type,
 )
 from tests.unit.builtins.declaring import PATIENT
+from tests.unit.messages import raises
 
 PRIMITIVES = ("boolean", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz", "string", "binary")
 NAMES = st.one_of(st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,5}", fullmatch=True), st.text("a B`:<>,é-.", min_size=1))
@@ -142,7 +143,7 @@ def test_what_names_no_type_is_refused_with_what_to_write(text: str, said: str) 
 
 @pytest.mark.parametrize("text", ["array<" * 100_000, "struct<a:" * 5_000 + "int", "array<" * (_MAX_DEPTH + 1) + "int"])
 def test_a_type_nested_without_end_is_refused_and_exhausts_nothing(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"more than {_MAX_DEPTH} deep") as refused:
+    with raises(ConfigurationError) as refused:
         parse_type(text)
     assert len(str(refused.value)) < 300
 

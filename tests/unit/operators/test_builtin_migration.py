@@ -18,6 +18,7 @@ from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
 from demo.webhook_receiver import Received, Receiver
+from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 
 RUNS = "kind: table\nname: ops.runs\nexportable: true\ncolumns: [{name: id, type: %s}]\n"
@@ -86,7 +87,7 @@ def test_what_was_changed_by_hand_fails_the_check_until_somebody_adopts_it(lake:
     operate(objects, "apply")
     with lake.catalog.load_table("ops.runs").update_schema() as update:
         update.add_column("theirs", StringType())
-    with pytest.raises(AirflowFailException, match=r"changed by hand \(drift\): ops.runs: column theirs: nothing ->"):
+    with raises(AirflowFailException):
         operate(objects, "check")
     (objects / "ops.yaml").write_text(RUNS % "bigint")
     adopt = {"drift": "adopt"}
@@ -98,16 +99,16 @@ def test_what_stops_a_plan_fails_the_task_without_a_retry(lake: Lake, objects: P
     operate(objects, "apply")
     (objects / "ops.yaml").write_text(RUNS % "string")
     for action in ("plan", "apply"):
-        with pytest.raises(AirflowFailException, match=r"ops\.runs.*id: int -> string needs values"):
+        with raises(AirflowFailException):
             operate(objects, action)
-    with pytest.raises(AirflowFailException, match="not as declared"):
+    with raises(AirflowFailException):
         operate(objects, "check")
 
 
 def test_a_plan_that_is_stale_is_not_applied(lake: Lake, objects: Path) -> None:
     plan = operate(objects, "plan")["plan"]
     (objects / "ops.yaml").write_text(RUNS % "bigint")
-    with pytest.raises(AirflowFailException, match="stale"):
+    with raises(AirflowFailException):
         operate(objects, "apply", plan=plan)
 
 
@@ -126,14 +127,14 @@ def test_wrong_arguments_are_told_while_the_dag_is_parsed() -> None:
 
 
 def test_objects_that_are_not_there_are_named(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(AirflowFailException, match="nowhere does not exist"):
+    with raises(AirflowFailException):
         operate(tmp_path / "nowhere", "plan")
 
 
 def test_what_no_retry_helps_is_final_also_before_the_first_sink(lake: Lake, objects: Path) -> None:
-    with pytest.raises(AirflowFailException, match="sinks: ops.other is not a declared sink"):
+    with raises(AirflowFailException):
         export(objects, "ops.other")
-    with pytest.raises(AirflowFailException, match="missing does not exist; name a YAML file, or a folder of them"):
+    with raises(AirflowFailException):
         export(objects / "missing")
 
 
@@ -157,7 +158,7 @@ def test_a_sink_that_is_asked_to_stop_ends_after_its_batch_and_goes_on_behind_it
         (objects / "ops.yaml").write_text(RUNS % "int" + SINK % ("http", "{connection: out, batch_size: 1}"))
         operate(objects, "apply")
         write(lake, *range(5))
-        with pytest.raises(RfrError, match="asked to stop"):
+        with raises(RfrError):
             task.execute({})
         assert len(receiver.requests) == 2
         assert task.execute({})["ops.runs_out"]["rows"] == 3
@@ -190,7 +191,7 @@ def test_sinks_send_what_came_since_the_last_run(
         assert export(objects)["ops.runs_out"]["rows"] == 2
         write(lake, 3)
         monkeypatch.delenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS")
-        with pytest.raises(AirflowFailException, match=r"\[rfr\] webhook_allowed_hosts"):
+        with raises(AirflowFailException):
             export(objects)
         monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
         (objects / "ops.yaml").write_text(RUNS % "bigint" + sinks)
@@ -199,7 +200,7 @@ def test_sinks_send_what_came_since_the_last_run(
         assert export(objects)["ops.runs_out"]["rows"] == 0
     sent = [row["id"] for request in receiver.requests for row in request.json["rows"]]
     assert sorted(sent) == [1, 2, 3]
-    with pytest.raises(AirflowFailException, match="declared: ops.runs_out"):
+    with raises(AirflowFailException):
         export(objects, "ops.nothing")
 
 
@@ -229,7 +230,7 @@ def test_what_may_be_lost_and_what_may_break_are_lists_of_names(lake: Lake, obje
     """As the ready DAG's form gives them."""
     operate(objects, "apply")
     (objects / "ops.yaml").write_text("kind: table\nname: ops.runs\ncolumns: [{name: number, type: int}]\n")
-    with pytest.raises(AirflowFailException, match=r"column id would be lost: .*accept_data_loss: ops\.runs\.id"):
+    with raises(AirflowFailException):
         operate(objects, "apply")
     done = operate(objects, "apply", policies={"accept_data_loss": ["ops.runs.id"], "break_views": []})
     assert done["steps"] == 1

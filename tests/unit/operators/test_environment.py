@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError
 from airflow_provider_rfr.operators.submit import _python_environment, spark_environment
+from tests.unit.messages import raises
 
 SCRIPTS = Path(sys.executable).parent
 OURS = {"PATH": f"{SCRIPTS}:/usr/bin"}
@@ -38,10 +39,10 @@ def test_the_spark_that_spark_home_names_is_put_on_the_path(tmp_path: Path) -> N
 
 
 def test_where_there_is_no_spark_the_error_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(PreflightError, match="no Spark was found in SPARK_HOME, .*; correct it, or unset it"):
+    with raises(PreflightError):
         spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path)})
     (tmp_path / "bin").mkdir()
-    with pytest.raises(PreflightError, match="pip install 'airflow-provider-rfr"):
+    with raises(PreflightError):
         spark_environment("spark-submit", {"PATH": "/nowhere", "SPARK_HOME": str(tmp_path)})
 
 

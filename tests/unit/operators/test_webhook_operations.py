@@ -11,6 +11,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigErr
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
+from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
@@ -69,7 +70,7 @@ def test_an_endpoint_is_tried_with_an_invented_event(lake: Lake, receiver: Recei
     assert (answer["delivered"], answer["status"]) == (True, 200)
     assert isinstance(receiver.requests[0].json["rows"], int)
     receiver.answer = lambda request: (500, b"")
-    with pytest.raises(AirflowFailException, match="not delivered: HTTP 500"):
+    with raises(AirflowFailException):
         operate("test_fire", endpoint=endpoint)
 
 
@@ -96,9 +97,9 @@ def test_the_fields_of_a_tried_endpoint_are_nothing_that_airflow_shows() -> None
 
 
 def test_an_endpoint_that_is_wrong_is_refused(lake: Lake) -> None:
-    with pytest.raises(TriggerConfigError, match="trigger test: invalid URL"):
+    with raises(TriggerConfigError):
         operate("test_fire", endpoint={"url": "ftp://x", "payload": {}})
-    with pytest.raises(ConfigurationError, match="endpoint: is not a mapping"):
+    with raises(ConfigurationError):
         operate("test_fire")
 
 

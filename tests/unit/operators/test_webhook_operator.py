@@ -19,6 +19,7 @@ from airflow_provider_rfr.store._tables import DELIVERIES
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Received, Receiver
+from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
@@ -201,7 +202,7 @@ def test_with_fail_on_dead_a_delivery_that_is_given_up_turns_the_task_red_once(l
     receiver.answer = lambda request: (401, b"")
     told: list[Any] = []
     red = operator(triggers, fail_on_dead=True, on_dead=told.append)
-    with pytest.raises(AirflowFailException, match=r"hook of rfr.raw.orders: HTTP 401. The data is published; once"):
+    with raises(AirflowFailException):
         red.execute({})
     assert [each.key.trigger for each in told] == ["hook"]
     assert red.execute({})["dead"] == 0, "it was told; the next run is red for what is new"
@@ -218,7 +219,7 @@ def test_with_fail_on_dead_the_task_does_not_wait_for_what_is_pending_before_it_
     triggers["config"]["slow"] = block(receiver, retry={"schedule": "standard"})["config"]["hook"]
     receiver.answer = lambda request: (401 if len(receiver.requests) == 1 else 503, b"")
     task = operator(triggers, fail_on_dead=True, deferrable=True, slot_seconds=0)
-    with pytest.raises(AirflowFailException, match="HTTP 401"):
+    with raises(AirflowFailException):
         task.execute({})
 
 
@@ -226,7 +227,7 @@ def test_what_the_refresh_itself_gave_up_turns_the_task_red(lake: Lake, receiver
     lake.publish("raw.orders")
     receiver.answer = lambda request: (400, b"")
     webhooks.deliver(block(receiver), "lake", ["raw.orders"], None)
-    with pytest.raises(AirflowFailException, match="HTTP 400"):
+    with raises(AirflowFailException):
         operator(block(receiver), fail_on_dead=True).execute({})
 
 
@@ -238,9 +239,7 @@ def test_an_on_dead_that_raises_fails_the_task_and_is_called_again(lake: Lake, r
         raise KeyError(CANARY)
 
     for _ in range(2):
-        with pytest.raises(
-            DeliveryError, match=r"on_dead raised KeyError \(test_webhook_operator.py, line \d+\)"
-        ) as red:
+        with raises(DeliveryError) as red:
             operator(block(receiver), on_dead=broken).execute({})
         assert CANARY not in str(red.value)
     told: list[Any] = []
@@ -254,7 +253,7 @@ def test_a_connection_that_is_not_there_fails_the_task_at_once_and_loses_nothing
     lake.publish("raw.orders")
     triggers = {"config": {"hook": {"connection": "gone", "payload": {"n": 1}, "maxAttempts": 5}}}
     task = operator(triggers, deferrable=True, slot_seconds=0)
-    with pytest.raises(AirflowFailException, match="there is no connection 'gone'; run: airflow connections add gone"):
+    with raises(AirflowFailException):
         task.execute({})
     monkeypatch.setenv("AIRFLOW_CONN_GONE", json.dumps({"conn_type": "http", "host": receiver.url}))
     assert operator(triggers).execute({})["delivered"] == 1
@@ -279,7 +278,7 @@ def test_a_table_that_can_t_be_read_keeps_nothing_from_the_others_and_fails_the_
         lake.publish(table)
     location = lake.catalog.load_table("raw.broken").metadata_location
     Path(location.removeprefix("file://")).write_text("no metadata")
-    with pytest.raises(DeliveryError, match=r"commits of 1 table\(s\) can't be read: raw.broken: "):
+    with raises(DeliveryError):
         operator(block(receiver), target=tables).execute({})
     assert [request.json["table"] for request in receiver.requests] == ["raw.orders"]
 
@@ -306,9 +305,7 @@ def test_an_endpoint_that_blocks_fails_the_task_once_the_others_have_been_served
     first = lake.publish("raw.orders")
     blocked = delivery_id(first, "shop/hook")
     receiver.answer = answer
-    with pytest.raises(
-        AirflowFailException, match=r"hook \(http://127.0.0.1:\d+/...\): HTTP 400.*replayed or cancelled"
-    ):
+    with raises(AirflowFailException):
         operator(triggers).execute({})
     assert len(receiver.requests) == 2
 
@@ -447,12 +444,12 @@ def test_all_mistakes_of_a_block_are_told_while_the_dag_is_parsed(receiver: Rece
 
 
 def test_a_file_that_is_not_there_is_told_while_the_dag_is_parsed() -> None:
-    with pytest.raises(TriggerConfigError, match="there is no such file"):
+    with raises(TriggerConfigError):
         operator("nowhere.yaml")
 
 
 def test_a_start_that_is_unknown_is_told_while_the_dag_is_parsed(receiver: Receiver) -> None:
-    with pytest.raises(ConfigurationError, match="start_from: 'now' is unknown"):
+    with raises(ConfigurationError):
         operator(block(receiver), start_from="now")
 
 
@@ -461,7 +458,7 @@ def test_a_block_can_t_open_what_the_installation_does_not(
 ) -> None:
     lake.publish("raw.orders")
     monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "")
-    with pytest.raises(AirflowFailException, match=r"\[rfr\] webhook_allowed_hosts"):
+    with raises(AirflowFailException):
         operator(block(receiver, allowedHosts=["127.0.0.1", "0.0.0.0/0"])).execute({})
     lake.publish("raw.orders")
     ignored = operator(block(receiver, allowedHosts=["127.0.0.1"], onFailure="ignore")).execute({})
@@ -489,7 +486,7 @@ def test_a_retention_that_is_no_number_of_days_is_refused_before_anything_is_sen
 ) -> None:
     lake.publish("raw.orders")
     monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_RETENTION_DAYS", text)
-    with pytest.raises(ConfigurationError, match=r"webhook_retention_days: '.*' is no number of days; write e.g. 30"):
+    with raises(ConfigurationError):
         operator(block(receiver)).execute({})
     assert receiver.requests == []
 
@@ -505,7 +502,7 @@ def test_a_task_that_dies_after_a_delivery_was_given_up_is_red_in_its_next_try(
         patched.setattr("airflow_provider_rfr.webhooks.delivery_history.record_deliveries", _dies)
         with pytest.raises(KeyboardInterrupt):
             task.execute({})
-    with pytest.raises(AirflowFailException, match="HTTP 401"):
+    with raises(AirflowFailException):
         task.execute({})
     assert len(receiver.requests) == 1
 

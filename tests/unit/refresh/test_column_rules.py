@@ -16,6 +16,7 @@ from airflow_provider_rfr.refresh import _columns
 from airflow_provider_rfr.refresh._columns import SeenColumns, see_columns
 from airflow_provider_rfr.refresh._typed_rows import LedgerPage
 from airflow_provider_rfr.refresh.pages import encode_records
+from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, TABLE, TUESDAY, Orders, Shop, shop, source_gives
 
 __all__ = ["shop"]
@@ -93,7 +94,7 @@ def test_a_type_for_a_field_that_no_record_has_is_a_warning(
 
 def test_an_unknown_type_is_refused_before_a_page_is_read(declare: Any, shop: Shop) -> None:
     declare(columns={"created_at": "datetime"})
-    with pytest.raises(ConfigurationError, match=r"columns.created_at: 'datetime' is not a type; write one of string,"):
+    with raises(ConfigurationError):
         shop.run(MONDAY)
     assert ASKED == []
 

@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SchemaEvolutionError
 from airflow_provider_rfr.refresh._resume_policy import fingerprints_of
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
+from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, NUMBER, TUESDAY, Orders, Shop, shop, source_gives
 
 __all__ = ["shop"]
@@ -43,7 +44,7 @@ def test_each_kind_of_value_has_its_type_and_null_makes_no_column(shop: Shop) ->
 
 def test_a_table_whose_column_can_t_take_the_value_refuses_it(shop: Shop) -> None:
     shop.run(MONDAY, constants={"tenant": 1})
-    with pytest.raises(SchemaEvolutionError, match="tenant"):
+    with raises(SchemaEvolutionError):
         shop.run(TUESDAY, constants={"tenant": "a"}, mode="append")
 
 
@@ -63,7 +64,7 @@ def test_a_name_that_the_stream_has_is_refused_before_a_page_is_read_where_that_
 
 
 def test_rows_outside_of_the_part_are_refused(shop: Shop) -> None:
-    with pytest.raises(PublishRefusedError, match="1 rows do not match replace_where"):
+    with raises(PublishRefusedError):
         shop.run(MONDAY, constants={"tenant": "a"}, replace_where="tenant != 'a'")
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.refresh._primary_key import key_columns
 from airflow_provider_rfr.refresh._publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers
+from tests.unit.messages import raises
 
 STORE = FileStore({})
 TIME = pa.timestamp("us", tz="UTC")
@@ -69,5 +69,5 @@ def test_key_columns_are_checked_against_the_rows() -> None:
     assert key_columns("id", rows) == (("id",),)
     assert key_columns(["id", ["at", "day"]], rows) == (("id",), ("at", "day"))
     assert key_columns(None, rows) == ()
-    with pytest.raises(ConfigurationError, match="no column at.month"):
+    with raises(ConfigurationError):
         key_columns([["at", "month"]], rows)

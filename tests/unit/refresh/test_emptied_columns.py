@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import SchemaEvolutionError
+from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import TABLE, TUESDAY, Shop, shop, source_gives
 
 __all__ = ["shop"]
@@ -98,7 +99,7 @@ def test_an_append_says_which_fields_no_longer_come_and_null_in_a_few_rows_is_no
     source_gives(id=2, subject=None, open=None, tags=[], user=None, amount=None)
     assert shop.run(TUESDAY, mode="append", on_schema_change="fail").schema_changes is None
     source_gives(id=3, subject="x", open=True)
-    with pytest.raises(SchemaEvolutionError, match="3 columns of raw.orders would get no value: tags, user, amount;"):
+    with raises(SchemaEvolutionError):
         shop.run(WEDNESDAY, mode="append", on_schema_change="fail")
     assert shop.run(WEDNESDAY, mode="append").schema_changes == "3 columns got no value: tags, user, amount"
     assert sorted(filter(None, shop.rows["amount"].to_pylist())) == [5]
@@ -120,7 +121,7 @@ def test_a_part_is_compared_with_its_own_files_alone(shop: Shop) -> None:
     source_gives(id=2, day="tuesday")
     assert shop.run(TUESDAY, replace_where="day = 'tuesday'", on_schema_change="fail").schema_changes is None
     source_gives(id=1, day="monday")
-    with pytest.raises(SchemaEvolutionError, match="1 column of raw.orders would get no value: note"):
+    with raises(SchemaEvolutionError):
         shop.run(WEDNESDAY, replace_where="day = 'monday'", on_schema_change="fail")
 
 

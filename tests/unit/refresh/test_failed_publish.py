@@ -30,6 +30,7 @@ from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.status import status_in
 from airflow_provider_rfr.streams import Page, PagedStream
+from tests.unit.messages import raises
 from tests.unit.refresh.test_rounds import Threads
 
 TABLE = "raw.orders"
@@ -168,7 +169,7 @@ def test_names_with_dots_leave_the_next_run_free_whatever_becomes_of_them(shop: 
 def test_an_error_that_nobody_foresaw_is_taken_for_one_of_the_rows(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
         cut_off(broken, ValueError("Invalid schema, multiple fields for name a.b: 13 and 4"))
-        with pytest.raises(ValueError, match="multiple fields"):
+        with raises(ValueError):
             shop.run(MONDAY)
     source_gives(id=2, amount=7)
     shop.run(TUESDAY)
@@ -220,7 +221,7 @@ def test_after_a_full_disk_the_same_generation_goes_on_at_once_and_nothing_is_fe
 
     with monkeypatch.context() as broken:
         broken.setattr(FileStore, "write", full)
-        with pytest.raises(OSError, match="No space left on device"):
+        with raises(OSError):
             shop.run(MONDAY if key else None)
     assert shop.header.ended_at and shop.header.refused_under is None
     figures = shop.run(key)
@@ -243,7 +244,7 @@ def test_after_a_lost_catalog_the_same_generation_goes_on_at_once_and_nothing_is
 
     with monkeypatch.context() as broken:
         broken.setattr(TargetTable, "prepare", lose)
-        with pytest.raises(CatalogError, match="unable to open database file"):
+        with raises(CatalogError):
             shop.run(MONDAY)
     shop.database.rmdir()
     away.rename(shop.database)
@@ -279,6 +280,6 @@ def test_a_generation_whose_driver_was_killed_before_it_was_marked_is_kept_as_pu
 def test_what_an_attempt_ends_with_is_told_without_secrets(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.properties["s3.secret-access-key"] = "hunter2hunter2"
     cut_off(monkeypatch, ValueError("signed with hunter2hunter2"))
-    with pytest.raises(ValueError, match="signed"):
+    with raises(ValueError):
         shop.run(MONDAY)
     assert shop.header.error == "ValueError: signed with ***"

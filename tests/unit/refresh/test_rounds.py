@@ -36,6 +36,7 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.strict_commits import write_page
+from tests.unit.messages import raises
 from tests.unit.refresh.paged_sources import EXPIRED, REQUESTS
 
 TABLE = "raw.numbers"
@@ -235,7 +236,7 @@ def test_a_generation_that_another_attempt_ended_meanwhile_is_not_taken_over(ben
     late = bench.ledger()
     other, _, _ = bench.read(source)
     other.commit([], state=RefreshState.PUBLISHED, snapshot_id=1, published_rows=18)
-    with pytest.raises(FencedError, match="ended by another attempt"):
+    with raises(FencedError):
         late.take_over("publish")
 
 
@@ -261,7 +262,7 @@ def test_an_older_attempt_can_not_commit_after_a_newer_one_took_over(bench: Benc
     old, book = bench.open(source)
     rounds = bench.rounds(old, book, source)
     new, _ = bench.open(source)
-    with pytest.raises(FencedError, match="another attempt took over") as fenced:
+    with raises(FencedError) as fenced:
         rounds.read_all()
     assert (fenced.value.epoch, fenced.value.newer_epoch) == (1, 2)
     assert new.header is not None
@@ -363,7 +364,7 @@ def test_a_file_on_another_machines_disk_is_not_committed(bench: Bench) -> None:
     ledger, _ = bench.open(bench.source(partitions=1, pages=2))
     file = write_page(ledger, "page-1.parquet")
     Path(file.location.removeprefix("file://")).unlink()
-    with pytest.raises(LedgerError, match="is not on the driver's disk. Use a warehouse that the driver and all"):
+    with raises(LedgerError):
         ledger.commit([file], rounds=1)
     assert not bench.ledger().page_files()
 
@@ -407,7 +408,7 @@ def test_a_disk_that_is_full_ends_the_reading_at_once_and_what_it_took_is_kept(
     rounds = bench.rounds(ledger, book, source, concurrency=2, round_seconds=60)
     with monkeypatch.context() as broken:
         broken.setattr(FileStore, "write", full)
-        with pytest.raises(OSError, match="No space left on device: .*parquet"):
+        with raises(OSError):
             rounds.read_all()
     assert len(REQUESTS) < 500, "it read on, and threw it away"
     flushed = ledger.flushed_pages()

@@ -11,6 +11,7 @@ from airflow_provider_rfr.exceptions import RefreshBusyError
 from airflow_provider_rfr.refresh._resume_policy import OtherRun
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from tests.unit.messages import raises
 from tests.unit.refresh.test_resume_policy import NOW, header
 
 START, LATER = "2026-11-20T06:00:00Z", "2026-11-20T09:30:00.5Z"
@@ -108,6 +109,6 @@ def test_nobody_is_at_a_published_refresh_or_at_none() -> None:
 
 
 def test_on_busy_says_fail_or_take_over() -> None:
-    with pytest.raises(RefreshBusyError, match="raw.orders is being refreshed by shop/scheduled-1/refresh"):
+    with raises(RefreshBusyError):
         busy(on_busy="fail")
     assert busy(on_busy="take_over") is None

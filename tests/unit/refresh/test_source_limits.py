@@ -16,6 +16,7 @@ from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.streams import StateMixin, Stream
 from airflow_provider_rfr.streams.paged import as_paged
+from tests.unit.messages import raises
 from tests.unit.refresh.paged_sources import Numbers
 
 
@@ -94,5 +95,5 @@ def test_the_driver_keeps_the_rate_while_it_lists_partitions(refresh_of: Any) ->
 def test_a_driver_that_is_stopped_while_it_lists_partitions_says_so(refresh_of: Any) -> None:
     refresh = refresh_of(partitions=4)
     refresh_of.stopping.set()
-    with pytest.raises(RefreshStoppedError, match="numbers: stopped"):
+    with raises(RefreshStoppedError):
         refresh.run()

@@ -11,6 +11,7 @@ from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.target import TargetTable, append_rows
 from airflow_provider_rfr.refresh import _publish
+from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, TABLE, TUESDAY, Shop, shop, source_gives
 
 __all__ = ["shop"]
@@ -75,7 +76,7 @@ def test_a_publish_that_never_gets_through_keeps_what_was_read(shop: Shop, monke
     with monkeypatch.context() as busy:
         Writer(shop, busy, times=float("inf"))
         busy.setattr(_publish, "_COMMIT_SECONDS", 0.0)
-        with pytest.raises(LedgerError, match="other writers changed the target at each try to publish"):
+        with raises(LedgerError):
             shop.run(TUESDAY, mode="append")
     figures = shop.run(TUESDAY, mode="append")
     assert (figures.resumed, len(ASKED)) == (True, 2)

@@ -23,6 +23,7 @@ from airflow_provider_rfr.refresh._json_columns import BlockMismatchError, Block
 from airflow_provider_rfr.refresh._typed_rows import LedgerPage, TypedRows, _PageReader, type_pages
 from airflow_provider_rfr.streams.json_numbers import LongNumber
 from tests.profile import examples
+from tests.unit.messages import raises
 
 UTC = dt.timezone.utc
 Policy = Literal["fail", "null"]
@@ -269,7 +270,7 @@ def test_a_line_that_is_no_object_is_an_offender_and_a_row_of_nulls(line: str) -
 
 @pytest.mark.parametrize(("text", "count"), [(b'{"a":1}\n{"a":2}', 1), (b'{"a":1}', 2), (b"", 1), (b'{"a":1}', 0)])
 def test_a_page_that_does_not_hold_what_it_says_is_refused(text: bytes, count: int) -> None:
-    with pytest.raises(LedgerError, match="partition p, page 9 holds"):
+    with raises(LedgerError):
         typed(pa.schema([("a", pa.int64())]), page({"a": 0}), raw(text, count, "p", 9))
 
 

@@ -10,6 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_provider_rfr.exceptions import SinkError
+from tests.unit.messages import raises
 from tests.unit.sinks.exporting import (
     SOURCE,
     Overwriting,
@@ -121,5 +122,5 @@ def test_the_identifier_columns_of_the_source_are_its_keys(scene: Scene) -> None
 
 def test_keys_that_tell_nothing_apart_are_refused(changing: Scene) -> None:
     replace_files(changing.table, rows((1, "a"), (1, "b")), Overwriting)
-    with pytest.raises(SinkError, match="several rows have the same id, so changes can't be determined"):
+    with raises(SinkError):
         changing.run()

@@ -11,6 +11,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
 from airflow_provider_rfr.sinks._windows import Pin, Pins
 from airflow_provider_rfr.sinks.spec import SinkSpec
+from tests.unit.messages import raises
 from tests.unit.sinks.exporting import Overwriting, Scene, replace_files, rows, tag
 
 
@@ -185,7 +186,7 @@ def test_a_column_that_came_later_is_null_in_earlier_rows_and_one_that_is_gone_s
     with scene.table.update_schema(allow_incompatible_changes=True) as update:
         update.delete_column("w")
     scene.table.append(pa.table({"id": [3], "v": ["c"]}))
-    with pytest.raises(SinkError, match="ops.k: its source has no column w any more; declare sink.columns without it"):
+    with raises(SinkError):
         scene.run()
 
 
@@ -193,7 +194,7 @@ def test_a_key_that_is_not_sent_is_refused(scene: Scene) -> None:
     scene.redeclare(settings={"path": str(scene.out), "emit": "diff", "keys": ["id"]}, columns=("v",))
     scene.create()
     scene.add((1, "a"))
-    with pytest.raises(ConfigurationError, match="sink.columns: the key id is not among the sent columns"):
+    with raises(ConfigurationError):
         scene.run()
 
 
@@ -214,7 +215,7 @@ def test_pins_know_a_column_by_its_id_then_by_its_name() -> None:
     assert again.columns == (Pin("v", "v", (9, 8, 7)),)
     assert again.resolve((("x", 7),), NOW, "k") == (("v", 7),)
     assert again.resolve((), NOW, "k") == (("v", 9),)
-    with pytest.raises(SinkError, match="no column x any more; declare sink.columns without it"):
+    with raises(SinkError):
         Pins((Pin("x", "x", (6,)),)).resolve(NOW, NOW, "k")
 
 

@@ -18,6 +18,7 @@ from airflow_provider_rfr.store.sinks import SinkRow, load_sink
 from tests.unit.builtins.catalogs import column, made, mview, sink, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
 from tests.unit.builtins.execution.places import Place
+from tests.unit.messages import raises
 
 OLD, NEW = ("id bigint", "n int"), ("id bigint", "n string")
 
@@ -208,7 +209,7 @@ def test_a_sink_that_is_held_waits_for_its_owner(deployed: Deployed, choice: str
     """Row 53."""
     deployed.deploy("2.0", EMPTY, sinks={"ops.k": "hold"})
     deployed.add((5, "50"))
-    with pytest.raises(SinkHeldError, match="ops.t is emptied; decide what becomes of it"):
+    with raises(SinkHeldError):
         deployed.run()
     deployed.release(choice)
     deployed.add((6, "60"))

@@ -20,6 +20,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.sinks.targets import HttpTarget
 from airflow_provider_rfr.store._tables import LEASES
+from tests.unit.messages import raises
 from tests.unit.sinks.exporting import LOOPBACK, SINK, Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
@@ -79,7 +80,7 @@ def test_a_batch_that_is_refused_is_sent_again_by_the_next_run_with_its_id(
 ) -> None:
     server.answers(200, Reply(status, headers={"Location": "http://127.0.0.1:1/"}), 200)
     posting.add(*numbers(range(3)))
-    with pytest.raises(SinkDeliveryError, match=f"HTTP {status}"):
+    with raises(SinkDeliveryError):
         posting.run()
     posting.add((9, "late"))
     posting.run()
@@ -100,7 +101,7 @@ def test_a_busy_endpoint_is_asked_again_when_it_says_so(posting: Scene, server: 
 def test_an_endpoint_that_breaks_off_is_not_one_that_acknowledged(posting: Scene, server: Receiver) -> None:
     server.answers(Reply(raw=lambda connection: connection.close()), 200)
     posting.add((1, "a"))
-    with pytest.raises(SinkDeliveryError, match="127.0.0.1:[0-9]+ did not take batch .*: no complete answer"):
+    with raises(SinkDeliveryError):
         posting.run()
     assert posting.run().batches == 1
 
@@ -138,7 +139,7 @@ def test_what_is_no_acknowledgement_is_none_though_it_begins_like_one(
 def test_a_private_host_has_to_be_allowed(posting: Scene, server: Receiver) -> None:
     posting.target = replace(posting.target, allowed_hosts=("10.0.0.0/8",), patience=60)
     posting.add((1, "a"))
-    with pytest.raises(ConfigurationError, match=r"127.0.0.1 is a loopback address; \[rfr\] webhook_allowed_hosts"):
+    with raises(ConfigurationError):
         posting.run()
     assert not server.received and posting.row().cursor is None
 
@@ -149,7 +150,7 @@ def test_a_receiver_that_wants_more_time_than_there_is_gets_the_batch_by_the_nex
     posting.target = replace(posting.target, patience=5)
     server.answers(Reply(503, headers={"Retry-After": "3600"}), Reply(403, headers={"Retry-After": "0"}), 200)
     posting.add((1, "a"))
-    with pytest.raises(SinkDeliveryError, match="127.0.0.1:[0-9]+ did not take batch .*: HTTP 503"):
+    with raises(SinkDeliveryError):
         posting.run()
     assert len(server.received) == 1
     assert posting.run().batches == 1 and len(set(keys(server))) == 1
@@ -158,7 +159,7 @@ def test_a_receiver_that_wants_more_time_than_there_is_gets_the_batch_by_the_nex
 def test_why_a_batch_is_refused_is_told_without_secrets(posting: Scene, server: Receiver) -> None:
     server.answers(Reply(422, f'{{"error": "no column v", "token": "x", "seen": "{SECRET}"}}'.encode()))
     posting.add((1, "a"))
-    with pytest.raises(SinkDeliveryError, match="with HTTP 422: .*no column v.*; correct what it refuses") as caught:
+    with raises(SinkDeliveryError) as caught:
         posting.run()
     assert SECRET not in str(caught.value) and '"x"' not in str(caught.value)
 
@@ -187,7 +188,7 @@ def test_a_netrc_file_does_not_take_the_place_of_the_headers(
 def test_an_address_that_is_none_is_told(posting: Scene) -> None:
     for url in ("ftp://host/x", "http:///x", "host/x"):
         posting.target = HttpTarget(url)
-        with pytest.raises(ConfigurationError, match="must be an HTTP address"):
+        with raises(ConfigurationError):
             posting.run()
 
 

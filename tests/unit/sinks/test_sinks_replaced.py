@@ -11,6 +11,7 @@ from pyiceberg.schema import Schema
 from airflow_provider_rfr.exceptions import ConfigurationError, CursorExpiredError, SinkError, SinkHeldError
 from airflow_provider_rfr.lake.increments import SourceTable
 from airflow_provider_rfr.sinks.registry import needed_physicals, release_sink
+from tests.unit.messages import raises
 from tests.unit.sinks.exporting import (
     SCHEMA,
     SOURCE,
@@ -91,7 +92,7 @@ def test_a_sink_that_is_held_sends_nothing_until_somebody_decides(
     empty(filled)
     filled.add((4, "new"))
     for _ in range(2):
-        with pytest.raises(SinkHeldError, match="ops.k: it is held: ops.t is emptied; decide .* resend"):
+        with raises(SinkHeldError):
             filled.run()
     assert filled.ids() == [1, 2]
     release(filled, choice)
@@ -133,7 +134,7 @@ def test_a_sink_that_is_not_held_may_send_everything_again(filled: Scene) -> Non
     release(filled, "resend")
     filled.run()
     assert sorted(filled.ids()) == [1, 1, 2, 2, 3, 3]
-    with pytest.raises(ConfigurationError, match="no sink with the id [0-]+ is registered"):
+    with raises(ConfigurationError):
         filled.store.run(lambda each: release_sink(each, UUID(int=0), "resend", 1))
 
 
@@ -149,7 +150,7 @@ def test_a_later_deploy_may_decide_about_a_sink_that_is_held(filled: Scene) -> N
 def test_a_source_that_is_another_table_for_no_known_reason_holds_the_sink(filled: Scene) -> None:
     made_anew(filled)
     filled.add(*numbers((1, 2, 3)))
-    with pytest.raises(SinkError, match="its source is another table now, and nothing says where") as caught:
+    with raises(SinkError) as caught:
         filled.run()
     assert not isinstance(caught.value, SinkHeldError), "a retry may help"
     assert filled.row().held_at is None, "a deploy may be about to say so"
@@ -175,7 +176,7 @@ def test_a_full_refresh_by_others_holds_a_sink_behind_what_it_could_send(filled:
     replace_files(filled.table, rows(*numbers((1, 2, 3, 4))), Overwriting)
     filled.add((9, "new"))
     for _ in range(2):
-        with pytest.raises(SinkHeldError, match="snapshot [0-9]+ replaced the rows of its source"):
+        with raises(SinkHeldError):
             filled.run()
     assert filled.ids() == [1, 2, 3]
     release(filled, "resume_from_new")
@@ -195,7 +196,7 @@ def test_what_counts_as_replaced(filled: Scene, how: str) -> None:
             marks = {"rfr.ledger": "l", "rfr.generation": "7"}
             transaction.delete("id >= 2", snapshot_properties=marks)
             transaction.append(rows(*numbers((2, 3))), snapshot_properties=marks)
-    with pytest.raises(SinkHeldError, match="snapshot [0-9]+ replaced the rows of its source"):
+    with raises(SinkHeldError):
         filled.run()
 
 
@@ -219,9 +220,9 @@ def test_snapshots_that_expired_unsent_stop_the_sink_and_send_nothing_again(fill
     unsent = filled.table.current_snapshot().snapshot_id
     filled.add((4, "newest"))
     expire(filled, cursor, unsent)
-    with pytest.raises(CursorExpiredError, match=f"known any more: ops.t: snapshots between {cursor} and"):
+    with raises(CursorExpiredError):
         filled.run()
-    with pytest.raises(SinkHeldError, match="it is held: rows that it has not sent can't be known"):
+    with raises(SinkHeldError):
         filled.run()
     assert filled.ids() == [1, 2]
     release(filled, "resume_from_new")
@@ -252,7 +253,7 @@ def test_a_window_whose_snapshot_expired_half_way_stops_the_sink(scene: Scene) -
     scene.run(batches=1)
     scene.add((9, "new"))
     expire(scene, first)
-    with pytest.raises(CursorExpiredError, match=f"ops.t: the snapshot {first} has expired"):
+    with raises(CursorExpiredError):
         scene.run()
     assert scene.ids() == [0, 1]
 
@@ -262,7 +263,7 @@ def test_deploys_that_change_the_source_ask_what_becomes_of_the_cursor(filled: S
     other.append(rows(*numbers((7, 8))))
     filled.redeclare(source="ops.other")
     filled.deploy("metadata", source=UUID(int=7), columns=["id"])
-    with pytest.raises(SinkHeldError, match="it has another source now"):
+    with raises(SinkHeldError):
         filled.run()
     filled.deploy("resume_from_new")
     other.append(rows((9, "new")))

@@ -16,6 +16,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryErro
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, HOLD, expire_table
 from airflow_provider_rfr.sinks.registry import hold_snapshots
 from airflow_provider_rfr.store.sinks import load_sink
+from tests.unit.messages import raises
 from tests.unit.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files
 
 
@@ -201,11 +202,11 @@ def test_what_is_declared_wrong_is_told_before_anything_is_sent(
 
 
 def test_a_sink_that_was_never_deployed_and_one_without_a_source_say_so(scene: Scene) -> None:
-    with pytest.raises(ConfigurationError, match="ops.k is not registered in the control store; deploy first"):
+    with raises(ConfigurationError):
         scene.run()
     scene.create()
     scene.redeclare(source="ops.other")
-    with pytest.raises(SinkError, match="its source ops.other has no table"):
+    with raises(SinkError):
         scene.run()
 
 

@@ -20,6 +20,7 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import Lease, LeaseKind, lease_state
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
 from tests.integration.postgres import PostgresServer
+from tests.unit.messages import raises
 from tests.unit.sinks.exporting import COLUMNS, SINK, SOURCE_ID, Sink, decide, declared
 
 OBJ = declared("/out")
@@ -127,14 +128,14 @@ def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
 def test_a_choice_that_is_none_is_refused(store: ControlStore) -> None:
     do(store, "create")
     do(store, "hold")
-    with pytest.raises(ConfigurationError, match="choice: 'hold' is unknown; one of resume_from_new, resend"):
+    with raises(ConfigurationError):
         store.run(lambda each: release_sink(each, OBJ.id, "hold", 9))
 
 
 def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
     do(store, "create")
     first = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "one", 5000))
-    with pytest.raises(SinkBusyError, match="ops.k: one holds its lease for up to 4 s more"):
+    with raises(SinkBusyError):
         store.run(lambda each: take_sink_lease(each, 900, OBJ.id, "two", 5000))
     assert first is not None
     assert store.run(lambda each: first.renew(each, 4000))
@@ -161,7 +162,7 @@ def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: Con
     do(store, "create")
     lease = leased(store)
     do(store, how)
-    with pytest.raises(SinkLeaseLostError, match="ops.k: another run or a deploy took it over"):
+    with raises(SinkLeaseLostError):
         lease.write(lambda each, now: move_sink(each, OBJ.id, cursor=1))
     with pytest.raises(SinkLeaseLostError):
         lease.ensure()

@@ -20,6 +20,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store._tables import METADATA, SCHEMA_VERSION, SETTINGS
 from airflow_provider_rfr.store.engine import find_store, open_store
 from tests.soon import SOON, soon
+from tests.unit.messages import raises
 
 OPENER = """
 import sys, time
@@ -167,13 +168,13 @@ def test_a_store_that_is_refused_is_not_changed_and_finding_one_waits_for_no_wri
         connection.execute("PRAGMA journal_mode = DELETE")
     before = file.read_bytes()
     for opened in (find_store, open_store):
-        with pytest.raises(ConfigurationError, match="version 1 of the tables"):
+        with raises(ConfigurationError):
             opened(url)
     assert file.read_bytes() == before
     writer = sqlite3.connect(file, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     # And not: the database is locked.
-    with pytest.raises(ConfigurationError, match="version 1 of the tables"):
+    with raises(ConfigurationError):
         find_store(url)
     writer.close()
 
@@ -182,7 +183,7 @@ def test_a_version_that_is_no_number_is_told(url: str, tmp_path: Path) -> None:
     open_store(url).close()
     with sqlite3.connect(tmp_path / "control.db") as connection:
         connection.execute("UPDATE rfr_settings SET value = 'x' WHERE name = 'schema'")
-    with pytest.raises(ConfigurationError, match="the version of its tables can't be read; name a database"):
+    with raises(ConfigurationError):
         open_store(url)
 
 

@@ -19,6 +19,7 @@ from airflow_provider_rfr.lake.schemas import partition_spec
 from airflow_provider_rfr.store import history as store_rows
 from airflow_provider_rfr.store._tables import HISTORY
 from airflow_provider_rfr.store.engine import ControlStore, instant
+from tests.unit.messages import raises
 from tests.webhook_receiver import FakeClock
 
 ENDED, SENT = "rfr.ended", "rfr.sent"
@@ -219,17 +220,17 @@ def test_a_table_that_fails_holds_up_no_other_and_is_not_tried_by_each_process(
     monkeypatch.setattr(upkeep, "append_rows_once", fails)
     report(1)
     report(2, table=SENT)
-    with pytest.raises(OSError, match="away"):
+    with raises(OSError):
         history.maintain(always=True)
     assert appended(catalog, SENT) == [2]
     assert sorted(tries) == [ENDED, SENT]
     assert history.maintain(always=True) == 0
     assert len(tries) == 2
     clock.sleep(301)
-    with pytest.raises(OSError, match="away"):
+    with raises(OSError):
         history.maintain(always=True)
     clock.sleep(8 * DAY)
-    with pytest.raises(OSError, match="away"):
+    with raises(OSError):
         history.maintain(always=True)
     assert left(store) == 0
     assert "1 rows of the history tables could not be appended for a week; they are dropped" in caplog.text

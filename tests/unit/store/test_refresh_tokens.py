@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+from tests.unit.messages import raises
 
 GRANT = "https://login.example.com/token configured-canary"
 
@@ -67,7 +68,7 @@ def test_a_row_that_is_not_ours_is_an_error_that_names_the_table(store_url: str)
     tokens.keep(GRANT, "first-canary")
     with open_store(store_url)._engine.begin() as connection:
         connection.execute(text("UPDATE rfr_refresh_tokens SET sealed = 'nonsense'"))
-    with pytest.raises(SourceError, match="can't be unsealed: delete its row of rfr_refresh_tokens"):
+    with raises(SourceError):
         tokens.load(GRANT)
 
 
@@ -92,7 +93,7 @@ def test_a_store_without_a_free_connection_is_as_one_that_is_away(
     with tokens.turn(GRANT, lambda: None):
         monkeypatch.setattr(ControlStore, "run", run)
         assert not tokens.keep(GRANT, "first-canary")
-        with pytest.raises(SourceError, match=r"can't be reached \(TimeoutError\)"):
+        with raises(SourceError):
             tokens.load(GRANT)
     assert "could not be kept in the control store (TimeoutError)" in caplog.text
     assert "canary" not in caplog.text

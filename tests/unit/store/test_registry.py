@@ -21,6 +21,7 @@ from airflow_provider_rfr.store.deploys import (
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import LeaseKind, acquire, force_unlock, lease_state
+from tests.unit.messages import raises
 from tests.webhook_receiver import FakeClock
 
 P = "ops"
@@ -63,7 +64,7 @@ def test_a_registry_is_written_on_top_of_the_revision_that_was_read(control: Con
     assert write(control, 1, entry("ops.c"), forgotten=("u2",)) == 2
     assert recorded(control) == [("u1", "ops.c")]
     for base in (0, 1, 3):
-        with pytest.raises(StalePlanError, match=f"no longer at revision {base}"):
+        with raises(StalePlanError):
             write(control, base, entry("ops.z"))
     assert recorded(control) == [("u1", "ops.c")]
 
@@ -78,7 +79,7 @@ def test_projects_do_not_see_each_other(control: ControlStore) -> None:
 
 def test_a_lease_is_held_by_one_and_its_token_goes_up(control: ControlStore) -> None:
     with acquire(control, P, holder="ann") as mine:
-        with pytest.raises(DeployBusyError, match="deployed by ann; .* force-unlock with token 1"):
+        with raises(DeployBusyError):
             acquire(control, P)
         mine.ensure()
     with acquire(control, P) as next_one:
@@ -95,7 +96,7 @@ def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_writes_nothing(
             assert new.token == 2
             written: list[int] = []
             for attempt in (old.ensure, lambda: old.write(lambda connection, now: written.append(now))):
-                with pytest.raises(LeaseLostError, match="token 1, now 2"):
+                with raises(LeaseLostError):
                     attempt()
             assert not written
             new.write(lambda connection, now: written.append(now))

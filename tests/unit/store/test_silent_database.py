@@ -20,6 +20,7 @@ from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.postgres import PostgresServer
 from tests.soon import soon
+from tests.unit.messages import raises
 
 
 class Proxy:
@@ -82,7 +83,7 @@ def test_a_catalog_whose_database_falls_silent_is_named(postgres: PostgresServer
     catalog = open_catalog(LakeSettings("rfr", {**properties, "rfr.read-timeout": "0.5"}))
     catalog.create_namespace("raw")
     proxy.forwards = False
-    with soon(), pytest.raises(CatalogError, match=r"the catalog 'rfr' \(postgresql.* failed: no answer within 0\.5 s"):
+    with soon(), raises(CatalogError):
         catalog.list_tables("raw")
     proxy.forwards = True
     assert catalog.list_tables("raw") == []
@@ -112,7 +113,7 @@ def test_a_commit_that_gets_no_answer_ends(postgres: PostgresServer, proxy: Prox
             connection.execute(text("CREATE TABLE committed (number int)"))
             proxy.forwards = False
 
-    with soon(), pytest.raises(OperationalError, match=r"no answer within 0\.5 s"):
+    with soon(), raises(OperationalError):
         commit()
     proxy.forwards = True
     with engine.connect() as connection:

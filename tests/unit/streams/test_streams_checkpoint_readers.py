@@ -25,6 +25,7 @@ from airflow_provider_rfr.streams import (
 )
 from airflow_provider_rfr.streams.checkpoint import SubstreamResumableFullRefreshCursor
 from airflow_provider_rfr.streams.core import as_stream_slice
+from tests.unit.messages import raises
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 COMPLETE = {"version": 1, "state": "complete"}
@@ -206,7 +207,7 @@ def test_when_every_parent_is_complete_nothing_is_read_and_the_state_is_emitted_
 def test_a_plain_mapping_is_no_slice_of_a_cursor_based_stream(by_page: bool) -> None:
     cursor = SubstreamResumableFullRefreshCursor()
     reader = CursorBasedCheckpointReader(cursor, [{"parent": "A"}], read_state_from_cursor=by_page)
-    with pytest.raises(ValueError, match="not a StreamSlice"):
+    with raises(ValueError):
         reader.next()
 
 
@@ -246,5 +247,5 @@ def test_reserved_keys_in_a_slice_of_an_old_stream_are_an_error(key: str, by_pag
     """Row 13."""
     cursor = SubstreamResumableFullRefreshCursor()
     reader = LegacyCursorBasedCheckpointReader(cursor, [{key: 1}], read_state_from_cursor=by_page)
-    with pytest.raises(ValueError, match="reserved"):
+    with raises(ValueError):
         reader.next()

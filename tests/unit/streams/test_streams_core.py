@@ -22,6 +22,7 @@ from airflow_provider_rfr.streams import (
 )
 from airflow_provider_rfr.streams.core import SliceError, as_stream_slice, has_settable_state, legacy_slice
 from tests.soon import soon
+from tests.unit.messages import raises
 
 
 class OpenOrders(Stream):
@@ -131,12 +132,12 @@ def test_the_partition_key_is_made_of_the_declared_fields() -> None:
 
     before = Children().partition_key({"parent_id": 7, "updated_at": "2026-01-01"})
     assert before == Children().partition_key({"parent_id": 7, "updated_at": "2026-01-02"}) == '{"parent_id":7}'
-    with pytest.raises(SliceError, match="parent_id"):
+    with raises(SliceError):
         Children().partition_key({"id": 7})
 
 
 def test_a_slice_that_is_not_json_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="stream_slices"):
+    with raises(ConfigurationError):
         OpenOrders().partition_key({"day": object()})
 
 
@@ -160,7 +161,7 @@ def test_slices_read_flat_and_keep_their_parts() -> None:
 
 def test_a_slice_that_is_no_mapping_is_refused() -> None:
     assert as_stream_slice(None) == {}
-    with pytest.raises(SliceError, match="not a mapping"):
+    with raises(SliceError):
         as_stream_slice([1])
 
 

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams import Complete, CursorBasedCheckpointReader, NextPage, NotStarted, StreamSlice
 from airflow_provider_rfr.streams.checkpoint import ResumableFullRefreshCursor, SubstreamResumableFullRefreshCursor
+from tests.unit.messages import raises
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 COMPLETE = {"version": 1, "state": "complete"}
@@ -67,7 +68,7 @@ def test_a_partition_is_recognised_by_its_declared_key() -> None:
     "stored", [{"page": 3}, SENTINEL, {"states": {}}, {"states": [{"cursor": {}}]}, {"states": [7]}]
 )
 def test_a_state_of_another_shape_is_refused(stored: Any) -> None:
-    with pytest.raises(ConfigurationError, match="stream_state"):
+    with raises(ConfigurationError):
         SubstreamResumableFullRefreshCursor(stored)
 
 
@@ -77,7 +78,7 @@ def test_a_state_that_says_nothing_is_no_state(stored: Any) -> None:
 
 
 def test_a_stream_with_partitions_has_no_state_without_a_slice() -> None:
-    with pytest.raises(ValueError, match="name a slice"):
+    with raises(ValueError):
         SubstreamResumableFullRefreshCursor().select_state(None)
 
 

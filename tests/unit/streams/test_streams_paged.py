@@ -30,6 +30,7 @@ from airflow_provider_rfr.streams import (
     as_paged,
 )
 from airflow_provider_rfr.streams.paged import iter_pages
+from tests.unit.messages import raises
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 
@@ -101,7 +102,7 @@ class Circle(PagedStream):
 
 def test_a_token_that_comes_twice_is_an_error() -> None:
     """X5."""
-    with pytest.raises(RepeatedPageError, match="page token 0 came twice"):
+    with raises(RepeatedPageError):
         list(Circle().read_records({}))
 
 
@@ -113,7 +114,7 @@ def test_a_token_of_zero_is_not_the_end() -> None:
 
 def test_only_addressable_streams_know_the_token_of_a_position(paged: Any) -> None:
     assert not paged("orders").addressable
-    with pytest.raises(NotImplementedError, match="orders"):
+    with raises(NotImplementedError):
         paged("orders").token_at(3)
 
 
@@ -155,14 +156,14 @@ def test_a_record_that_is_no_mapping_is_an_error_and_not_lost() -> None:
         def read_records(self, *arguments: Any) -> Iterable[Any]:
             return [("id", 1)]
 
-    with pytest.raises(ConfigurationError, match="yielded tuple, which is not a mapping"):
+    with raises(ConfigurationError):
         as_paged(Tuples()).read_page({}, None)
 
 
 def test_a_paged_stream_is_its_own_adapter(paged: Any) -> None:
     stream = paged("orders")
     assert as_paged(stream) is stream
-    with pytest.raises(ConfigurationError, match="not a Stream"):
+    with raises(ConfigurationError):
         as_paged(object())  # type: ignore[arg-type]
 
 
@@ -245,7 +246,7 @@ class Stuck(Structured):
 
 def test_a_state_that_does_not_move_is_an_error() -> None:
     """X5."""
-    with pytest.raises(RepeatedPageError, match="did not move"):
+    with raises(RepeatedPageError):
         as_paged(Stuck()).read_page({}, 3)
 
 
@@ -258,7 +259,7 @@ def test_a_stream_without_state_has_one_page_a_slice() -> None:
     page = stream.read_page({"day": "2026-01-01"}, None)
     assert (len(page.records), page.next) == (2, Complete())
     assert not stream.supports_checkpointing
-    with pytest.raises(ConfigurationError, match="without pages"):
+    with raises(ConfigurationError):
         stream.read_page({}, 7)
 
 

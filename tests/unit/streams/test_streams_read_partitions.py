@@ -16,6 +16,7 @@ from airflow_provider_rfr.exceptions import AuthenticationError, ConfigurationEr
 from airflow_provider_rfr.streams import Complete, LogMessage, NextPage, NotStarted, Page, PagedStream, Stream
 from airflow_provider_rfr.streams.checkpoint import ResumableFullRefreshCursor, SubstreamResumableFullRefreshCursor
 from airflow_provider_rfr.streams.read import _ConnectorStateManager, _read_stream, page_cursor, read_streams
+from tests.unit.messages import raises
 
 
 @KINDS
@@ -150,7 +151,7 @@ def test_a_refused_token_restarts_that_partition_alone(api: Any, paged: Any) -> 
 
 
 def test_the_state_of_an_undivided_stream_is_refused_by_one_with_partitions(api: Any, paged: Any) -> None:
-    with pytest.raises(ConfigurationError, match="partitions"):
+    with raises(ConfigurationError):
         list(_read_stream(paged("orders", "AB"), stream_state={"page": 3}))
 
 

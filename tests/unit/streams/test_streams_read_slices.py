@@ -15,6 +15,7 @@ from streams_reading import collect, positions, shape, states
 from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.streams import Complete, StateMixin, Stream
 from airflow_provider_rfr.streams.read import _read_stream, _ReadOptions, _StateMessage, read_streams
+from tests.unit.messages import raises
 
 
 class Plain(Stream):
@@ -131,5 +132,5 @@ def test_an_incremental_stream_can_be_read_in_full() -> None:
 
 @pytest.mark.parametrize("stream", [Plain(), "paged"])
 def test_a_stream_that_has_no_cursor_field_is_not_read_incrementally(stream: Any, paged: Any) -> None:
-    with pytest.raises(ConfigurationError, match="incrementally"):
+    with raises(ConfigurationError):
         list(_read_stream(paged("orders") if stream == "paged" else stream, incremental()))

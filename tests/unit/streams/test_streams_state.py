@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams import Complete, NextPage, NotStarted, Page, dump_state, load_state
 from airflow_provider_rfr.streams.core import flat_state
+from tests.unit.messages import raises
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 NO_CURSOR = {"__ab_no_cursor_state_message": True}
@@ -82,19 +83,19 @@ def test_a_state_is_versioned() -> None:
     ],
 )
 def test_an_unknown_version_or_a_broken_state_is_refused(stored: Any) -> None:
-    with pytest.raises(ConfigurationError, match="stream_state"):
+    with raises(ConfigurationError):
         load_state(stored)
 
 
 def test_none_is_no_token() -> None:
-    with pytest.raises(ValueError, match="None is not a page token"):
+    with raises(ValueError):
         NextPage(None)
 
 
 def test_a_token_that_is_not_json_is_refused_where_it_arises() -> None:
-    with pytest.raises(ConfigurationError, match="page token"):
+    with raises(ConfigurationError):
         NextPage({"since": object()})  # type: ignore[dict-item]
-    with pytest.raises(ConfigurationError, match="page token"):
+    with raises(ConfigurationError):
         NextPage(float("nan"))
 
 
@@ -110,7 +111,7 @@ def test_a_page_without_a_next_token_is_the_last() -> None:
 
 
 def test_no_page_is_followed_by_not_started() -> None:
-    with pytest.raises(ValueError, match="NotStarted"):
+    with raises(ValueError):
         Page([], NotStarted())
 
 

@@ -26,6 +26,7 @@ from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, _merge_events
 from airflow_provider_rfr.webhooks.outbox import enqueue
 from tests.soon import SOON
+from tests.unit.messages import raises
 from tests.webhook_receiver import (
     FakeClock,
     Received,
@@ -292,5 +293,5 @@ def test_a_block_that_is_still_sealed_is_refused_before_anything_is_claimed(tmp_
     sealed = "ENC[AES256_GCM,data:abc,iv:def,tag:ghi,type:str]"
     document = {"config": {"hook": {"url": sealed, "payload": {}}}, "sops": {"mac": "x"}}
     store = open_store(f"sqlite:///{tmp_path}/control.db")
-    with pytest.raises(ConfigurationError, match="is still sealed; open the triggers block"):
+    with raises(ConfigurationError):
         loopback_dispatcher(store, {key(): parse_triggers(document).config["hook"]})

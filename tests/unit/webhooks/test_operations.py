@@ -15,6 +15,7 @@ from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
+from tests.unit.messages import raises
 from tests.webhook_receiver import (
     LAKE,
     LOOPBACK,
@@ -203,8 +204,8 @@ def test_a_test_fire_calls_once_and_leaves_no_row(store: ControlStore, server: R
 def test_a_test_fire_of_what_is_still_sealed_or_has_no_address_says_so() -> None:
     sealed = "ENC[AES256_GCM,data:abc,iv:def,tag:ghi,type:str]"
     document = {"config": {"a": {"url": sealed, "payload": {}}}, "sops": {"mac": "x"}}
-    with pytest.raises(ConfigurationError, match="is still sealed"):
+    with raises(ConfigurationError):
         operations.test_fire(parse_triggers(document).config["a"], events(1)[0])
     block = parse_triggers({"config": {"a": {"connection": "c", "payload": {}}}})
-    with pytest.raises(ConfigurationError, match="can't be looked up here"):
+    with raises(ConfigurationError):
         operations.test_fire(block.config["a"], events(1)[0])

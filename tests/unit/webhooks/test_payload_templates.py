@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError
 from airflow_provider_rfr.webhooks._templates import render_payload
+from tests.unit.messages import raises
 
 VARIABLES: dict[str, Any] = {
     "names": ["a", "b"],
@@ -110,13 +111,13 @@ def test_a_tree_of_wrong_templates_is_refused() -> None:
 def test_values_without_end_are_errors() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(TemplateError, match="nested lists and maps"):
+    with raises(TemplateError):
         render_payload("{{v}}", {"v": loop})
 
 
 def test_the_limits_hold_for_the_whole_payload() -> None:
     tree = ["{{#each xs}}{{this}}{{/each}}"] * 60
-    with pytest.raises(TemplateError, match="200,000 steps"):
+    with raises(TemplateError):
         render_payload(tree, {"xs": [1] * 2000})
-    with pytest.raises(TemplateError, match="1,048,576"):
+    with raises(TemplateError):
         render_payload(["{{s}}"] * 11, {"s": "x" * 100_000})

@@ -14,6 +14,7 @@ from airflow_provider_rfr.webhooks._templates import NotJsonError, content_type,
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.validation import _HOSTILE, placeholder_events
+from tests.unit.messages import raises
 
 ONE = placeholder_events()[0]
 EIGHT_KEYS = """{
@@ -129,7 +130,7 @@ def test_bodies_are_utf_8() -> None:
 
 @pytest.mark.parametrize("template", ["", "{", '{"a": }', "[1 2]", "NaN", '{"a": Infinity}', '"\t"', "{{! nothing }}"])
 def test_what_is_no_json_is_an_error_that_shows_no_value(template: str) -> None:
-    with pytest.raises(NotJsonError, match="rendered payload template is not valid JSON: "):
+    with raises(NotJsonError):
         body(payloadTemplate=template)
 
 

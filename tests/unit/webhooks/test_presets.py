@@ -15,6 +15,7 @@ from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.presets import PRESETS, Preset, TokenStep
 from airflow_provider_rfr.webhooks.validation import placeholder_events, validate_block
+from tests.unit.messages import raises
 
 ONE = placeholder_events()[0]
 ID = "0123456789abcdef" * 2
@@ -320,7 +321,7 @@ def test_presets_with_an_address_of_their_own_need_none() -> None:
         if PRESETS[name].receiver.base:
             assert parse_triggers(document).endpoints[0].url is None
         else:
-            with pytest.raises(TriggerConfigError, match="trigger X: has no address"):
+            with raises(TriggerConfigError):
                 parse_triggers(document)
 
 

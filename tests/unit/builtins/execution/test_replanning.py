@@ -10,6 +10,7 @@ from airflow_provider_rfr.exceptions import BlockedPlanError, StalePlanError
 from airflow_provider_rfr.store.leases import acquire
 from tests.unit.builtins.catalogs import spec, table
 from tests.unit.builtins.execution.places import Place
+from tests.unit.messages import raises
 
 ONE = spec("1.0", table("ops.t", "id int"))
 TWO = spec("1.1", table("ops.t", "id int", "a string"))
@@ -30,7 +31,7 @@ def test_an_approved_plan_is_never_exchanged_for_another(place: Place) -> None:
     place.deploy(ONE)
     slower = place.plan(THREE)
     place.deploy(TWO)
-    with pytest.raises(StalePlanError, match="plan again"):
+    with raises(StalePlanError):
         place.apply(slower, THREE)
     assert [each.name for each in place.recorded("ops.t").columns] == ["id", "a"]
 
@@ -39,7 +40,7 @@ def test_a_plan_that_is_made_again_and_blocked_is_not_done(place: Place) -> None
     place.deploy(ONE)
     older = place.plan(TWO)
     place.deploy(THREE)
-    with pytest.raises(BlockedPlanError, match="downgrade not supported"):
+    with raises(BlockedPlanError):
         place.apply(older, TWO, replan=True)
 
 

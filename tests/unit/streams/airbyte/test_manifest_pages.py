@@ -18,6 +18,7 @@ from airflow_provider_rfr.streams import Complete, NextPage
 from airflow_provider_rfr.streams.airbyte._values import from_json, to_json
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
+from tests.unit.messages import raises
 
 pytestmark = needs_cdk
 
@@ -132,7 +133,7 @@ def test_a_token_that_the_cdk_evaluates_as_a_tuple_comes_back_as_one() -> None:
         found = from_json(through_json(to_json(value, "page token")))
         assert found == value
         assert type(found) is type(value)
-    with pytest.raises(ConfigurationError, match="page token: holds a object, which can't be stored"):
+    with raises(ConfigurationError):
         to_json({"a": object()}, "page token")
 
 
@@ -147,7 +148,7 @@ def test_a_slice_has_its_parts_by_name_and_what_a_parent_adds_is_not_in_its_key(
 def test_a_reset_of_the_paging_starts_the_chain_again(api: Api) -> None:
     api.answer = lambda path, query, url: (410, {"error": "gone"})
     stream = load_stream(api.source(), "links")
-    with pytest.raises(TokenExpiredError, match="no longer accepts the page token"):
+    with raises(TokenExpiredError):
         stream.read_page({}, f"{api.url}/v1/links?p=3")
     assert len(api.asked) == 1
 
@@ -159,9 +160,7 @@ def test_a_reset_at_the_first_page_asks_for_it_once_more_as_the_cdk_does(api: Ap
     assert (list(page.records), page.next, page.skipped) == (rows(2), Complete(), None)
     assert api.taken() == ["/v1/links", "/v1/links"]
     api.answer = lambda path, query, url: (410, {})
-    with pytest.raises(
-        SourceError, match=r"starts its paging again \(RESET_PAGINATION\), but this is the first page"
-    ) as found:
+    with raises(SourceError) as found:
         load_stream(api.source(), "links").read_page({}, None)
     # Not one after which the engine would begin another chain.
     assert not isinstance(found.value, TokenExpiredError)
@@ -273,7 +272,7 @@ def test_an_empty_page_is_not_a_skipped_one(api: Api) -> None:
 
 def test_a_token_that_comes_twice_ends_the_chain(api: Api) -> None:
     api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/links?p=2"})
-    with pytest.raises(RepeatedPageError, match="came twice"):
+    with raises(RepeatedPageError):
         list(iter_pages(load_stream(api.source(), "links"), {}))
     assert len(api.asked) == 2
 
@@ -309,9 +308,7 @@ def test_what_a_connection_gives_every_source_is_left_out_where_the_spec_takes_n
     assert load_stream(source, "customers").read_page({}, None).records == rows(3)
     assert api.headers[0]["Authorization"] == f"Bearer {KEY}"
     source["config"]["typo"] = 1
-    with pytest.raises(
-        ConfigurationError, match="does not fit the manifest's specification, additionalProperties: False"
-    ):
+    with raises(ConfigurationError):
         load_stream(source, "customers")
 
 
@@ -330,9 +327,9 @@ def test_mistakes_are_said_in_one_sentence_each(api: Api, tmp_path: Path) -> Non
     assert "broken.yaml, line 1" in problem(manifest=str(broken))
     assert "source.manifest" in problem(manifest={"streams": [{"type": "Nonsense"}]})
     assert "name exactly one of class, file, definition and manifest" in problem(file="x.yaml")
-    with pytest.raises(ConfigurationError, match="no stream 'nope'; allowed: Offset Events, customers"):
+    with raises(ConfigurationError):
         load_stream(api.source(), "nope")
-    with pytest.raises(ConfigurationError, match="source.components: goes with manifest only"):
+    with raises(ConfigurationError):
         load_stream({"class": "a:b", "components": "components.py"}, "x")
     assert not api.asked
 

@@ -29,6 +29,7 @@ from airflow_provider_rfr.streams import ReadContext
 from airflow_provider_rfr.streams.airbyte import _guard
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
+from tests.unit.messages import raises
 
 pytestmark = needs_cdk
 
@@ -182,10 +183,10 @@ def custom(api: Api, last: str = "None") -> dict[str, Any]:
 
 def test_code_runs_only_where_the_source_asks_for_it(api: Api) -> None:
     source = {**custom(api), "components": None}
-    with pytest.raises(ConfigurationError, match="components.Counting, which is Python code"):
+    with raises(ConfigurationError):
         load_stream(source, "customers")
     source["manifest"]["streams"][0]["retriever"]["paginator"]["pagination_strategy"]["class_name"] = "os.system"
-    with pytest.raises(ConfigurationError, match="uses os.system, which is Python code"):
+    with raises(ConfigurationError):
         load_stream(source, "customers")
 
 
@@ -203,7 +204,7 @@ def test_paging_that_may_keep_state_is_read_by_slice_and_that_is_said(
     [stream_slice] = stream.stream_slices()
     assert "customers: can't be resumed within a slice: a slice is read whole: Counting may keep state" in caplog.text
     assert [len(page.records) for page in iter_pages(stream, stream_slice)] == [6]
-    with pytest.raises(ConfigurationError, match="start again with force_restart"):
+    with raises(ConfigurationError):
         stream.read_page(stream_slice, 2)
 
 
@@ -219,7 +220,7 @@ def test_what_paging_keeps_of_a_slice_that_was_left_half_way_does_not_reach_its_
 def test_a_token_that_comes_twice_ends_a_slice_that_is_read_whole_and_a_parent(api: Api) -> None:
     stream = load_stream(custom(api, "2"), "customers")
     stream._interpreted._retriever._paginator.pagination_strategy.next_page_token = lambda **more: 2
-    with pytest.raises(RepeatedPageError, match="came twice"):
+    with raises(RepeatedPageError):
         stream.read_page({}, None)
     assert len(api.asked) == 2
     api.asked.clear()
@@ -227,7 +228,7 @@ def test_a_token_that_comes_twice_ends_a_slice_that_is_read_whole_and_a_parent(a
     parent = manifest["definitions"]["customers"]["retriever"]
     parent["paginator"] = manifest["definitions"]["links"]["retriever"]["paginator"]
     api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{url}/v1/customers?page=2"})
-    with pytest.raises(RepeatedPageError, match="came twice"):
+    with raises(RepeatedPageError):
         list(load_stream(api.source(manifest), "orders").stream_slices())
     assert len(api.asked) == 2
 
@@ -258,10 +259,10 @@ def test_components_of_an_older_cdk_are_named_with_both_versions(api: Api) -> No
     source = custom(api)
     source["manifest"]["version"] = "6.44.0"
     source["components"] = "from airbyte_cdk import NoSuchClassAnyMore\n"
-    with pytest.raises(ConfigurationError, match=r"written for airbyte-cdk 6.44.0, installed is 7\.\d+"):
+    with raises(ConfigurationError):
         load_stream(source, "customers")
     source["components"] = COUNTER.replace("self.pages += 1", "response.no_such_thing")
-    with pytest.raises(SourceError, match=r"no_such_thing.*written for airbyte-cdk 6.44.0"):
+    with raises(SourceError):
         load_stream(source, "customers").read_page({}, None)
 
 
@@ -269,7 +270,7 @@ def test_a_next_page_on_another_host_is_refused_and_nothing_is_sent_there(api: A
     api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{other.url}/v1/links?p=2"})
     stream = load_stream(api.source(), "links")
     page = stream.read_page({}, None)
-    with pytest.raises(SourceError, match=f"leads to {other.url}, which the manifest does not name.*allowed_hosts"):
+    with raises(SourceError):
         stream.read_page({}, page.next.token)
     assert not other.asked
     allowed = load_stream(api.source(allowed_hosts=[other.url.removeprefix("http://")]), "links")
@@ -282,7 +283,7 @@ def test_a_parents_next_page_on_another_host_is_refused_too(api: Api, other: Api
     parent = manifest["definitions"]["customers"]["retriever"]
     parent["paginator"] = manifest["definitions"]["links"]["retriever"]["paginator"]
     api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{other.url}/v1/customers?page=2"})
-    with pytest.raises(SourceError, match="which the manifest does not name"):
+    with raises(SourceError):
         list(load_stream(api.source(manifest), "orders").stream_slices())
     assert (len(api.asked), len(other.asked)) == (1, 0)
 
@@ -295,7 +296,7 @@ def test_a_redirect_to_a_listed_host_carries_no_key_and_one_to_another_host_is_r
         "api_token": "{{ config['api_key'] }}",
     }
     api.answer = lambda path, query, url: (302, {}, {"Location": f"{other.url}/v1/customers?page=1"})
-    with pytest.raises(SourceError, match="which the manifest does not name"):
+    with raises(SourceError):
         load_stream(api.source(manifest), "customers").read_page({}, None)
     assert not other.asked
     listed = load_stream(api.source(manifest, allowed_hosts=["127.0.0.1"]), "customers")
@@ -320,7 +321,7 @@ def test_neither_proxy_nor_netrc_of_the_environment_is_used(
 
 def test_an_answer_has_a_largest_size(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_guard._LIMITS, "max_bytes", 50)
-    with pytest.raises(SourceError, match="larger than 50 bytes"):
+    with raises(SourceError):
         load_stream(api.source(), "customers").read_page({}, None)
     assert len(api.asked) == 1
 
@@ -329,7 +330,7 @@ def test_an_answer_has_a_deadline(api: Api, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(_guard, "_SECONDS", 0.2)
     waiting = threading.Event()
     api.answer = lambda path, query, url: (200, {"data": [waiting.wait(30)]})
-    with pytest.raises(SourceError, match="no complete answer within 0.2 s"):
+    with raises(SourceError):
         load_stream(api.source(), "links").read_page({}, None)
     waiting.set()
 
@@ -404,7 +405,7 @@ def test_a_request_is_repeated_as_often_as_the_manifest_says(api: Api, failures:
         assert len(stream.read_page({}, None).records) > 0
         assert len(api.asked) == failures + 1
     else:
-        with pytest.raises(SourceError, match="Exhausted available request attempts"):
+        with raises(SourceError):
             stream.read_page({}, None)
         assert len(api.asked) == 3
 

@@ -21,6 +21,7 @@ from airflow_provider_rfr.streams import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
 from tests.soon import PATIENCE, SOON
+from tests.unit.messages import raises
 
 pytestmark = needs_cdk
 
@@ -181,7 +182,7 @@ def test_a_task_gets_the_error_of_the_driver(api: Api, server: BudgetServer) -> 
     stream = load_stream(source_of(api, SINGLE_USE), "customers")
     with closing(server.address.connect()) as budget:
         stream.bind(ReadContext(tokens=budget))
-        with pytest.raises(AuthenticationError, match="no token could be obtained") as caught:
+        with raises(AuthenticationError) as caught:
             stream.read_page({}, None)
     assert KEY not in str(caught.value)
     assert api.asked == ["/token"]
@@ -202,7 +203,7 @@ def test_a_refresh_token_of_an_earlier_run_is_in_no_error(
     store.keep(f"{api.url}/token {KEY}", "kept-canary")
     keep_refresh_tokens(lambda: store)
     try:
-        with pytest.raises(SourceError, match="was revoked") as caught:
+        with raises(SourceError) as caught:
             load_stream(source_of(api, SINGLE_USE, error_handler=handler), "customers").read_page({}, None)
     finally:
         keep_refresh_tokens(None)

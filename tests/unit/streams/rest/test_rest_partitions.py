@@ -10,6 +10,7 @@ from rest_api import CountingLimiter, Reply
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.loader import load_streams
+from tests.unit.messages import raises
 
 PARENT = {
     "request": {"path": "/parents"},
@@ -162,7 +163,7 @@ def test_values_in_a_path_can_t_lead_elsewhere(api):
     stream.read_page({"parent_id": "../admin?x=1#y z"}, None)
     assert api.paths == ["/parents/..%2Fadmin%3Fx%3D1%23y%20z/items"]
     for value in ("..", "", None):
-        with pytest.raises(SourceDefinitionError, match=r"part of the path"):
+        with raises(SourceDefinitionError):
             stream.read_page({"parent_id": value}, None)
     as_path = streams(api, CHILDREN, path="/f/{{ stream_slice.parent_id | as_path }}")["items"]
     as_path.read_page({"parent_id": "a b/c"}, None)

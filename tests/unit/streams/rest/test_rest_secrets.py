@@ -12,6 +12,7 @@ from rest_api import QUICK, Reply
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.streams.loader import load_streams
+from tests.unit.messages import raises
 
 CANARY = "canary/5ecret+value=="
 PASSWORD = "canary-p4ssword"
@@ -130,7 +131,7 @@ def test_pages_and_fingerprints_have_no_secrets(api, make):
 
 
 def test_what_ends_in_the_table_can_t_be_made_of_secrets(make):
-    with pytest.raises(RfrError, match=r"config has no 'key'"):
+    with raises(RfrError):
         make(transformations=[{"type": "add", "fields": {"k": "{{ config.key }}"}}], secrets={"key": CANARY})
 
 
@@ -155,6 +156,6 @@ def test_a_template_that_fails_on_a_secret_does_not_show_it(api, make):
 
 def test_a_secret_that_makes_an_impossible_header_is_not_shown(make):
     stream = make(source={"authenticator": AUTHENTICATORS["header"]}, secrets={"key": f"{CANARY}\nX: y"})
-    with pytest.raises(RfrError, match=r"can't be written") as error:
+    with raises(RfrError) as error:
         stream.read_page({}, None)
     assert_clean(everything_about(error.value))

@@ -24,6 +24,7 @@ from airflow_provider_rfr.streams import tokens as module
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.tokens import AccessToken, finish_redemptions, keep_refresh_tokens
 from tests.soon import PATIENCE, SOON
+from tests.unit.messages import raises
 
 ROTATING = {
     "type": "oauth2",
@@ -136,7 +137,7 @@ def test_a_task_gets_the_error_of_the_driver_and_asks_no_endpoint_itself(api: Ap
     stream = stream_of(api.url, ROTATING)
     with closing(server.address.connect()) as budget:
         stream.bind(ReadContext(tokens=budget))
-        with pytest.raises(AuthenticationError, match=r"no token could be obtained: .*invalid_grant") as error:
+        with raises(AuthenticationError) as error:
             stream.read_page({}, None)
     assert "refresh-0" not in str(error.value)
     assert api.paths == ["/token"]
@@ -213,7 +214,7 @@ def test_credentials_that_are_refused_again_and_again_end_also_between_rate_limi
         return tokens(asked) if asked.path.startswith("/token") else next(limits, Reply({}, status))
 
     api.answer = answer
-    with pytest.raises(AuthenticationError, match="does not accept the credentials"):
+    with raises(AuthenticationError):
         stream_of(api.url, ROTATING, handler).read_page({}, None)
     assert tokens.issued == 2
 
@@ -307,7 +308,7 @@ def test_no_refresh_token_is_redeemed_while_the_store_that_may_hold_a_newer_one_
     OneAtATime(api)
     keep_refresh_tokens(lambda: RefreshTokens(f"sqlite:///{tmp_path}/no/such/folder/control.db"))
     try:
-        with pytest.raises(SourceError, match="control store, which may hold a newer refresh token, can't be opened"):
+        with raises(SourceError):
             stream_of(api.url, ROTATING).read_page({}, 1)
     finally:
         keep_refresh_tokens(None)
@@ -321,7 +322,7 @@ def test_a_refresh_token_of_an_earlier_run_is_in_no_error(api: Api, store: str) 
         return Reply({"error": f"refresh token {asked.form['refresh_token']} was revoked"}, 400)
 
     api.answer = answer
-    with pytest.raises(AuthenticationError, match="was revoked") as error:
+    with raises(AuthenticationError) as error:
         stream_of(api.url, ROTATING).read_page({}, None)
     assert api.asked[0].form["refresh_token"] == "kept-canary"
     assert "canary" not in str(error.value)

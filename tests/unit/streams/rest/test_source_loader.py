@@ -12,6 +12,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinition
 from airflow_provider_rfr.streams import RestStream, loader
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
+from tests.unit.messages import raises
 
 
 class Plain(Stream):
@@ -78,7 +79,7 @@ def test_a_class_that_is_no_source_is_told(name, message):
 
 @pytest.mark.parametrize("path", ["nomodule.at.all:X", "noseparator", 5, "a:b:c", ":X"])
 def test_an_import_path_that_leads_nowhere_is_told(path):
-    with pytest.raises(ConfigurationError, match=r"source.class"):
+    with raises(ConfigurationError):
         load_streams({"class": path})
 
 
@@ -100,7 +101,7 @@ def test_a_source_that_says_nothing_clear_is_refused(source, message):
 
 def test_one_stream_is_loaded_by_name_and_an_unknown_one_is_told():
     assert load_stream({"class": f"{__name__}:several"}, "plain").name == "plain"
-    with pytest.raises(ConfigurationError, match=r"no stream 'plan'; did you mean 'plain'"):
+    with raises(ConfigurationError):
         load_stream({"class": f"{__name__}:several"}, "plan")
 
 
@@ -148,7 +149,7 @@ def test_inlining_checks_the_document_but_needs_no_configuration(file):
     file.write_text("base_url: 'https://{{ config.host }}'\nstreams: {a: {}}\n")
     inline_source({"file": str(file)})
     file.write_text("base_url: x\nstreams: {a: {b: 1}}\n")
-    with pytest.raises(SourceDefinitionError, match=r"streams.a.b: unknown field"):
+    with raises(SourceDefinitionError):
         inline_source({"file": str(file)})
 
 
@@ -170,7 +171,7 @@ def test_a_file_is_read_once_until_it_or_its_schema_changes(file, monkeypatch):
     changed = inline_source({"file": str(file)})["definition"]["streams"]["orders"]["json_schema"]
     assert changed["properties"] == {"id": {"type": "integer"}}
     file.unlink()
-    with pytest.raises(SourceDefinitionError, match="can't be read"):
+    with raises(SourceDefinitionError):
         inline_source({"file": str(file)})
 
 
@@ -182,10 +183,10 @@ def test_a_class_is_inlined_as_it_is():
 def test_a_schema_file_that_is_missing_or_wrong_is_told(file):
     schema = file.parent / "schemas" / "order.json"
     schema.write_text("[]")
-    with pytest.raises(SourceDefinitionError, match=r"json_schema_file.*must hold a JSON schema, holds list"):
+    with raises(SourceDefinitionError):
         load_streams({"file": str(file)})
     schema.unlink()
-    with pytest.raises(SourceDefinitionError, match=r"json_schema_file.*No such file"):
+    with raises(SourceDefinitionError):
         load_streams({"file": str(file)})
 
 
@@ -202,5 +203,5 @@ def test_a_stream_can_be_made_in_python_too(api):
     api.answers({"data": [{"id": 1}]})
     definition = {"base_url": api.url, "streams": {"a": {"records": {"path": "data"}}}}
     assert ids(RestStream.from_definition(definition, "a").read_records()) == [1]
-    with pytest.raises(SourceDefinitionError, match=r"no stream 'b'"):
+    with raises(SourceDefinitionError):
         RestStream.from_definition(definition, "b")

@@ -19,6 +19,7 @@ from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks._templates import render_payload
 from airflow_provider_rfr.webhooks.handlebars.template import compile_template
 from tests.soon import SOON, soon
+from tests.unit.messages import raises
 
 
 class Harmless:
@@ -247,7 +248,7 @@ def test_a_text_may_have_as_many_bytes_as_the_docs_say_and_none_more(
     most = (LARGEST - around) // size
     values = [{"v": character * count, "vs": [character] * count} for count in (most, most + 1)]
     render(template, values[0], json_mode=True)
-    with pytest.raises(TemplateError, match="1,048,576 bytes"):
+    with raises(TemplateError):
         render(template, values[1], json_mode=True)
 
 
@@ -336,13 +337,13 @@ def test_scalars_that_override_their_methods_are_still_what_they_are() -> None:
 
 @pytest.mark.parametrize("value", [range(3), {1, 2}, iter([1]), b"abc", datetime.date(2024, 1, 1)])
 def test_what_json_does_not_have_is_not_taken_for_an_empty_list(value: object) -> None:
-    with pytest.raises(TemplateError, match="'v' is a"):
+    with raises(TemplateError):
         render("{{#each v}}{{this}}{{else}}none{{/each}}", {"v": value})
 
 
 @pytest.mark.parametrize("template", [5, None, b"x", ["x"], {"a": 1}])
 def test_a_template_that_is_no_text_is_an_error(template: Any) -> None:
-    with pytest.raises(TemplateError, match="a template must be text"):
+    with raises(TemplateError):
         render(template, {})
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.handlebars._evaluation import state_behind
 from tests.profile import examples
+from tests.unit.messages import raises
 
 HOSTILE = [
     '"',
@@ -86,7 +87,7 @@ def test_quotes_in_branches_are_followed_as_they_are_rendered() -> None:
 
 @pytest.mark.parametrize("before", [r"\\", r"\u", r"\u12", r"\\\\", r"x\\"])
 def test_a_value_can_not_join_an_escape(before: str) -> None:
-    with pytest.raises(TemplateError, match="follow a backslash"):
+    with raises(TemplateError):
         in_json(f'"{before}{{{{v}}}}"', v='"')
 
 
@@ -100,7 +101,7 @@ def test_a_whole_escape_before_a_value_is_fine() -> None:
 
 def test_lists_and_maps_are_printed_by_json_in_json_mode_as_well() -> None:
     for template in ("{{v}}", '"{{v}}"'):
-        with pytest.raises(TemplateError, match=r"\{\{json v\}\}"):
+        with raises(TemplateError):
             in_json(template, v=[1])
 
 

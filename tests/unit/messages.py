@@ -1,0 +1,85 @@
+"""Messages for people, kept in one snapshot file for each folder of unit tests.
+
+A test asserts the class of an error, the field it names and the place. The sentence itself is compared with
+``__snapshots__/messages.ambr`` beside the test, so that rewording a message is one diff. ``make messages`` rewrites the
+files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.amber import AmberSnapshotExtension
+from syrupy.location import PyTestLocation
+
+if TYPE_CHECKING:
+    from syrupy.types import SnapshotIndex
+
+E = TypeVar("E", bound=BaseException)
+
+#: Parts of messages that differ from run to run, and what stands for them in a snapshot.
+VARIABLE_PARTS = (
+    (re.compile(re.escape(str(Path(__file__).parents[2]))), "<checkout>"),
+    (re.compile(r"/tmp/pytest-of-[^/\s]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\":,;)]+"), "<tmp_path>"),
+    (re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,40}\b"), "<id>"),
+    (re.compile(r"\b\d{16,19}\b"), "<snapshot>"),
+    (re.compile(r"\b0x[0-9a-f]{9,}"), "<address>"),
+    (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+"), "<time>"),
+    (re.compile(r"(127\.0\.0\.1|localhost):\d{4,5}\b"), r"\1:<port>"),
+)
+
+
+class MessagesExtension(AmberSnapshotExtension):
+    """A snapshot file for each folder, with the names of test modules in the names of snapshots."""
+
+    def serialize(self, data: Any, **options: Any) -> str:
+        text = super().serialize(data, **options)
+        for pattern, replacement in VARIABLE_PARTS:
+            text = pattern.sub(replacement, text)
+        return text
+
+    @classmethod
+    def get_file_basename(cls, *, test_location: PyTestLocation, index: SnapshotIndex) -> str:
+        return "messages"
+
+    @classmethod
+    def get_snapshot_name(cls, *, test_location: PyTestLocation, index: SnapshotIndex = 0) -> str:
+        name = super().get_snapshot_name(test_location=test_location, index=index)
+        return f"{test_location.basename}.{name}"
+
+    @classmethod
+    def matches_test_location(cls, *, test_location: PyTestLocation, snapshot_location: str) -> bool:
+        return test_location.matches_snapshot_site(snapshot_location)
+
+
+#: The snapshots of the test that runs; set by a fixture of ``tests/unit/conftest.py``.
+_current: list[SnapshotAssertion] = []
+
+
+@contextmanager
+def messages_of(snapshot: SnapshotAssertion) -> Iterator[None]:
+    """Compare messages with these snapshots until the end of the context."""
+    _current.append(snapshot.use_extension(MessagesExtension))
+    try:
+        yield
+    finally:
+        _current.pop()
+
+
+def check_messages(messages: Any) -> None:
+    """Assert that a message, or a collection of them, is the next one in the snapshot file."""
+    assert messages == _current[-1]
+
+
+@contextmanager
+def raises(kind: type[E]) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Do as ``pytest.raises`` does, and compare the message as well."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    check_messages(str(caught.value))
