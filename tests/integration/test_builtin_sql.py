@@ -59,7 +59,6 @@ def test_a_view_keeps_text_columns_comment_and_markers(deploy: Deploy) -> None:
     assert deploy.sql("SELECT * FROM ops.v ORDER BY id")[0] == (0, "a ${x} \\ b")
 
 
-@pytest.mark.gate
 def test_views_that_read_each_other_turn_round_in_the_new_order(deploy: Deploy) -> None:
     deploy.runs(range(3))
     deploy.view("ops.a", "SELECT id FROM ops.runs")
@@ -302,7 +301,6 @@ RUNTIME = ROOT / "tests" / "integration" / "builtin_sql_runtime.py"
 PROGRAM = ROOT / "tests" / "integration" / "builtin_sql_program.py"
 
 
-@pytest.mark.gate
 def test_what_a_sigkill_leaves_is_deleted_once_somebody_commits(deploy: Deploy, tmp_path: Path) -> None:
     deploy.runs(range(5), range(5, 10), range(10, 15), range(15, 20))
     # A task for each file.

@@ -91,7 +91,6 @@ def test_a_sigkill_of_driver_and_jvm_while_pages_are_on_their_way(
     assert again <= allowed(before["pages"])
 
 
-@pytest.mark.gate
 def test_any_number_of_kills_at_random_moments(lake: Lake, runner: Runner, api: SampleApi) -> None:
     seed = random.randrange(2**32)
     generator = random.Random(seed)

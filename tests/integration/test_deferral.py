@@ -144,7 +144,6 @@ def task() -> Task:
     return Task()
 
 
-@pytest.mark.gate
 def test_a_refresh_is_submitted_left_and_gone_on_with_when_it_is_published(
     yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,7 +120,6 @@ def spark_pages(story: Story, name: str, run: str) -> str:
     return shown
 
 
-@pytest.mark.gate
 def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story: Story, api: SampleApi) -> None:
     connect(story, "moving", api)
     story.airflow.call("POST", "/connections", {**connection("staying", story.api.base_url), "password": KEY})

@@ -151,7 +151,6 @@ def test_a_dag_that_is_paused_in_the_middle_ends_its_refresh(story: Story) -> No
     story.wait_for_no_driver()
 
 
-@pytest.mark.gate
 def test_a_scheduler_that_is_killed_and_started_again_loses_nothing(story: Story) -> None:
     story.hold_after(TOTAL // 2)
     story.start(DAG, "scheduler", table="scheduler")

@@ -67,7 +67,6 @@ def twice(story: Story) -> list[str]:
     return [f"{page}: {moments}" for page, moments in served.items() if len(moments) > 1]
 
 
-@pytest.mark.gate
 def test_a_retry_after_a_failed_page_goes_on(story: Story) -> None:
     fault = {"kind": "error", "status": 400, "path": "/partitions/3/items", "after": 4, "times": 1}
     story.api.set_faults(fault)
