@@ -96,7 +96,7 @@ class ConfigurationError(RfrError):
 
     def at(self, place: str) -> Self:
         """The same error with this place."""
-        return self.of(replace(each, place=place) for each in self.problems)
+        return self.of(replace(problem, place=place) for problem in self.problems)
 
     def inside(self, place: str) -> Self:
         """Return the same error with this place before its own."""

@@ -43,7 +43,7 @@ def in_threads(work: Callable[[_Given], _Found], given: Sequence[_Given]) -> lis
 
     for _ in range(min(_PARALLEL, len(given))):
         Thread(target=settle_all, daemon=True).start()
-    return [each.result() for each in results]
+    return [result.result() for result in results]
 
 
 def _settle(result: Future[_Found], work: Callable[[], _Found]) -> None:

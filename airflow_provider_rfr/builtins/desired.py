@@ -58,7 +58,7 @@ def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) 
     nodes = sorted(reads, key=rank)
     # Numbers, because ids are slow to compare.
     numbers = {node: number for number, node in enumerate(nodes)}
-    graph = {numbers[node]: [numbers[each] for each in reads[node] if each in numbers] for node in nodes}
+    graph = {numbers[node]: [numbers[read] for read in reads[node] if read in numbers] for node in nodes}
     sorter, ready, found = graphlib.TopologicalSorter(graph), list[int](), list[Node]()
     try:
         sorter.prepare()
@@ -155,8 +155,8 @@ def _declared(
     spec: CatalogSpec, recorded: RegistryState, live: ActualState
 ) -> Iterator[tuple[BuiltinObject, str | None]]:
     """The declared objects; for each with ``per_instance`` those of its instances, with their instances' ids."""
-    made = {each.marker: each.name for each in live.objects.values() if each.marker and retired_by(each.name) is None}
-    taken = {*live.objects, *(each.key for each in (*spec.objects, *recorded.objects, *live.user_views))}
+    made = {obj.marker: obj.name for obj in live.objects.values() if obj.marker and retired_by(obj.name) is None}
+    taken = {*live.objects, *(obj.key for obj in (*spec.objects, *recorded.objects, *live.user_views))}
     for obj in spec.objects:
         if obj.per_instance is None:
             yield obj, None
@@ -183,7 +183,7 @@ class Resolver:
         self._recorded = recorded
         self._live = live
         self._problems: dict[UUID, list[Reason]] = defaultdict(list)
-        self._ids = recorded.by_uuid.keys() | {each.id for each in spec.objects} | live.unfinished
+        self._ids = recorded.by_uuid.keys() | {obj.id for obj in spec.objects} | live.unfinished
         objects = [(self._spelled(obj), instance) for obj, instance in _declared(spec, recorded, live)]
         self._objects = {obj.key: obj for obj, _ in objects}
         self._spelling = {obj.key: obj.name for obj in chain(live.objects.values(), self._objects.values())}
@@ -199,12 +199,12 @@ class Resolver:
             raise PlanError(f"objects read each other in a circle: {error}") from None
         finished = {(uuid := self._objects[key].id): self._finished(uuid) for key in order}
         # An unknown instance is not a removed one.
-        templates = (each for each in self._spec.objects if each.per_instance is not None)
-        unlisted = tuple(each for each in templates if each.per_instance not in self._spec.instances)
+        templates = (obj for obj in self._spec.objects if obj.per_instance is not None)
+        unlisted = tuple(template for template in templates if template.per_instance not in self._spec.instances)
         kept = frozenset(
-            each.uuid
-            for each in self._recorded.objects
-            if each.instance and each.uuid in [instance_id(template.id, each.instance) for template in unlisted]
+            obj.uuid
+            for obj in self._recorded.objects
+            if obj.instance and obj.uuid in [instance_id(template.id, obj.instance) for template in unlisted]
         )
         return DesiredState(finished, self._problems, kept, unlisted)
 
@@ -268,13 +268,13 @@ class Resolver:
         columns = source.columns if source is not None else ()
         if sink.columns:
             return Dependency(name, None, _folded(present_names(sink.columns, columns)))
-        sent = _folded([each.name for each in columns]) if source is not None else None
-        before = (each for each in (known.deps if known is not None else ()) if each.name == name)
+        sent = _folded([column.name for column in columns]) if source is not None else None
+        before = (dep for dep in (known.deps if known is not None else ()) if dep.name == name)
         return next(before, Dependency(name, None, sent))
 
     def _own(self, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
         """With the ids of what is ours."""
-        found = ((each, self._objects.get(each.name)) for each in reads)
+        found = ((read, self._objects.get(read.name)) for read in reads)
         return tuple(Dependency(each.name, obj.id if obj else None, each.columns) for each, obj in found)
 
     def _finished(self, uuid: UUID) -> DesiredObject:
@@ -297,15 +297,15 @@ class Resolver:
         if same is not None and same.sql and same.kind is obj.kind and all(map(self._is_there, same.deps)):
             sql = same.sql
         else:
-            sql = self._expanded(desired, {each.name: each.columns for each in same.deps} if same is not None else {})
+            sql = self._expanded(desired, {dep.name: dep.columns for dep in same.deps} if same is not None else {})
         # What was recorded gave the columns.
         is_recorded = known is not None and (known.sql, known.columns) == (sql, obj.columns)
         given = None if not obj.columns or sql == obj.query or is_recorded else self._outputs(desired, sql)
-        names = [each.name for each in obj.columns]
+        names = [column.name for column in obj.columns]
         declared = _folded(names)
         if given is None or _folded(given) == declared:
             return sql
-        for seen in ({}, {each.name: declared for each in desired.reads}):
+        for seen in ({}, {read.name: declared for read in desired.reads}):
             text = self._expanded(desired, seen, declared)
             if _folded(self._outputs(desired, text)) == declared:
                 return text
@@ -345,7 +345,9 @@ class Resolver:
             if now is None or before is None:
                 return now
             columns = obj.columns if obj is not None else ()
-            came = [each.name for each in columns for was in each.was if was.name and was.name.casefold() in before]
+            came = [
+                column.name for column in columns for was in column.was if was.name and was.name.casefold() in before
+            ]
             stay = {*before, *_folded(came)}
             return tuple(each for each in now if each.casefold() in stay)
 
@@ -360,9 +362,9 @@ class Resolver:
         obj = self._objects.get(name)
         if obj is None:
             there = self._live.objects.get(name)
-            return tuple(each.name for each in there.columns) if there is not None and there.columns else None
+            return tuple(column.name for column in there.columns) if there is not None and there.columns else None
         if obj.columns or obj.kind not in QUERIED:
-            return tuple(each.name for each in obj.columns)
+            return tuple(column.name for column in obj.columns)
         desired = self._resolved[obj.id]
         return self._outputs(desired, desired.sql or obj.query)
 

@@ -171,7 +171,7 @@ class CatalogSpec:
     removed: tuple[Removed, ...] = ()
 
     def by_key(self) -> dict[str, BuiltinObject]:
-        return {each.key: each for each in self.objects}
+        return {obj.key: obj for obj in self.objects}
 
 
 def stable_id(project: str, first_name: str) -> UUID:
@@ -181,8 +181,8 @@ def stable_id(project: str, first_name: str) -> UUID:
 
 def present_names(names: Iterable[str], columns: Sequence[Column]) -> tuple[str, ...]:
     """The names as the columns have them now: of a name that one had, its present one; an unknown name as it is."""
-    now = {was.name.casefold(): each.name for each in columns for was in each.was if was.name is not None}
-    now |= {each.name.casefold(): each.name for each in columns}
+    now = {was.name.casefold(): column.name for column in columns for was in column.was if was.name is not None}
+    now |= {column.name.casefold(): column.name for column in columns}
     return tuple(now.get(name.casefold(), name) for name in names)
 
 

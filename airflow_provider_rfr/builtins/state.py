@@ -178,7 +178,7 @@ class RegistryState:
 
     @cached_property
     def by_uuid(self) -> dict[UUID, RecordedObject]:
-        return {each.uuid: each for each in self.objects}
+        return {obj.uuid: obj for obj in self.objects}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +244,6 @@ class ActualState:
     def by_marker(self) -> Mapping[UUID | None, Sequence[LiveObject]]:
         """What carries our markers, by them and by name; several if one is retired."""
         found = defaultdict[UUID | None, list[LiveObject]](list)
-        for each in sorted(self.objects.values(), key=lambda one: one.key):
-            found[each.marker].append(each)
+        for obj in sorted(self.objects.values(), key=lambda one: one.key):
+            found[obj.marker].append(obj)
         return found

@@ -129,8 +129,8 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """Deploy as if everything had been different before: every object has a step; ids, rows and users' objects stay."""
     recorded, _ = observe(world.catalog, world.store, project=spec.project)
     changed = [
-        replace(each, definition="another way", raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0")
-        for each in recorded.objects
+        replace(obj, definition="another way", raw_sql=obj.raw_sql and f"{obj.raw_sql} LIMIT 0")
+        for obj in recorded.objects
     ]
 
     def write(connection: Connection) -> None:
@@ -139,8 +139,8 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
 
     world.store.run(write)
     plan = world.plan(spec)
-    declared = {each.key for each in spec.objects if each.per_instance is None}
-    if left := declared - {each.name.casefold() for each in plan.steps}:
+    declared = {obj.key for obj in spec.objects if obj.per_instance is None}
+    if left := declared - {step.name.casefold() for step in plan.steps}:
         raise AssertionError(f"no step was forced for {', '.join(sorted(left))}")
     world.apply(plan, spec)
     after, _ = observe(world.catalog, world.store, project=spec.project)

@@ -47,7 +47,7 @@ def apply(args: Namespace) -> None:
     if args.output not in ("json", "yaml"):
         _show(found, args)
     done = _deploy(hook, found, args)
-    steps = [{"seq": each.seq, "name": each.name, "how": each.how.value} for each in done.steps]
+    steps = [{"seq": step.seq, "name": step.name, "how": step.how.value} for step in done.steps]
     if not print_data({**asdict(replace(done, steps=())), "steps": steps}, args):
         print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
 
@@ -83,10 +83,13 @@ def status(args: Namespace) -> None:
         "objects": len(recorded.objects),
         "lease": {"holder": lease.holder, "token": lease.token, "until": moment(lease.until)},
         "unfinished": [
-            {"deploy_id": each.deploy_id, "state": each.state.value, "error": each.error} for each in open_ones
+            {"deploy_id": alteration.deploy_id, "state": alteration.state.value, "error": alteration.error}
+            for alteration in open_ones
         ],
         "broken_views": [
-            {"view": each.name, "reason": each.broken} for each in live.user_views if each.broken is not None
+            {"view": user_view.name, "reason": user_view.broken}
+            for user_view in live.user_views
+            if user_view.broken is not None
         ],
         "garbage": [
             {"table": row.physical, "reason": row.reason, "not_before": moment(row.not_before), "error": row.last_error}
@@ -104,7 +107,7 @@ def history(args: Namespace) -> None:
     hook = _hook(args)
     with hook.store.read() as connection:
         if args.deploy_id:
-            rows = [_row(each, _OF_STEPS) for each in deploys.steps_of(connection, args.deploy_id)]
+            rows = [_row(step, _OF_STEPS) for step in deploys.steps_of(connection, args.deploy_id)]
         else:
             rows = [_row(each, _OF_DEPLOYS) for each in deploys.history(connection, hook.project, args.limit)]
     print_value(rows, args, "nothing was deployed yet")
@@ -126,7 +129,7 @@ def adopt(args: Namespace) -> None:
     """Manage existing tables and views, if they are as declared; they are not changed."""
     hook = _hook(args)
     found = hook.plan(_policies(args, adopt=args.names))
-    adopted = {each.name.casefold() for each in found.steps if each.how.value == "adopt"}
+    adopted = {step.name.casefold() for step in found.steps if step.how.value == "adopt"}
     if missing := [name for name in args.names if name.casefold() not in adopted]:
         problems = {each.name.casefold(): "; ".join(map(str, each.problems)) for each in found.blocked}
         problem = problems.get(missing[0].casefold(), "it is managed already, is not declared, or is not there")
@@ -143,7 +146,7 @@ def forget(args: Namespace) -> None:
     from airflow_provider_rfr.builtins.execution.maintenance import forget_objects
 
     hook = _hook(args)
-    views = {each.key for each in hook.observe()[0].objects if each.kind.value == "view"}
+    views = {obj.key for obj in hook.observe()[0].objects if obj.kind.value == "view"}
     needs_sql = not views.isdisjoint(name.casefold() for name in args.names)
     with closing(_engine(hook, args)) if needs_sql else nullcontext() as sql:
         done = list(forget_objects(args.names, project=hook.project, catalog=hook.catalog, store=hook.store, sql=sql))
@@ -197,7 +200,7 @@ def graph(args: Namespace) -> None:
     lines = ["digraph builtins {", "  rankdir=LR;"]
     for obj in spec.objects:
         lines.append(f"  {json.dumps(obj.name)} [shape={'box' if obj.query is None else 'ellipse'}];")
-        for read in sorted({each.name for each in object_reads(obj, known=known)}):
+        for read in sorted({object_read.name for object_read in object_reads(obj, known=known)}):
             lines.append(f"  {json.dumps(read)} -> {json.dumps(obj.name)};")
     text = "\n".join([*lines, "}"])
     if not print_data({"text": text}, args):
@@ -223,7 +226,7 @@ def _hook(args: Namespace) -> BuiltinsHook:
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
     return BuiltinsHook(
-        [str(each) for each in args.objects or ()],
+        [str(obj) for obj in args.objects or ()],
         project=args.project,
         version=args.declared_version,
         lake_conn_id=args.lake_conn_id,

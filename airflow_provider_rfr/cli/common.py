@@ -117,7 +117,7 @@ def _logs_apart() -> Iterator[None]:
     structlog.configure(logger_factory=to_stderr, processors=[_without_noise, *config["processors"]])
     of_connections = logging.getLogger("airflow.sdk.definitions.connection")
     of_connections.addFilter(_is_no_noise)
-    handlers = [each for each in logging.getLogger().handlers if getattr(each, "stream", None) is sys.stdout]
+    handlers = [handler for handler in logging.getLogger().handlers if getattr(handler, "stream", None) is sys.stdout]
     for handler in handlers:
         handler.setStream(sys.stderr)  # type: ignore[attr-defined]
     try:

@@ -48,7 +48,7 @@ def alter(args: Namespace) -> int:
         raise ConfigurationError("--parameters", "must be a JSON object", 'write e.g. {"token": "..."}')
     outcome = _execute(replace(statement, settings=settings), args, parameters)
     outcomes = (outcome.outcomes or {}).values()
-    return 1 if any(each.startswith(("could not", "unknown")) for each in outcomes) else 0
+    return 1 if any(outcome.startswith(("could not", "unknown")) for outcome in outcomes) else 0
 
 
 @command
@@ -81,9 +81,9 @@ def history(args: Namespace) -> None:
         print(f"{moment(row.started_at)} {row.conn_id} {row.state}{tried}, by {row.actor}: {row.statement}")
         for option, change in row.options.items():
             print(f"  {option}: {change['before']} -> {change['after']}")
-        for each in row.dependents:
-            task = f"{each['dag_id']}.{each['task_id']} ({each['run_id']})"
-            print(f"  {each['kind']} {task}: {each.get('outcome') or each['verdict']}")
+        for dependent in row.dependents:
+            task = f"{dependent['dag_id']}.{dependent['task_id']} ({dependent['run_id']})"
+            print(f"  {dependent['kind']} {task}: {dependent.get('outcome') or dependent['verdict']}")
         if row.detail:
             print(f"  {row.detail}")
     if not rows:

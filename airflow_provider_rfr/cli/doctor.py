@@ -81,12 +81,12 @@ _Check = Callable[[str, Namespace], Iterator[Finding]]
 def doctor(args: Namespace) -> int:
     """Print what each check found; 1 if anything is missing."""
     findings = []
-    for each in _findings(args):
-        findings.append(each)
+    for finding in _findings(args):
+        findings.append(finding)
         if args.output not in ("json", "yaml"):
-            _show(each)
-    missing = sum(each.outcome == _MISSING for each in findings)
-    if not print_data({"ok": not missing, "checks": [asdict(each) for each in findings]}, args):
+            _show(finding)
+    missing = sum(finding.outcome == _MISSING for finding in findings)
+    if not print_data({"ok": not missing, "checks": [asdict(finding) for finding in findings]}, args):
         result = f"{missing} of {len(findings)} checks found something to do" if missing else "nothing is missing"
         say(result if args.dag is not None else f"{result}{_HINT_OF_DAG}")
     return 1 if missing else 0
@@ -149,7 +149,9 @@ def _versions(name: str, args: Namespace) -> Iterator[Finding]:
             wrong[each.name] = Finding(name, _MISSING, said, f"pip install '{each.name}{each.specifier}'")
     yield from wrong.values()
     if not wrong:
-        shown = ", ".join(f"{each} {found}" for each in _SHOWN_VERSIONS if (found := _version(each)) is not None)
+        shown = ", ".join(
+            f"{version} {found}" for version in _SHOWN_VERSIONS if (found := _version(version)) is not None
+        )
         yield Finding(name, _OK, f"Python {sys.version.split()[0]}, {shown}")
 
 
@@ -158,7 +160,7 @@ def _requirements() -> list[Requirement]:
     from packaging.requirements import Requirement
 
     try:
-        return [Requirement(each) for each in metadata.requires(_PACKAGE) or ()]
+        return [Requirement(requirement) for requirement in metadata.requires(_PACKAGE) or ()]
     except metadata.PackageNotFoundError:
         return []
 
@@ -181,7 +183,7 @@ def _pyspark(name: str, args: Namespace) -> Iterator[Finding]:
 
     found = check_pyspark()
     check_localhost()
-    asked = next((each for each in _requirements() if each.name == "pyspark"), None)
+    asked = next((requirement for requirement in _requirements() if requirement.name == "pyspark"), None)
     if found and asked is not None and not asked.specifier.contains(found, prereleases=True):
         yield Finding(name, _MISSING, f"pyspark is {found}", f"pip install '{_PACKAGE}[pyspark]'")
     else:
@@ -225,15 +227,15 @@ def _master_of(connection: Connection) -> str:
 def _why_no_master_listens(master: str) -> str | None:
     """Of several, one that listens is enough."""
     problem = ""
-    for each in master.removeprefix("spark://").split(","):
+    for part in master.removeprefix("spark://").split(","):
         try:
-            address = urlsplit(f"spark://{each}")
+            address = urlsplit(f"spark://{part}")
             if not address.hostname or not address.port:
                 raise ValueError("Spark assumes no port")
             socket.create_connection((address.hostname, address.port), _CONNECT_SECONDS).close()
             return None
         except ValueError:
-            problem = f"{each!r} is not a host and a port"
+            problem = f"{part!r} is not a host and a port"
         except OSError as error:
             problem = error.strerror or type(error).__name__
     return problem
@@ -371,7 +373,9 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
         return check_triggers(path)
     except TriggerConfigError as error:
         remedy = f"see airflow rfr triggers validate {path}"
-        raise ConfigurationError.of(replace(each, remedy=each.remedy or remedy) for each in error.problems) from None
+        raise ConfigurationError.of(
+            replace(problem, remedy=problem.remedy or remedy) for problem in error.problems
+        ) from None
 
 
 def _triggers_file(name: str, args: Namespace) -> Iterator[Finding]:

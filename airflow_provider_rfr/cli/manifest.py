@@ -35,21 +35,21 @@ def check(args: Namespace) -> int:
         if config:
             print(f"made-up values of {', '.join(config)}; --config FILE gives others", file=sys.stderr)
     reports = check_manifest({**source, "config": config})
-    if not print_data([{"table": _table(each), **asdict(each)} for each in reports], args):
-        for each in reports:
-            table = _table(each)
-            print(each.name if table in (each.name, None) else f"{each.name}, in a target: {table}")
-            print(f"  resumable: {each.resumable or 'not known'} ({each.why})")
-            print(f"  partitions: {' x '.join(each.partitions) or 'none'}")
-            print(f"  primary key: {', '.join(each.primary_key) or 'none'}")
-            columns = "" if each.columns is None else f", columns: {each.columns}"
-            print(f"  schema: {each.schema}{columns}")
-            for note in each.notes:
+    if not print_data([{"table": _table(report), **asdict(report)} for report in reports], args):
+        for report in reports:
+            table = _table(report)
+            print(report.name if table in (report.name, None) else f"{report.name}, in a target: {table}")
+            print(f"  resumable: {report.resumable or 'not known'} ({report.why})")
+            print(f"  partitions: {' x '.join(report.partitions) or 'none'}")
+            print(f"  primary key: {', '.join(report.primary_key) or 'none'}")
+            columns = "" if report.columns is None else f", columns: {report.columns}"
+            print(f"  schema: {report.schema}{columns}")
+            for note in report.notes:
                 print(f"  note: {note}")
-        counts = Counter(each.resumable or "not known" for each in reports)
+        counts = Counter(report.resumable or "not known" for report in reports)
         how = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
         print(f"{args.file}: streams: {len(reports)}, resumable {how}", file=sys.stderr)
-    return 0 if all(each.is_readable for each in reports) else 1
+    return 0 if all(report.is_readable for report in reports) else 1
 
 
 @command
@@ -94,18 +94,18 @@ def _connection_rows(file: Path) -> Iterator[dict[str, Any]]:
 
     manifest = whole_manifest({"manifest": file})["manifest"]
     used = set()
-    for each in config_fields(specification(manifest)):
-        field = connection_field(each.place, secret=each.is_secret)
+    for config_field in config_fields(specification(manifest)):
+        field = connection_field(config_field.place, secret=config_field.is_secret)
         if field == "password" and field in used:
             # A connection has one; the others are named.
-            field = f"extra.secrets.{each.place[0]}"
+            field = f"extra.secrets.{config_field.place[0]}"
         used.add(field)
         yield {
             "field": field,
-            "config": ".".join(each.place),
-            "secret": each.is_secret,
-            "required": each.is_required,
-            "type": each.kind,
-            "title": each.title,
-            "choice": each.choice,
+            "config": ".".join(config_field.place),
+            "secret": config_field.is_secret,
+            "required": config_field.is_required,
+            "type": config_field.kind,
+            "title": config_field.title,
+            "choice": config_field.choice,
         }

@@ -32,7 +32,7 @@ def list_refreshes(args: Namespace) -> None:
     from airflow_provider_rfr.lake.names import check_identifier
     from airflow_provider_rfr.refresh.status import statuses
 
-    tables = list(dict.fromkeys(check_identifier(each, "table") for each in args.tables))
+    tables = list(dict.fromkeys(check_identifier(table, "table") for table in args.tables))
     catalog = lake_of(args)
     refreshes = _with_tasks(catalog, answered(lambda: statuses(catalog, tables)))
     for table in tables:
@@ -179,10 +179,10 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
     others = answered(lambda: statuses(catalog, [table]))
     if not others:
         raise _none_of(table)
-    parts = [each.header.replace_where for each in others if each.header is not None]
+    parts = [other.header.replace_where for other in others if other.header is not None]
     if not parts:
         raise ConfigurationError("table", f"{_name(others[0])}: {others[0].sentence}", "see airflow rfr refresh list")
-    named = "; ".join(str(each) for each in parts[:_NAMED_PARTS]) + (" ..." if len(parts) > _NAMED_PARTS else "")
+    named = "; ".join(str(part) for part in parts[:_NAMED_PARTS]) + (" ..." if len(parts) > _NAMED_PARTS else "")
     problem = f"{table} has no refresh of " + ("that part" if args.replace_where else "its own, only of parts")
     raise ConfigurationError("--replace-where", problem, f"give one of: {named}")
 

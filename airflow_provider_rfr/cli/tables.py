@@ -59,7 +59,9 @@ def ledgers(args: Namespace) -> None:
 
     catalog, names = _tables(args, PUBLISHED_PROPERTY)
     print_value(
-        [_row(each) for name in names for each in part_ledgers(catalog, name)], args, "no part of a table has a ledger"
+        [_row(part_ledger) for name in names for part_ledger in part_ledgers(catalog, name)],
+        args,
+        "no part of a table has a ledger",
     )
 
 
@@ -76,7 +78,7 @@ def drop_ledgers(args: Namespace) -> None:
     dropped: list[PartLedger] = []
     for name in names:
         if args.dry_run:
-            dropped += [each for each in part_ledgers(catalog, name) if each.is_expired(seconds)]
+            dropped += [part_ledger for part_ledger in part_ledgers(catalog, name) if part_ledger.is_expired(seconds)]
         else:
             dropped += drop_part_ledgers(catalog, name, seconds)
     print_value([_row(each) for each in dropped], args, "no ledger of a part is that old")
@@ -98,7 +100,7 @@ def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:
     from airflow_provider_rfr.lake.names import check_identifier
 
     catalog = lake_of(args)
-    named = [check_identifier(each, "table") for each in args.tables or ()]
+    named = [check_identifier(table, "table") for table in args.tables or ()]
     return catalog, named or tables_with_property(catalog, key)
 
 

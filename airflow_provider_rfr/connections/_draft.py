@@ -99,15 +99,15 @@ class Draft:
     def check_exclusive(self, actions: Sequence[Action]) -> None:
         """At most one option of an exclusive group may be set, and none of the others removed."""
         for group in self.known.exclusive:
-            sets = {each.option: each for each in actions if each.option in group and not each.removes}
-            removals = {each.option: each for each in actions if each.option in group and each.removes}
+            sets = {action.option: action for action in actions if action.option in group and not action.removes}
+            removals = {action.option: action for action in actions if action.option in group and action.removes}
             options = ", ".join(sorted(group))
             if len(sets) > 1:
                 second = list(sets.values())[1]
                 remedy = "set one; it removes the others"
                 self._blame(second.option, f"only one of {options} can be set", remedy, second)
             elif sets and set(removals) - set(sets):
-                other = next(each for name, each in removals.items() if name not in sets)
+                other = next(removal for name, removal in removals.items() if name not in sets)
                 problem = f"cannot both SET and DROP/RESET mutually exclusive options ({options})"
                 self._blame(other.option, problem, "setting one removes the others", other)
 
@@ -141,9 +141,9 @@ class Draft:
 
     def _forget(self, name: str) -> None:
         """Forget the references of the option, and of fields below it: an object is replaced as a whole."""
-        for each in list(self.secrets):
-            if f"{each}.".startswith(f"{name}."):
-                del self.secrets[each]
+        for secret in list(self.secrets):
+            if f"{secret}.".startswith(f"{name}."):
+                del self.secrets[secret]
 
     def _set(self, option: Option, action: Action) -> None:
         name, value = option.name, action.value

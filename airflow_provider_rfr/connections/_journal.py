@@ -118,20 +118,20 @@ def _settle(
     connection: Connection, now: int, name: str, present: str, own: int | None = None
 ) -> list[AlterationRecord]:
     stored = []
-    for each in audit.open_alterations(connection, name):
-        if each.id == own:
+    for open_alteration in audit.open_alterations(connection, name):
+        if open_alteration.id == own:
             continue
         state, detail = AlterationState.FAILED, _DIED
-        if each.new_hash == MISSING and present != each.old_hash:
+        if open_alteration.new_hash == MISSING and present != open_alteration.old_hash:
             state, detail = AlterationState.APPLIED, _REMOVED
             if present == MISSING:
-                end_name(connection, now, name, each.options[NAME]["after"])
+                end_name(connection, now, name, open_alteration.options[NAME]["after"])
             else:
                 audit.ConnectionNotes(connection, name).forget()
-        elif each.new_hash is not None and each.new_hash == present != each.old_hash:
+        elif open_alteration.new_hash is not None and open_alteration.new_hash == present != open_alteration.old_hash:
             state, detail = AlterationState.APPLIED, _RECOVERED
-            stored.append(each)
-        audit.note_alteration(connection, now, each.id, state, detail=detail)
+            stored.append(open_alteration)
+        audit.note_alteration(connection, now, open_alteration.id, state, detail=detail)
     return stored
 
 

@@ -257,7 +257,7 @@ class _Parser:
         found: dict[str, Any] = {}
         if not self._word("with", optional=True):
             return Settings()
-        known = [each.name for each in fields(Settings)]
+        known = [field.name for field in fields(Settings)]
         self._sign("(")
         while not found or self._sign(",", optional=True):
             token = self._take()

@@ -35,8 +35,10 @@ def restart(
     :param wanted: hash of the new settings
     :param timeout: seconds after which the rest is left to itself
     """
-    outcomes = {each.use.task.consumer: "next run" for each in dependents if each.verdict is not Verdict.RESTART}
-    waiting = [each.use.task for each in dependents if each.verdict is Verdict.RESTART]
+    outcomes = {
+        dependent.use.task.consumer: "next run" for dependent in dependents if dependent.verdict is not Verdict.RESTART
+    }
+    waiting = [dependent.use.task for dependent in dependents if dependent.verdict is Verdict.RESTART]
     deadline = time.monotonic() + timeout
     while True:
         for task in list(waiting):

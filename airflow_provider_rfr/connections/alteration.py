@@ -84,23 +84,23 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         outcomes = self.outcomes or {}
-        dependents = [each.to_json(outcomes.get(each.use.task.consumer, "")) for each in self.dependents]
+        dependents = [dependent.to_json(outcomes.get(dependent.use.task.consumer, "")) for dependent in self.dependents]
         return {
             "connection": self.connection,
             "result": self.result,
             "options": {change.option: {"before": change.before, "after": change.after} for change in self.changes},
             "validated": self.validated,
             "dependents": dependents,
-            "restarted": sum(each.get("outcome") in ("restarted", "started") for each in dependents),
+            "restarted": sum(dependent.get("outcome") in ("restarted", "started") for dependent in dependents),
             "notice": self.notice,
             "alteration": self.alteration,
         }
 
     def lines(self) -> list[str]:
         lines = [f"connection {self.connection}: {self.result}", *(f"  ~ {change}" for change in self.changes)]
-        for each in self.dependents:
-            outcome = (self.outcomes or {}).get(each.use.task.consumer)
-            lines.append(each.line(f"  {each.verdict.value} ", outcome or each.reason))
+        for dependent in self.dependents:
+            outcome = (self.outcomes or {}).get(dependent.use.task.consumer)
+            lines.append(dependent.line(f"  {dependent.verdict.value} ", outcome or dependent.reason))
         return lines + ([f"  {self.notice}"] if self.notice else [])
 
 
@@ -328,9 +328,9 @@ def _compared(services: Services, plan: _Alteration, hidden: Collection[str] = (
     plan = replace(plan, changes=changes_between(plan.stored, plan.candidate, hidden), new_hash=new_hash)
     dependents = judge(plan.name, new_hash, plan.changed_options, plan.uses, services.gateway.find)
     refused = [
-        Problem("", f"{each.use.task} uses it: {each.reason}", "end it, or use another connection for it")
-        for each in dependents
-        if each.verdict is Verdict.INCOMPATIBLE
+        Problem("", f"{dependent.use.task} uses it: {dependent.reason}", "end it, or use another connection for it")
+        for dependent in dependents
+        if dependent.verdict is Verdict.INCOMPATIBLE
     ]
     if refused:
         raise AlterationRefusedError(plan.name, refused)
@@ -342,11 +342,11 @@ def _check_rights(services: Services, stored: Definition, made: Draft, paths: Ma
     name = stored.name
     _check_editable(services, name, [name])
     before = set(references_of(stored).values())
-    added = [each for each in references_of(made.candidate).values() if each not in before]
+    added = [reference for reference in references_of(made.candidate).values() if reference not in before]
     _check_editable(services, name, added, "the statement refers to {}, which you may not edit")
     denied = services.gateway.may_not_use(made.secrets.values())
     if denied:
-        options = ", ".join(sorted(option for option, each in made.secrets.items() if each in denied))
+        options = ", ".join(sorted(option for option, secret in made.secrets.items() if secret in denied))
         raise ConnectionRightsError(name, f"secrets of {options} may not be used: {', '.join(map(str, denied))}")
     if all(change.option == "description" for change in changes_between(stored, made.candidate)):
         return
@@ -483,17 +483,17 @@ def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alter
         # Looked for again: a task that began during the commit may have read the old settings.
         uses = list_uses(connection)
     plan = replace(plan, dependents=judge(plan.name, plan.new_hash, plan.changed_options, uses, services.gateway.find))
-    tasks = [each.use.task for each in plan.dependents if each.verdict is Verdict.RESTART]
+    tasks = [dependent.use.task for dependent in plan.dependents if dependent.verdict is Verdict.RESTART]
 
     def note(connection: Connection) -> None:
         notes = ConnectionNotes(connection, plan.name)
-        notes.set_secret_references({option: str(each) for option, each in plan.secrets.items()})
+        notes.set_secret_references({option: str(secret) for option, secret in plan.secrets.items()})
         notes.keep_former_places(plan.new_hash)
         if plan.identity is not None or (plan.statement.settings.new_identity and plan.changes):
             notes.set_identity(services.store.now(connection), plan.identity)
         if plan.statement.settings.restart:
             want(connection, tasks, plan.name, plan.new_hash)
-        dependents = [each.to_json() for each in plan.dependents]
+        dependents = [dependent.to_json() for dependent in plan.dependents]
         validated = None if plan.tried is None else int(plan.tried)
         journal.note_in(connection, AlterationState.STORED, dependents=dependents, validated=validated)
 
@@ -507,11 +507,13 @@ def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome
         outcomes = restart(services, plan.name, plan.new_hash, plan.dependents, plan.statement.settings.drain_timeout)
     else:
         outcomes = {
-            each.use.task.consumer: _PENDING if each.verdict is Verdict.RESTART else "next run"
-            for each in plan.dependents
+            dependent.use.task.consumer: _PENDING if dependent.verdict is Verdict.RESTART else "next run"
+            for dependent in plan.dependents
         }
     state = AlterationState.APPLIED if plan.changes else AlterationState.UNCHANGED
-    journal.note(state, dependents=[each.to_json(outcomes[each.use.task.consumer]) for each in plan.dependents])
+    journal.note(
+        state, dependents=[dependent.to_json(outcomes[dependent.use.task.consumer]) for dependent in plan.dependents]
+    )
     return plan.outcome(state.value, outcomes=outcomes, alteration=journal.id)
 
 

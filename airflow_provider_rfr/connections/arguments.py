@@ -164,7 +164,7 @@ def _value(value: Any) -> Value:
 
 
 def _names(field: str, names: Sequence[str] | str | None) -> list[str]:
-    found = [each.strip() for each in names.split(",")] if isinstance(names, str) else names or ()
+    found = [part.strip() for part in names.split(",")] if isinstance(names, str) else names or ()
     if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) for name in found):
         raise ConfigurationError(field, "must be a list of options", 'write e.g. ["schema"]')
     return [_lower(name) for name in found if name]

@@ -67,7 +67,7 @@ def cycle(candidate: Definition, find: Find) -> tuple[str, ...] | None:
 def paths_to(name: str, uses: Sequence[Use], find: Find) -> Mapping[str, tuple[str, ...]]:
     """The path to the connection, by consumer; as it was registered, else by the present references."""
     paths: dict[str, tuple[str, ...]] = {}
-    for other in sorted({each.conn_id for use in uses for each in use.connections}):
+    for other in sorted({connection.conn_id for use in uses for connection in use.connections}):
         reached = closure([other], find).get(name)
         if reached is not None:
             paths[other] = reached.path
@@ -77,7 +77,7 @@ def paths_to(name: str, uses: Sequence[Use], find: Find) -> Mapping[str, tuple[s
         if own is not None:
             found[use.task.consumer] = tuple(own.via.split(" > "))
             continue
-        path = next((paths[each.conn_id] for each in use.connections if each.conn_id in paths), None)
+        path = next((paths[connection.conn_id] for connection in use.connections if connection.conn_id in paths), None)
         if path is not None:
             found[use.task.consumer] = path
     return found

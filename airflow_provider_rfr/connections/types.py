@@ -282,7 +282,7 @@ class ConnectionType:
         found, path = self.options.get(name), _path(name)
         if found is not None or not (name.startswith(_EXTRA) and len(path) <= _DEEPEST and all(path)):
             return found
-        above = [each for each in self.options.values() if name.startswith(f"{each.name}.")]
+        above = [option for option in self.options.values() if name.startswith(f"{option.name}.")]
         if any(each.read is not _object for each in above):
             return None
         # A field below a secret object (rfr_api's extra.secrets) is as secret as the object.

@@ -215,7 +215,7 @@ def not_allowed(secrets: Iterable[SecretReference]) -> Sequence[SecretReference]
     def matches(reference: SecretReference, patterns: Iterable[str]) -> bool:
         return any(fnmatchcase(str(reference), pattern) for pattern in patterns)
 
-    return [each for each in secrets if matches(each, _NEVER) or not matches(each, allowed)]
+    return [secret for secret in secrets if matches(secret, _NEVER) or not matches(secret, allowed)]
 
 
 def _read_file(name: str) -> str | None:

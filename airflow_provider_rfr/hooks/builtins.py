@@ -130,13 +130,13 @@ class BuiltinsHook(BaseHook):
 
         # Spark reads the first part of a name as the catalog, if there is one of that name.
         catalog = self.lake.name.casefold()
-        for each in self.spec.objects:
-            if each.key.partition(".")[0] == catalog:
+        for obj in self.spec.objects:
+            if obj.key.partition(".")[0] == catalog:
                 remedy = "take another namespace, or give the lake's connection the extra catalog_name"
-                problem = f"{each.name}: {catalog} is the catalog's name"
-                raise ConfigurationError("name", problem, remedy, str(each.place))
-            if isinstance(source := (each.source or {}).get("source"), Mapping):
-                located(source, each.place.file, f"{each.place}: {each.name}")
+                problem = f"{obj.name}: {catalog} is the catalog's name"
+                raise ConfigurationError("name", problem, remedy, str(obj.place))
+            if isinstance(source := (obj.source or {}).get("source"), Mapping):
+                located(source, obj.place.file, f"{obj.place}: {obj.name}")
         recorded, live = self.observe(self.spec)
         return plan(self.spec, recorded, live, policies=policies)
 
@@ -234,7 +234,7 @@ def policies_of(given: Mapping[str, Any] | None) -> Policies:
 
     from airflow_provider_rfr.builtins import Policies
 
-    known = [each.name for each in fields(Policies)]
+    known = [field.name for field in fields(Policies)]
     chosen = {name: value for name, value in (given or {}).items() if value is not None}
     if unknown := [name for name in chosen if name not in known]:
         raise ConfigurationError(f"policies.{unknown[0]}", "is unknown", f"one of {', '.join(known)}")

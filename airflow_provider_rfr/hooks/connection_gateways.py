@@ -255,7 +255,7 @@ def connections_of_types(types: Iterable[str]) -> dict[str, str]:
             query = select(Connection.conn_id, Connection.conn_type).where(Connection.conn_type.in_(wanted))
             found = {str(conn_id): str(kind) for conn_id, kind in session.execute(query)}
     variables = (each for each in os.environ if each.startswith(CONNECTION_VARIABLE))
-    for name in (each.removeprefix(CONNECTION_VARIABLE).lower() for each in variables):
+    for name in (variable.removeprefix(CONNECTION_VARIABLE).lower() for variable in variables):
         with suppress(ConfigurationError):
             definition = find_definition(name)
             if definition is not None and definition.conn_type in wanted:

@@ -54,7 +54,7 @@ class ConnectionsHook(BaseHook):
         """
         from airflow_provider_rfr.connections.alteration import execute
 
-        mask_secrets(each for each in (parameters or {}).values() if isinstance(each, (str, dict, list)))
+        mask_secrets(parameter for parameter in (parameters or {}).values() if isinstance(parameter, (str, dict, list)))
         with self._services() as services:
             return execute(services, statement, actor=actor, parameters=parameters)
 

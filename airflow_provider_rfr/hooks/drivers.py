@@ -220,7 +220,7 @@ class _KubernetesDriver:
             return DriverReport(DriverState.GONE, "NOT FOUND")
         phase = str(pod.status.phase or "Pending")
         containers = pod.status.container_statuses or ()
-        drivers = [each for each in containers if each.name == _CONTAINER or len(containers) == 1]
+        drivers = [container for container in containers if container.name == _CONTAINER or len(containers) == 1]
         ended = drivers[0].state.terminated if drivers and drivers[0].state is not None else None
         if ended is None:
             return DriverReport(_POD_PHASES.get(phase, DriverState.UNKNOWN), phase, why=str(pod.status.message or ""))

@@ -186,7 +186,7 @@ class WebhookHook(BaseHook):
             Selection(lake=key.lake, tables=(key.table,), trigger=key.trigger, block=key.block)
             for key in self.endpoints(tables)
         )
-        return sum(operations.counts(self.store, each)["pending"] for each in selections)
+        return sum(operations.counts(self.store, selection)["pending"] for selection in selections)
 
     def deliver(
         self, tables: Sequence[str], *, patience: float | None = 0.0, notify_later: bool = False

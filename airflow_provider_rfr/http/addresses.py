@@ -42,7 +42,7 @@ class _HostList:
         """From entries like ``airflow.internal``, ``localhost:8080``, ``10.1.2.3``, ``[::1]:80`` or ``10.0.0.0/8``."""
         names: set[str] = set()
         networks: list[_Network] = []
-        for entry in (each.strip().lower() for each in entries):
+        for entry in (entry.strip().lower() for entry in entries):
             try:
                 networks.append(ipaddress.ip_network(entry.strip("[]"), strict=False))
             except ValueError:

@@ -307,14 +307,14 @@ def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -
         return NoAnswer("address", f"nothing may be sent to this address: {error}", permanent=True, url=url)
     if deadline.is_over:
         return NoAnswer("timeout", f"{host} gave no complete answer within {deadline.seconds:g} s", url=url)
-    tls = next((each for each in causes if isinstance(each, ssl.SSLError)), None)
+    tls = next((cause for cause in causes if isinstance(cause, ssl.SSLError)), None)
     if tls is not None:
         words = tls.verify_message if isinstance(tls, ssl.SSLCertVerificationError) else tls.reason or "TLS failed"
         return NoAnswer("tls", f"no safe connection to {host}: {words.replace('_', ' ')}", url=url)
-    if any(isinstance(each, ConnectTimeout) for each in causes):
+    if any(isinstance(cause, ConnectTimeout) for cause in causes):
         within = f" within {limits.connect:g} s" if limits.connect else ""
         return NoAnswer("timeout", f"{host} could not be reached{within}", url=url)
-    if any(isinstance(each, TimeoutError) for each in causes):
+    if any(isinstance(cause, TimeoutError) for cause in causes):
         silent = f"sent nothing for {limits.read:g} s" if limits.read else "did not answer in time"
         return NoAnswer("timeout", f"{host} {silent}", url=url)
     if any(isinstance(cause, DecodeError) for cause in causes):
@@ -322,9 +322,9 @@ def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -
         return NoAnswer("connection", f"{detail}; the header Accept-Encoding: identity asks for a plain one", url=url)
     # Only words that can't hold an address: the system's own, or the name of the error.
     words = type(causes[-1]).__name__
-    for each in causes:
-        if isinstance(each, OSError) and each.strerror and not isinstance(each, requests.RequestException):
-            words = "the name can't be resolved" if isinstance(each, socket.gaierror) else each.strerror
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
+            words = "the name can't be resolved" if isinstance(cause, socket.gaierror) else cause.strerror
     if isinstance(error, requests.exceptions.ProxyError):
         return NoAnswer("proxy", f"the proxy to {host} failed: {words}", url=url)
     return NoAnswer("connection", f"no complete answer from {host}: {words}", url=url)
@@ -337,6 +337,6 @@ def _causes(error: Exception) -> list[BaseException]:
     while inner is not None and inner not in found:
         found.append(inner)
         # urllib3 has the cause as ``reason``, requests as an argument.
-        wrapped = (each for each in (getattr(inner, "reason", None), *inner.args) if isinstance(each, BaseException))
+        wrapped = (arg for arg in (getattr(inner, "reason", None), *inner.args) if isinstance(arg, BaseException))
         inner = next(wrapped, None) or inner.__cause__ or inner.__context__
     return found

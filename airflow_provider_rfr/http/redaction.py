@@ -230,10 +230,10 @@ def secrets_of_url(url: str) -> Iterator[str]:
     yield from (each for each in (parts.username, parts.password) if each)
     if parts.path.strip("/"):
         yield parts.path
-    for each in parts.path.split("/"):
+    for part in parts.path.split("/"):
         # A plain word, such as "services" of Slack's addresses, is worth reading in an answer.
-        if len(each) >= _LONG_SEGMENT and not _WORD.fullmatch(each):
-            yield each
+        if len(part) >= _LONG_SEGMENT and not _WORD.fullmatch(part):
+            yield part
     if parts.query:
         yield parts.query
         yield from (value for _, value in parse_qsl(parts.query))

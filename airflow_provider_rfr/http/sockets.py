@@ -143,7 +143,7 @@ def connect(host: str, port: int) -> socket.socket:
     refusals = [guard.refusal(host, port, str(address[0])) if guard else None for _, address in found]
     allowed = [each for each, refusal in zip(found, refusals, strict=True) if refusal is None]
     if not allowed:
-        raise AddressRefused(next((each for each in refusals if each), f"{host} has no address"))
+        raise AddressRefused(next((refusal for refusal in refusals if refusal), f"{host} has no address"))
     connecting = Deadline(min(deadline.left(), attempt.connect or deadline.left()))
     failure: OSError = ConnectTimeout("no address answers")
     for number, (family, address) in enumerate(allowed):

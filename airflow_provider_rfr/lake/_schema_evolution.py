@@ -156,11 +156,13 @@ def plan_evolution(
 def pinned_columns(metadata: TableMetadata) -> Mapping[int, str]:
     """Why a column can't be dropped, by field id: what the table itself refers to."""
     # Every partition spec counts: readers of older snapshots need theirs.
-    specs = (each.source_id for spec in metadata.partition_specs for each in spec.fields)
-    orders = [each for each in metadata.sort_orders if each.order_id == metadata.default_sort_order_id]
+    specs = (field.source_id for spec in metadata.partition_specs for field in spec.fields)
+    orders = [
+        sort_order for sort_order in metadata.sort_orders if sort_order.order_id == metadata.default_sort_order_id
+    ]
     return {
         **dict.fromkeys(specs, "the table is, or was, partitioned by it"),
-        **{each.source_id: "the table is sorted by it" for order in orders for each in order.fields},
+        **{field.source_id: "the table is sorted by it" for order in orders for field in order.fields},
         **dict.fromkeys(metadata.schema().identifier_field_ids, "it identifies the table's rows"),
     }
 
@@ -203,7 +205,7 @@ def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | N
     for parent in sorted({path[:-1] for path in replaced}):
         struct = before.find_type(".".join(parent)) if parent else before.as_struct()
         assert isinstance(struct, iceberg.StructType)
-        names = [each.name for each in struct.fields if (*parent, each.name) not in dropped]
+        names = [field.name for field in struct.fields if (*parent, field.name) not in dropped]
         for after, name in zip([None, *names], names, strict=False):
             if (*parent, name) in replaced:
                 yield (*parent, name), after

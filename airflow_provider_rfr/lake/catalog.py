@@ -166,7 +166,7 @@ def namespaces(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple
 
 def tables_with_property(catalog: Catalog, key: str) -> list[str]:
     """Tables of all namespaces whose properties have the key; slow, because each one is loaded."""
-    names = (".".join(each) for namespace in namespaces(catalog) for each in catalog.list_tables(namespace))
+    names = (".".join(list_table) for namespace in namespaces(catalog) for list_table in catalog.list_tables(namespace))
     return sorted(
         name for name in names if (table := load_table(catalog, name)) is not None and key in table.properties
     )

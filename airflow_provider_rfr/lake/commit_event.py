@@ -138,7 +138,9 @@ class CommitEvent:
     def _document(self) -> dict[str, Any]:
         """The fields as JSON values, without empty ones."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        values["bindings"] = [[each.table, each.collection, each.documents, each.bytes] for each in self.bindings]
+        values["bindings"] = [
+            [binding.table, binding.collection, binding.documents, binding.bytes] for binding in self.bindings
+        ]
         plain = {name: rfc3339(value) if isinstance(value, datetime) else value for name, value in values.items()}
         plain["collection_names"] = list(self.collection_names)
         return {name: value for name, value in plain.items() if value not in ("", None, [])}
@@ -149,10 +151,10 @@ def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
     earliest = [at for at in (first.fetched_at_min, last.fetched_at_min) if at is not None]
     latest = [at for at in (first.fetched_at_max, last.fetched_at_max) if at is not None]
     bindings: dict[tuple[str, str], Binding] = {}
-    for each in (*first.bindings, *last.bindings):
-        known = bindings.get((each.table, each.collection), Binding(each.table, each.collection, 0, 0))
-        total = replace(known, documents=known.documents + each.documents, bytes=known.bytes + each.bytes)
-        bindings[each.table, each.collection] = total
+    for binding in (*first.bindings, *last.bindings):
+        known = bindings.get((binding.table, binding.collection), Binding(binding.table, binding.collection, 0, 0))
+        total = replace(known, documents=known.documents + binding.documents, bytes=known.bytes + binding.bytes)
+        bindings[binding.table, binding.collection] = total
     return replace(
         last,
         target_name=first.target_name,

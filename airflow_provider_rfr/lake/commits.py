@@ -312,7 +312,7 @@ def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
 def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
     """The snapshot and those before it, newest first, as far back as they have not expired."""
     # PyIceberg's ancestors_of() searches the list of snapshots for each parent: quadratic in a long history.
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     while snapshot_id is not None and (snapshot := by_id.pop(snapshot_id, None)) is not None:
         yield snapshot
         snapshot_id = snapshot.parent_snapshot_id

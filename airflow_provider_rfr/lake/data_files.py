@@ -114,9 +114,9 @@ class StoredFile:
         from pyiceberg.io.pyarrow import data_file_statistics_from_parquet_metadata
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
-        if missing := [each.name for each in layout.spec.fields if each.name not in self.partition]:
+        if missing := [field.name for field in layout.spec.fields if field.name not in self.partition]:
             raise ValueError(f"no value for the partition fields {', '.join(missing)}")
-        values = [PartitionFieldValue(field=each, value=self.partition[each.name]) for each in layout.spec.fields]
+        values = [PartitionFieldValue(field=field, value=self.partition[field.name]) for field in layout.spec.fields]
         key = PartitionKey(field_values=values, partition_spec=layout.spec, schema=layout.schema)
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=self.metadata, stats_columns=layout.statistics, parquet_column_mapping=layout.ids

@@ -176,12 +176,12 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
             kept.update(each.snapshot_id for each in line[: _kept_length(line, newest, since, copies)])
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
     kept.update(
-        each.snapshot_id
-        for each in metadata.snapshots
-        if each.snapshot_id not in on_branches and each.timestamp_ms >= now_ms - age
+        snapshot.snapshot_id
+        for snapshot in metadata.snapshots
+        if snapshot.snapshot_id not in on_branches and snapshot.timestamp_ms >= now_ms - age
     )
     held = _hold(metadata, kept)
-    return _Plan(frozenset(each.snapshot_id for each in metadata.snapshots) - kept, tuple(old_refs), held)
+    return _Plan(frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots) - kept, tuple(old_refs), held)
 
 
 def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int) -> int:
@@ -204,7 +204,9 @@ def max_copies(properties: Mapping[str, str]) -> str | None:
 
 def _hold(metadata: TableMetadata, kept: set[int]) -> dict[str, int]:
     """Add to ``kept`` what holders need; returns how many snapshots each of them keeps."""
-    line = [each for each in ancestors(metadata, metadata.current_snapshot_id) if each.snapshot_id not in kept]
+    line = [
+        ancestor for ancestor in ancestors(metadata, metadata.current_snapshot_id) if ancestor.snapshot_id not in kept
+    ]
     held = {}
     for key, value in metadata.properties.items():
         if key.startswith(HOLD):
@@ -258,11 +260,11 @@ class _Expiry:
 
     def _commit(self, plan: _Plan) -> None:
         metadata = self._table.metadata
-        updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": each}) for each in plan.refs]
+        updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": ref}) for ref in plan.refs]
         updates += [
-            RemovePartitionStatisticsUpdate.model_validate({"snapshot-id": each.snapshot_id})
-            for each in metadata.partition_statistics
-            if each.snapshot_id in plan.snapshots
+            RemovePartitionStatisticsUpdate.model_validate({"snapshot-id": partition_statistic.snapshot_id})
+            for partition_statistic in metadata.partition_statistics
+            if partition_statistic.snapshot_id in plan.snapshots
         ]
         if plan.snapshots:
             updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(plan.snapshots)}))
@@ -279,7 +281,7 @@ class _Expiry:
 
     def _finish_earlier(self) -> None:
         """Delete the files that an expiry listed and, having died after its commit, did not delete."""
-        present = {each.snapshot_id for each in self._table.metadata.snapshots}
+        present = {snapshot.snapshot_id for snapshot in self._table.metadata.snapshots}
         needed: set[str] | None = None
         for location, _ in self._store.list(self._folder):
             name = location.rpartition("/")[2]
@@ -291,7 +293,7 @@ class _Expiry:
                 listed = None  # its writer has just finished, or died while writing
             if listed is not None and present.isdisjoint(listed["snapshots"]):
                 needed = _Files(self._table).all() if needed is None else needed
-                self._delete([each for each in listed["files"] if each not in needed], location)
+                self._delete([file for file in listed["files"] if file not in needed], location)
                 continue
             written = name.removeprefix(_LIST_PREFIX).partition("-")[0]
             if written.isdecimal() and int(time.time() * 1000) - int(written) > _ABANDONED_MS:
@@ -324,10 +326,10 @@ class _Files:
 
     def needed_only_by(self, expired: Collection[int]) -> list[str]:
         """Files that no other snapshot needs: data, then statistics, manifests, and manifest lists."""
-        going = [each for each in self._table.metadata.snapshots if each.snapshot_id in expired]
-        staying = [each for each in self._table.metadata.snapshots if each.snapshot_id not in expired]
+        going = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id in expired]
+        staying = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in expired]
         kept = self._manifests(staying, may_miss=False)
-        alone = {path: each for path, each in self._manifests(going, may_miss=True).items() if path not in kept}
+        alone = {path: manifest for path, manifest in self._manifests(going, may_miss=True).items() if path not in kept}
         data = self._live(alone.values(), may_miss=True)
         if data:
             # A merge may have moved a data file's entry into a manifest of a snapshot that stays.
@@ -339,7 +341,7 @@ class _Files:
     def all(self) -> set[str]:
         snapshots = self._table.metadata.snapshots
         manifests = self._manifests(snapshots, may_miss=False)
-        lists = {each.manifest_list for each in snapshots}
+        lists = {snapshot.manifest_list for snapshot in snapshots}
         return self._live(manifests.values(), may_miss=False) | manifests.keys() | lists | self._statistics(snapshots)
 
     def _manifests(self, snapshots: Iterable[Snapshot], *, may_miss: bool) -> dict[str, ManifestFile]:
@@ -354,7 +356,7 @@ class _Files:
         return {each.data_file.file_path for found in entries for each in found}
 
     def _statistics(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        ids = {each.snapshot_id for each in snapshots}
+        ids = {snapshot.snapshot_id for snapshot in snapshots}
         every = (*self._table.metadata.statistics, *self._table.metadata.partition_statistics)
         return {each.statistics_path for each in every if each.snapshot_id in ids}
 

@@ -90,7 +90,7 @@ class SourceTable:
 
         :raises SnapshotsExpiredError: it has expired
         """
-        return tuple((each.name, each.field_id) for each in self._schema(snapshot_id).fields)
+        return tuple((field.name, field.field_id) for field in self._schema(snapshot_id).fields)
 
     def sequence(self, snapshot_id: int | None) -> int | None:
         """The sequence number of a snapshot; None if it does not exist any more."""
@@ -107,13 +107,15 @@ class SourceTable:
         """
         found: list[Increment] = []
         at = self.head if until is None else until
-        for each in ancestors(self._table.metadata, at):
-            if each.snapshot_id == after:
+        for ancestor in ancestors(self._table.metadata, at):
+            if ancestor.snapshot_id == after:
                 break
-            summary = summary_of(each)
-            brings, rows = self._brings(each, summary), _count(summary, "added-records")
-            found.append(Increment(brings, each.snapshot_id, each.sequence_number or 0, each.schema_id, rows))
-            at = each.parent_snapshot_id
+            summary = summary_of(ancestor)
+            brings, rows = self._brings(ancestor, summary), _count(summary, "added-records")
+            found.append(
+                Increment(brings, ancestor.snapshot_id, ancestor.sequence_number or 0, ancestor.schema_id, rows)
+            )
+            at = ancestor.parent_snapshot_id
         # When they expire a snapshot, some engines forget that it was another one's parent.
         follows_after = sequence is not None and bool(found) and found[-1].sequence == sequence + 1
         if at != after and not follows_after:
@@ -125,7 +127,7 @@ class SourceTable:
         """Whether ``cursor`` is ``snapshot_id`` or came after it."""
         if snapshot_id is None or cursor == snapshot_id:
             return True
-        return any(each.snapshot_id == snapshot_id for each in ancestors(self._table.metadata, cursor))
+        return any(ancestor.snapshot_id == snapshot_id for ancestor in ancestors(self._table.metadata, cursor))
 
     def last_of(self, deploy_id: str | None) -> int | None:
         """The newest snapshot of the main line that this deploy made."""
@@ -178,7 +180,7 @@ class SourceTable:
 
         :raises SnapshotsExpiredError: it has expired
         """
-        known = {each.field_id: each for at in (None, snapshot_id) for each in self._schema(at).fields}
+        known = {field.field_id: field for at in (None, snapshot_id) for field in self._schema(at).fields}
         # Rows from before a column was added have no value for it, whatever it is declared as.
         fields = [known[number].model_copy(update={"name": name, "required": False}) for name, number in columns]
         return Schema(*fields)
@@ -197,7 +199,7 @@ class SourceTable:
                 yield from pa.Table.from_batches([batch]).cast(shape).to_batches()
 
     def _data_manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
-        return [each for each in snapshot.manifests(self._table.io) if each.content == ManifestContent.DATA]
+        return [manifest for manifest in snapshot.manifests(self._table.io) if manifest.content == ManifestContent.DATA]
 
     def _brings(self, snapshot: Snapshot, summary: Mapping[str, str]) -> Brings:
         operation = snapshot.summary.operation if snapshot.summary is not None else None
@@ -229,7 +231,7 @@ class SourceTable:
         """The schema that the snapshot was written with; for None, or where that is not known, the current one."""
         metadata = self._table.metadata
         schema_id = None if snapshot_id is None else self._snapshot(snapshot_id).schema_id
-        return next((each for each in metadata.schemas if each.schema_id == schema_id), metadata.schema())
+        return next((schema for schema in metadata.schemas if schema.schema_id == schema_id), metadata.schema())
 
     def _snapshot(self, snapshot_id: int) -> Snapshot:
         found = self._table.metadata.snapshot_by_id(snapshot_id)
@@ -240,10 +242,10 @@ class SourceTable:
 
 def only_appended(table: Table, after: int, until: int) -> bool:
     """Whether rows were appended between two snapshots of the main line, and nothing else was done."""
-    for each in ancestors(table.metadata, until):
-        if each.snapshot_id == after:
+    for ancestor in ancestors(table.metadata, until):
+        if ancestor.snapshot_id == after:
             return True
-        if each.summary is None or each.summary.operation != Operation.APPEND:
+        if ancestor.summary is None or ancestor.summary.operation != Operation.APPEND:
             break
     return False
 

@@ -291,9 +291,9 @@ class _SchemaReader:
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
                 alternatives = [
-                    self.column(each, place, followed)
-                    for place, each in _options(schema[keyword], f"{path}.{keyword}")
-                    if not (isinstance(each, Mapping) and each.get("type") == "null")
+                    self.column(option, place, followed)
+                    for place, option in _options(schema[keyword], f"{path}.{keyword}")
+                    if not (isinstance(option, Mapping) and option.get("type") == "null")
                 ]
                 return _joined(alternatives)
         if "allOf" in schema:
@@ -324,7 +324,7 @@ class _SchemaReader:
     def _all_of(self, schema: Mapping[str, Any], path: str, followed: tuple[str, ...]) -> pa.Field:
         own = {key: value for key, value in schema.items() if key != "allOf"}
         options = _options(schema["allOf"], f"{path}.allOf")
-        found = [self.column(each, place, followed) for place, each in options]
+        found = [self.column(option, place, followed) for place, option in options]
         if "type" in own or "properties" in own:
             found.append(self.column(own, path, followed))
         if not all(pa.types.is_struct(each.type) for each in found):

@@ -78,7 +78,9 @@ def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
 
     A table whose metadata can't be read is listed with its name only: it takes up the name.
     """
-    names = sorted({".".join(each) for namespace in namespaces(catalog) for each in catalog.list_tables(namespace)})
+    names = sorted(
+        {".".join(list_table) for namespace in namespaces(catalog) for list_table in catalog.list_tables(namespace)}
+    )
 
     def read(name: str) -> TableEntry | None:
         try:
@@ -118,7 +120,9 @@ def entry_of(name: str, table: Table) -> TableEntry:
 
 
 def _live_columns(schema: Schema) -> tuple[LiveColumn, ...]:
-    return tuple(LiveColumn(each.name, type_text(each.field_type), each.required, each.doc) for each in schema.fields)
+    return tuple(
+        LiveColumn(field.name, type_text(field.field_type), field.required, field.doc) for field in schema.fields
+    )
 
 
 def _number(summary: Mapping[str, str], key: str) -> int | None:
@@ -220,7 +224,7 @@ def _view_rows(catalog: SqlCatalog, name: str | None = None) -> list[tuple[str, 
         sa.column("catalog_name"),
     )
     with catalog.engine.connect() as connection:
-        known = {each["name"] for each in sa.inspect(connection).get_columns(table.name)}
+        known = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
         if "iceberg_type" not in known:
             return []  # the catalog's own tables are of the schema version before views
         query = sa.select(table.c.table_namespace, table.c.table_name, table.c.metadata_location).where(
@@ -241,10 +245,12 @@ def _read_view(store: FileStore, name: str, location: str) -> ViewEntry:
 
 def _view_entry(name: str, metadata: Mapping[str, Any]) -> ViewEntry:
     """:raises KeyError, ValueError, StopIteration: it is not the metadata of a view"""
-    version = next(each for each in metadata["versions"] if each["version-id"] == metadata["current-version-id"])
-    texts = [each for each in version["representations"] if each["type"] == "sql"]
-    chosen = next((each for each in texts if each["dialect"].lower() == "spark"), texts[0] if texts else {"sql": ""})
-    schema = next(each for each in metadata["schemas"] if each["schema-id"] == version["schema-id"])
+    version = next(
+        version for version in metadata["versions"] if version["version-id"] == metadata["current-version-id"]
+    )
+    texts = [representation for representation in version["representations"] if representation["type"] == "sql"]
+    chosen = next((text for text in texts if text["dialect"].lower() == "spark"), texts[0] if texts else {"sql": ""})
+    schema = next(schema for schema in metadata["schemas"] if schema["schema-id"] == version["schema-id"])
     whole = str(metadata["properties"].get(TEXT, ""))
     return ViewEntry(
         name,

@@ -264,5 +264,5 @@ class LedgerTable:
 
 
 def _metadata_files(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
-    manifests = {manifest.manifest_path for each in snapshots for manifest in each.manifests(table.io)}
-    return manifests | {each.manifest_list for each in snapshots}
+    manifests = {manifest.manifest_path for snapshot in snapshots for manifest in snapshot.manifests(table.io)}
+    return manifests | {snapshot.manifest_list for snapshot in snapshots}

@@ -65,7 +65,7 @@ class NewTable:
         """
         layout = FileLayout.of(self._transaction.table_metadata)
         if files:
-            stage_append(self._transaction, (each.describe(layout) for each in files), summary)
+            stage_append(self._transaction, (file.describe(layout) for file in files), summary)
         commit_strictly(self._transaction)
 
 
@@ -140,7 +140,7 @@ class MigratedTable:
         """The present name of each column of the changed table, by its coming name in lower case; not of new ones."""
         transaction = self._begin()
         stage_columns(transaction, change)
-        names = {each.field_id: each.name for each in self._table.schema().fields}
+        names = {field.field_id: field.name for field in self._table.schema().fields}
         coming = transaction.table_metadata.schema().fields
         return {each.name.casefold(): names[each.field_id] for each in coming if each.field_id in names}
 
@@ -169,7 +169,7 @@ class MigratedTable:
         old = [task.file for task in self._table.scan().plan_files()] if self.snapshot_id is not None else []
         snapshot = None
         if old or files or always:
-            snapshot = stage_overwrite(transaction, old, (each.describe(layout) for each in files), summary)
+            snapshot = stage_overwrite(transaction, old, (file.describe(layout) for file in files), summary)
         stage_rest(transaction, change)
         commit_strictly(transaction)
         return snapshot
@@ -245,7 +245,7 @@ def _rename_in_database(catalog: SqlCatalog, old: str, new: str, metadata_locati
 def nulls_in_files(files: Iterable[StoredFile], target: FileTarget, columns: Iterable[str]) -> list[str]:
     """Those of the columns in which a file that is written, but in no commit yet, has a NULL."""
     layout = target.layout
-    by_id = {layout.schema.find_field(each, case_sensitive=False).field_id: each for each in columns}
+    by_id = {layout.schema.find_field(column, case_sensitive=False).field_id: column for column in columns}
     found = set[str]()
     for file in files:
         counts = file.describe(layout).null_value_counts or {}

@@ -85,11 +85,13 @@ def table_definition(
     """
     ids = count(1)
     fields = [
-        NestedField(next(ids), each.name, type_from_text(each.type, ids), required=each.required, doc=each.comment)
-        for each in columns
+        NestedField(
+            next(ids), column.name, type_from_text(column.type, ids), required=column.required, doc=column.comment
+        )
+        for column in columns
     ]
     schema = Schema(*fields)
-    identifiers = [schema.find_field(each).field_id for each in _identifier_names(schema, keys)]
+    identifiers = [schema.find_field(name).field_id for name in _identifier_names(schema, keys)]
     schema = Schema(*fields, identifier_field_ids=identifiers)
     return schema, partition_spec(partitioning, schema), {**TABLE_PROPERTIES, **properties, **_key_properties(keys)}
 
@@ -150,14 +152,14 @@ def _key_properties(keys: Sequence[str]) -> dict[str, str]:
 
 def _identifier_names(schema: Schema, keys: Iterable[str]) -> list[str]:
     """The key's columns as Iceberg's identifier fields, which must be required; none if one of them is not."""
-    found = [schema.find_field(each, case_sensitive=False) for each in keys]
+    found = [schema.find_field(key, case_sensitive=False) for key in keys]
     return [each.name for each in found] if all(each.required for each in found) else []
 
 
 def _kept_partitions(transaction: Transaction, wanted: Sequence[str]) -> int:
     """How many of the first partition fields are the wanted ones already."""
     metadata = transaction.table_metadata
-    present = (partition_text(each, metadata.schema()) for each in metadata.spec().fields)
+    present = (partition_text(field, metadata.schema()) for field in metadata.spec().fields)
     pairs = zip(present, wanted, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].casefold() == pair[1].casefold(), pairs))
 
@@ -174,7 +176,7 @@ def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None
         case "add":
             # A refresh adds columns to its target by itself, so the column may exist already.
             wanted = operation["column"].casefold(), operation["type"].casefold()
-            present = (each for each in update._schema.fields if each.field_id not in update._deletes)
+            present = (field for field in update._schema.fields if field.field_id not in update._deletes)
             if wanted not in ((each.name.casefold(), type_text(each.field_type).casefold()) for each in present):
                 update.add_column(path, type_from_text(operation["type"]))
         case "widen" | "narrow":
@@ -209,7 +211,7 @@ def _retype(update: UpdateSchema, path: _Path, old: IcebergType, new: IcebergTyp
 
 
 def _retype_struct(update: UpdateSchema, path: _Path, old: StructType, new: StructType) -> None:
-    before = {each.name.casefold(): each for each in old.fields}
+    before = {field.name.casefold(): field for field in old.fields}
     kept = {inner.name.casefold() for inner in new.fields}
     present = [inner.name for name, inner in before.items() if name in kept]
     for dropped in (inner.name for name, inner in before.items() if name not in kept):

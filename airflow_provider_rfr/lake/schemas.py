@@ -89,7 +89,7 @@ def type_text(kind: iceberg.IcebergType) -> str:
     if isinstance(kind, iceberg.MapType):
         return f"map<{type_text(kind.key_type)},{type_text(kind.value_type)}>"
     if isinstance(kind, iceberg.StructType):
-        return f"struct<{','.join(f'{quoted(each.name)}:{type_text(each.field_type)}' for each in kind.fields)}>"
+        return f"struct<{','.join(f'{quoted(field.name)}:{type_text(field.field_type)}' for field in kind.fields)}>"
     if isinstance(kind, iceberg.FixedType):
         return "binary"
     return "string" if isinstance(kind, iceberg.UUIDType) else _TO_SPARK.get(kind, str(kind))
@@ -117,7 +117,7 @@ def _iceberg_type(kind: ColumnType, ids: Iterator[int]) -> iceberg.IcebergType:
     if kind.name == "struct":
         fields = zip(kind.fields, kind.inner, strict=True)
         return iceberg.StructType(
-            *(iceberg.NestedField(next(ids), name, _iceberg_type(each, ids), required=False) for name, each in fields)
+            *(iceberg.NestedField(next(ids), name, _iceberg_type(field, ids), required=False) for name, field in fields)
         )
     return _FROM_SPARK[kind.name]
 

@@ -102,7 +102,7 @@ def failure_of_driver(
         return None
     number = -exit_code if exit_code < 0 else exit_code - 128
     if 0 < number < 65:
-        name = next((each.name for each in signal.Signals if each == number), f"signal {number}")
+        name = next((Signal.name for Signal in signal.Signals if Signal == number), f"signal {number}")
         why = f"was ended by {name}" + (" (often for its memory)" if number == signal.SIGKILL else "")
     else:
         why = f"ended with exit code {exit_code}"

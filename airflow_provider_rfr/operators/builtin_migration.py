@@ -120,7 +120,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
                     raise AirflowFailException(f"the plan is blocked: {'; '.join(blockers)}")
                 changes = bool(plan.steps or plan.records or plan.forgotten)
                 return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
-            if left := blockers + [f"{each.how.value} {each.name}" for each in plan.steps]:
+            if left := blockers + [f"{step.how.value} {step.name}" for step in plan.steps]:
                 raise AirflowFailException(f"not as declared: {'; '.join(left)}")
             return {"changes": False, "summary": summary(plan)}
 
@@ -152,7 +152,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
         # A try that died after its deploy left the events to this one, which finds nothing to do.
         deploys = {deploy_id: plan, **hook.done_by(actor)}
         add_source_events(context, self.lake_conn_id, deploys)
-        return {**result, "sources": sorted({name for each in deploys.values() for name in each.sources_to_load()})}
+        return {**result, "sources": sorted({name for deploy in deploys.values() for name in deploy.sources_to_load()})}
 
 
 def _check_action(action: str) -> None:

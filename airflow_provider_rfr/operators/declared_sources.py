@@ -177,7 +177,7 @@ def declared_sources(
     from airflow_provider_rfr.builtins import Kind
 
     spec = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec
-    found = [each for each in spec.objects if each.kind is Kind.SOURCE]
+    found = [obj for obj in spec.objects if obj.kind is Kind.SOURCE]
     for each in found:
         if each.per_instance is not None:
             _log.info("%s: a source of each %s has no DAG made for it", each.name, each.per_instance)

@@ -91,7 +91,7 @@ class SinkOperator(BaseOperator):
         stopping = self._stopping = threading.Event()
         hook, done, errors = BuiltinsHook.of_task(self), dict[str, dict[str, Any]](), list[RfrError]()
         chosen = self._chosen(hook)
-        tables = {each.key: each.name for each in hook.recorded().objects}
+        tables = {obj.key: obj.name for obj in hook.recorded().objects}
         for obj in chosen:
             try:
                 done[obj.name] = self._run(hook, obj, tables, stopping)
@@ -100,7 +100,7 @@ class SinkOperator(BaseOperator):
         if not errors:
             return done
         problems = "; ".join(map(str, errors))
-        if not any(each.retryable for each in errors):
+        if not any(error.retryable for error in errors):
             raise AirflowFailException(problems)
         raise RfrError(problems)
 
@@ -140,7 +140,7 @@ class SinkOperator(BaseOperator):
         return asdict(done)
 
     def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:
-        declared = {each.key: each for each in hook.spec.objects if each.sink is not None}
+        declared = {obj.key: obj for obj in hook.spec.objects if obj.sink is not None}
         names = [self.sinks] if isinstance(self.sinks, str) else list(self.sinks)
         names = [name for name in names if name.strip()]
         if unknown := [name for name in names if name.casefold() not in declared]:

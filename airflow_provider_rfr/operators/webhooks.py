@@ -168,7 +168,9 @@ class CommitWebhookOperator(BaseOperator):
     def _raise_failed(self, problems: Sequence[Failure], dead: Sequence[DeadLetter]) -> None:
         """Fail for what ``onFailure: block`` blocks, for wrong settings, and with ``fail_on_dead`` for dead letters."""
         failing = [
-            each for each in problems if each.on_failure == "block" or (each.is_refusal and each.on_failure != "ignore")
+            problem
+            for problem in problems
+            if problem.on_failure == "block" or (problem.is_refusal and problem.on_failure != "ignore")
         ]
         texts = [str(each) for each in failing]
         if self.fail_on_dead:

@@ -172,8 +172,13 @@ def _commit_row(target: str, record: CommitRecord) -> dict[str, Any] | None:
         **{name: int(value) for name in _COUNTS if (value := stated[name]) is not None},
         "collection_names": list(event.collection_names),
         "bindings": [
-            {"table": each.table, "collection": each.collection, "documents": each.documents, "bytes": each.bytes}
-            for each in event.bindings
+            {
+                "table": binding.table,
+                "collection": binding.collection,
+                "documents": binding.documents,
+                "bytes": binding.bytes,
+            }
+            for binding in event.bindings
         ],
         "documents": event.documents,
         "bytes": event.bytes,

@@ -77,8 +77,8 @@ class Application:
         with drawn_bar() if can_draw() else nullcontext() as self._bar:
             errors = self._refresh_all()
         summary = self._summary(errors)
-        for each in summary.get("errors", ()):
-            _tell(f"{each['stream']} failed: {each['message'].removeprefix(each['stream'] + ': ')}")
+        for error in summary.get("errors", ()):
+            _tell(f"{error['stream']} failed: {error['message'].removeprefix(error['stream'] + ': ')}")
         print(json.dumps(summary), flush=True)
         if not errors and self._cluster.is_local:
             write_in_background()

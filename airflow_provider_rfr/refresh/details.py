@@ -126,7 +126,11 @@ def _details_of(
     seconds = rows["fetched_at"].cast("int64").to_numpy() / 1e6 - header.opened_at.timestamp()
     partitions = _partitions(rows, seconds, header)
     # Of a sample nobody knows which page is a partition's last.
-    open_ones = () if header.is_read or files_read < files else (each for each in partitions if not each.is_complete)
+    open_ones = (
+        ()
+        if header.is_read or files_read < files
+        else (partition for partition in partitions if not partition.is_complete)
+    )
     idle = sorted(open_ones, key=lambda each: each.last_page_at)
     return RefreshDetails(
         points=_points(seconds, header.pages if files_read < files else len(seconds)),

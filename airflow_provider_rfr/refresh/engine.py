@@ -210,7 +210,7 @@ class Refresh:
             # The attempt that published it did not come to marking it so.
             self._mark_published(outcome)
         if decision.opening is Opening.NEW:
-            slices = (each.partition for each in unique_slices(self._stream))
+            slices = (stream_slice.partition for stream_slice in unique_slices(self._stream))
             return self._ledger.open_generation(
                 ((self._stream.partition_key(each), each) for each in slices),
                 read_fingerprint=prints.read,

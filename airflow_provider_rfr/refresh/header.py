@@ -68,8 +68,8 @@ class PastGeneration:
         """:raises ValueError: a value is not of its field's type, or is too large to be told"""
         times = {name: _moment(content[name]) for name in ("opened_at", "ended_at")}
         found = cls(**{**content, **times})
-        for each in fields(cls):
-            value, kind = getattr(found, each.name), str(each.type)
+        for field in fields(cls):
+            value, kind = getattr(found, field.name), str(field.type)
             if not (value is None and kind.endswith("| None")):
                 _check(value, kind.removesuffix(" | None"))
         return found
@@ -263,5 +263,5 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "tuple[PastGeneration, ...]": lambda text: tuple(map(PastGeneration.from_json, json.loads(text))),
 }
 _FIELDS = {
-    each.name: (_key(each.name), _PARSERS[str(each.type).removesuffix(" | None")]) for each in fields(LedgerHeader)
+    field.name: (_key(field.name), _PARSERS[str(field.type).removesuffix(" | None")]) for field in fields(LedgerHeader)
 }

@@ -58,7 +58,7 @@ class Pin:
 
     def find(self, columns: Columns) -> tuple[str, int] | None:
         """The column in a schema: by its ids, or else by its names."""
-        known = {key: each for each in columns for key in (each[1], each[0].casefold())}
+        known = {key: column for column in columns for key in (column[1], column[0].casefold())}
         keys = (*self.ids, self.called.casefold(), self.name.casefold())
         return next((known[key] for key in keys if key in known), None)
 
@@ -85,14 +85,14 @@ class Pins(_Stored):
             return cls()
         pins, table = (before.columns, before.table) if before is not None else ((), None)
         if pins and not spec.columns:
-            called = given if len(given) == len(pins) else [each.called for each in pins]
+            called = given if len(given) == len(pins) else [pin.called for pin in pins]
             return cls(tuple(replace(pin, called=now) for pin, now in zip(pins, called, strict=True)), table=table)
         names = spec.columns or tuple(given)
         called = given or names
         was = {new.casefold(): old for old, new in (renamed or {}).items()}
         keys = [each.casefold() for each in called]
         # Where an old name is another sent column's now, done again this would take the one for the other.
-        known = {} if set(was.values()) & set(keys) else {each.called.casefold(): each.ids for each in pins}
+        known = {} if set(was.values()) & set(keys) else {pin.called.casefold(): pin.ids for pin in pins}
         ids = [known.get(was.get(key, key), known.get(key, ())) for key in keys]
         return cls(tuple(map(Pin, names, called, ids)), bool(spec.columns), table=table)
 
@@ -291,7 +291,7 @@ def _rows(window: Window, table: SourceTable, row: SinkRow) -> tuple[_Batches, i
         tasks = table.added(window.before, window.after, row.sequence)
     tasks, sent = table.skip(tasks, sent)
     rows = table.read(tasks, wanted)
-    return (_with_op(each, _UPSERT) for each in rows) if window.keys else rows, sent
+    return (_with_op(row, _UPSERT) for row in rows) if window.keys else rows, sent
 
 
 def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches, after: _Batches) -> _Batches:

@@ -27,12 +27,12 @@ _FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "
 def sink_states(connection: Connection) -> tuple[SinkState, ...]:
     """All sinks, by name, as plans compare them."""
     rows = store.all_sinks(connection)
-    return tuple(SinkState(each.uuid, each.name, each.source, each.cursor, each.on_replace) for each in rows)
+    return tuple(SinkState(row.uuid, row.name, row.source, row.cursor, row.on_replace) for row in rows)
 
 
 def needed_physicals(connection: Connection) -> frozenset[str]:
     """Uuids of tables that a sink still has to read from: garbage collection leaves them."""
-    return frozenset(each.physical for each in store.all_sinks(connection) if each.physical is not None)
+    return frozenset(all_sink.physical for all_sink in store.all_sinks(connection) if all_sink.physical is not None)
 
 
 def register_sink(

@@ -75,7 +75,7 @@ def claim(
     connection: Connection, now: int, owner: str, wish: Wish, endpoints: Mapping[int, EndpointRow], merge: _Merge
 ) -> list[Claim]:
     """Claim what is due, the oldest first; ``endpoints``: rows of the wish's endpoints, as of this transaction."""
-    found = [endpoints[each] for each in wish.endpoint_ids if each in endpoints]
+    found = [endpoints[endpoint_id] for endpoint_id in wish.endpoint_ids if endpoint_id in endpoints]
     able = [each for each in found if each.is_enabled and not each.is_circuit_open(now)]
     if not able or wish.room < 1:
         return []
@@ -292,7 +292,7 @@ def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[
     """
     moments: list[int] = []
     for wish in wishes:
-        found = [endpoints[each] for each in wish.endpoint_ids if each in endpoints]
+        found = [endpoints[endpoint_id] for endpoint_id in wish.endpoint_ids if endpoint_id in endpoints]
         enabled = {each.id: each for each in found if each.is_enabled}
         # By endpoint, and by whether it was never tried: when the first delivery can be claimed.
         fresh = case((and_(_D.started_at.is_(None), _D.commits == 1), 1), else_=0)

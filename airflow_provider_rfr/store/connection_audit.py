@@ -135,7 +135,7 @@ class ConnectionNotes:
         return {row.option: row.reference for row in self._connection.execute(found)}
 
     def set_secret_references(self, references: Mapping[str, str]) -> None:
-        self._replace(SECRETS, [{"option": name, "reference": each} for name, each in references.items()])
+        self._replace(SECRETS, [{"option": name, "reference": reference} for name, reference in references.items()])
 
     def identity(self) -> str | None:
         """Hash of the upstream that the connection led to when it was last asked."""

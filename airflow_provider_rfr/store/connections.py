@@ -92,10 +92,10 @@ class Use:
     @property
     def is_stale(self) -> bool:
         """Whether the task should have another copy of any connection."""
-        return any(each.is_stale for each in self.connections)
+        return any(connection.is_stale for connection in self.connections)
 
     def of(self, conn_id: str) -> UsedConnection | None:
-        return next((each for each in self.connections if each.conn_id == conn_id), None)
+        return next((connection for connection in self.connections if connection.conn_id == conn_id), None)
 
 
 def register_use(
@@ -133,8 +133,8 @@ def note_copies(connection: Connection, task: TaskRef, token: int, copies: Seque
     found = load_use(connection, task)
     if found is None or found.token != token:
         return
-    for each in copies:
-        _put_copy(connection, task, each.conn_id, {"running_hash": each.running, "via": each.via})
+    for copy in copies:
+        _put_copy(connection, task, copy.conn_id, {"running_hash": copy.running, "via": copy.via})
 
 
 def _put_copy(

@@ -200,13 +200,13 @@ def endpoints_of_table(connection: Connection, lake: str, table: str | None = No
     query = select(ENDPOINTS).where(ENDPOINTS.c.lake == lake).order_by(*(ENDPOINTS.c[name] for name in _KEY))
     if table is not None:
         query = query.where(ENDPOINTS.c.target == table)
-    return [_row(each) for each in connection.execute(query).mappings()]
+    return [_row(row) for row in connection.execute(query).mappings()]
 
 
 def endpoints_called_with(connection: Connection, conn_id: str) -> list[EndpointKey]:
     """Endpoints that are called with the connection, as far as deliveries to them were made."""
     query = select(ENDPOINTS).where(ENDPOINTS.c.conn_id == conn_id).order_by(*(ENDPOINTS.c[name] for name in _KEY))
-    return [_row(each).key for each in connection.execute(query).mappings()]
+    return [_row(row).key for row in connection.execute(query).mappings()]
 
 
 def pause_endpoints_called_with(connection: Connection, now: int, conn_id: str) -> None:

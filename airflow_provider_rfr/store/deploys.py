@@ -310,9 +310,9 @@ def write_registry(
     def remove(uuid: str) -> None:
         connection.execute(delete(OBJECTS).where((_O.project == project) & (_O.uuid == uuid)))
 
-    for each in entries:
-        remove(each.uuid)
-        connection.execute(insert(OBJECTS).values(project=project, **asdict(each)))
+    for entry in entries:
+        remove(entry.uuid)
+        connection.execute(insert(OBJECTS).values(project=project, **asdict(entry)))
     for uuid in forgotten:
         remove(uuid)
     return revision

@@ -77,7 +77,7 @@ def load_sink(connection: Connection, identity: UUID) -> SinkRow | None:
 
 def all_sinks(connection: Connection) -> tuple[SinkRow, ...]:
     rows = connection.execute(select(SINKS).order_by(SINKS.c.name, SINKS.c.uuid)).mappings()
-    return tuple(_row(each) for each in rows)
+    return tuple(_row(row) for row in rows)
 
 
 def move_sink(connection: Connection, identity: UUID, **values: Any) -> None:

@@ -153,7 +153,9 @@ def _python_streams(path: Any, config: Mapping[str, Any], secrets: Mapping[str, 
         raise ConfigurationError("source.class", problem)
     if callable(made) and not isinstance(made, Stream):
         parameters = inspect.signature(made).parameters.values()
-        takes_config = any(each.name == "config" or each.kind is each.VAR_KEYWORD for each in parameters)
+        takes_config = any(
+            parameter.name == "config" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+        )
         made = made(config={**config, **secrets}) if takes_config else made()
     found = [made] if isinstance(made, Stream) or not isinstance(made, Iterable) else list(made)
     streams: dict[str, Stream] = {}

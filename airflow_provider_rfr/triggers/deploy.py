@@ -96,7 +96,7 @@ class DeployTrigger(BaseEventTrigger):
         for point in sorted(entry_points(group=GROUP) if self.project == PROJECT else ()):
             found.update(f"{point}:{point.dist.version if point.dist is not None else None}".encode())
         for root in map(Path, self.objects):
-            files = [root] if root.is_file() else sorted(each for each in root.rglob("*.y*ml") if each.is_file())
+            files = [root] if root.is_file() else sorted(path for path in root.rglob("*.y*ml") if path.is_file())
             for file in files:
                 found.update(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
         return found.hexdigest()

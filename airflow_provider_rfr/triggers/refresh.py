@@ -144,7 +144,7 @@ class _RefreshWatch:
         if report.state in (DriverState.SUCCEEDED, DriverState.FAILED) or self._gone >= _SURE_LOOKS:
             return Ending(End.DRIVER_OVER, report)
         key, states = self._refresh.run_key, [self._known.get(table) for table in self._refresh.tables.values()]
-        if all(each is not None and each.snapshot_id is not None and each.run_key == key for each in states):
+        if all(state is not None and state.snapshot_id is not None and state.run_key == key for state in states):
             self._published = now if self._published is None else self._published
             return Ending(End.PUBLISHED, report) if now - self._published >= _TIDY_SECONDS else None
         return Ending(End.LOST, report) if now - self._heard >= _LOST_SECONDS else None

@@ -40,13 +40,15 @@ class Viewer:
         # Without an entity, managers with rights for single DAGs answer for the right to all.
         entities = (None, DagAccessEntity.RUN)
         return not _has_teams() and all(
-            self._manager.is_authorized_dag(method="GET", access_entity=each, user=self._user) for each in entities
+            self._manager.is_authorized_dag(method="GET", access_entity=entity, user=self._user) for entity in entities
         )
 
     def told(self, problems: Sequence[Problem]) -> tuple[str, ...]:
         """What can't be read, and what is shown instead; the reasons, which may name hosts, to who may read assets."""
         hidden = "Not everything can be read now; who may see assets is told why."
-        return tuple(dict.fromkeys(f"{each.reason if self.reads_assets else hidden} {each.shown}" for each in problems))
+        return tuple(
+            dict.fromkeys(f"{problem.reason if self.reads_assets else hidden} {problem.shown}" for problem in problems)
+        )
 
     def sees(self, dag_id: str | None) -> bool:
         """Whether a row that belongs to this DAG is shown; None for one of no DAG."""
@@ -57,7 +59,7 @@ class Viewer:
 
     def learn(self, dag_ids: Iterable[str | None]) -> None:
         """Ask about many DAGs at once, before :meth:`sees` is asked about each."""
-        new = sorted({each for each in dag_ids if each is not None} - self._dags.keys())
+        new = sorted({dag_id_ for dag_id_ in dag_ids if dag_id_ is not None} - self._dags.keys())
         has_teams = bool(new) and _has_teams()
         teams = DagModel.get_dag_id_to_team_name_mapping(new) if has_teams else {}
         for dag_id in new:

@@ -97,7 +97,9 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
 async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, run_id: str = "") -> Response:
     lakes: Lakes = request.app.state.lakes
     known = await lakes.known()
-    refresh = next((each for each in known.refreshes if (each.lake, each.status.ledger) == (lake, ledger)), None)
+    refresh = next(
+        (refresh for refresh in known.refreshes if (refresh.lake, refresh.status.ledger) == (lake, ledger)), None
+    )
     if refresh is None or not await run_in_threadpool(viewer.sees, refreshes.dag_of(refresh)):
         # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
         said = await run_in_threadpool(viewer.told, known.problems)

@@ -46,16 +46,18 @@ class Connections:
 
     def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionUses, ...], tuple[AlterationView, ...]]:
         """Connections that the viewer may read, with tasks of DAGs that the viewer may see."""
-        viewer.learn({each.task.dag_id for each in self.uses})
-        uses = [each for each in self.uses if viewer.sees(each.task.dag_id)]
-        named = {copy.conn_id for use in uses for copy in use.connections} | {each.conn_id for each in self.alterations}
+        viewer.learn({use.task.dag_id for use in self.uses})
+        uses = [use for use in self.uses if viewer.sees(use.task.dag_id)]
+        named = {copy.conn_id for use in uses for copy in use.connections} | {
+            alteration.conn_id for alteration in self.alterations
+        }
         readable = viewer.connections(named)
         rows = []
         for conn_id in sorted(readable):
-            of_it = tuple(each for each in uses if each.of(conn_id) is not None)
+            of_it = tuple(use for use in uses if use.of(conn_id) is not None)
             stale = sum(copy.is_stale for each in of_it if (copy := each.of(conn_id)) is not None)
             rows.append(ConnectionUses(conn_id, of_it, stale))
-        return tuple(rows), tuple(each for each in self.alterations if each.conn_id in readable)
+        return tuple(rows), tuple(alteration for alteration in self.alterations if alteration.conn_id in readable)
 
 
 def read_connections() -> Connections:

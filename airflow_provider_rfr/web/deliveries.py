@@ -68,24 +68,27 @@ class Webhooks:
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
         """The attempts that told of no other DAGs than the viewer may see, and the endpoints likewise."""
-        told = (*(each.dag_ids for each in self.attempts), *(each.dag_ids for each in self.endpoints))
+        told = (*(attempt.dag_ids for attempt in self.attempts), *(endpoint.dag_ids for endpoint in self.endpoints))
         viewer.learn(frozenset().union(*told))
-        attempts = [each for each in self.attempts if all(map(viewer.sees, each.dag_ids))]
+        attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt.dag_ids))]
         return Webhooks(
-            tuple(each for each in self.endpoints if all(map(viewer.sees, each.dag_ids))), tuple(attempts[:_ATTEMPTS])
+            tuple(endpoint for endpoint in self.endpoints if all(map(viewer.sees, endpoint.dag_ids))),
+            tuple(attempts[:_ATTEMPTS]),
         )
 
     @classmethod
     def of_lakes(cls, found: Sequence[Webhooks]) -> Webhooks:
         """Those of several connections. Connections of one catalog have the same ones: the first stands for them."""
-        endpoints = {each.row.id: each for one in reversed(found) for each in one.endpoints}
-        attempts = {(each.row["id"], each.row["number"]): each for one in reversed(found) for each in one.attempts}
+        endpoints = {endpoint.row.id: endpoint for one in reversed(found) for endpoint in one.endpoints}
+        attempts = {
+            (attempt.row["id"], attempt.row["number"]): attempt for one in reversed(found) for attempt in one.attempts
+        }
         newest = sorted(attempts.values(), key=lambda each: -each.row["at"])
         return cls(tuple(sorted(endpoints.values(), key=_urgency)), tuple(newest[:_ATTEMPTS]))
 
     @property
     def lakes(self) -> frozenset[str]:
-        return frozenset(each.lake for each in self.endpoints).union(each.lake for each in self.attempts)
+        return frozenset(endpoint.lake for endpoint in self.endpoints).union(attempt.lake for attempt in self.attempts)
 
 
 def control_store() -> ControlStore | None:
@@ -130,15 +133,15 @@ def read_webhooks(lake: str) -> Webhooks:
     views = [
         EndpointView(
             lake=lake,
-            row=each,
-            dag_ids=each.dag_ids or frozenset({None}),
-            condition=_condition(each, counts.get(each.id, nothing)["dead"], now),
-            counts=counts.get(each.id, nothing),
-            latency=_latency(each, attempts),
+            row=endpoint,
+            dag_ids=endpoint.dag_ids or frozenset({None}),
+            condition=_condition(endpoint, counts.get(endpoint.id, nothing)["dead"], now),
+            counts=counts.get(endpoint.id, nothing),
+            latency=_latency(endpoint, attempts),
         )
-        for each in endpoints
+        for endpoint in endpoints
     ]
-    return Webhooks(tuple(views), tuple(AttemptView(lake, each["dag_ids"], each) for each in attempts))
+    return Webhooks(tuple(views), tuple(AttemptView(lake, attempt["dag_ids"], attempt) for attempt in attempts))
 
 
 def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
@@ -169,5 +172,5 @@ def _condition(row: EndpointRow, dead: int, now: int) -> str:
 
 
 def _latency(row: EndpointRow, attempts: Sequence[Any]) -> float | None:
-    times = [each["milliseconds"] for each in attempts if each["endpoint_id"] == row.id]
+    times = [attempt["milliseconds"] for attempt in attempts if attempt["endpoint_id"] == row.id]
     return median(times) if times else None

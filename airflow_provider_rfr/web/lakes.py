@@ -109,10 +109,10 @@ class Lakes:
         """
         known = await self._ids.latest()
         ids = known.value or ()
-        found = await asyncio.gather(*(self.shared((name, each), partial(read, each), seconds) for each in ids))
+        found = await asyncio.gather(*(self.shared((name, id_), partial(read, id_), seconds) for id_ in ids))
         pairs = list(zip(ids, found, strict=True))
-        values = [(lake, each.value) for lake, each in pairs if each.value is not None]
-        problems = [one for lake, each in pairs for one in each.problems_with(f"The {name} of {lake}")]
+        values = [(lake, pair.value) for lake, pair in pairs if pair.value is not None]
+        problems = [one for lake, pair in pairs for one in pair.problems_with(f"The {name} of {lake}")]
         return values, problems if known.value is not None else list(known.problems_with(_CONNECTIONS))
 
     async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
@@ -120,10 +120,10 @@ class Lakes:
         found: SharedRead[T] = self._reads.pop(key) if key in self._reads else SharedRead(read, seconds)
         self._reads[key] = found
         # One that reads is kept: whoever asks again shall wait for it, and not begin another one.
-        idle = [other for other, each in self._reads.items() if each.is_idle and other != key]
+        idle = [other for other, read in self._reads.items() if read.is_idle and other != key]
         for other in idle[: max(0, len(self._reads) - _MOST_READS)]:
             del self._reads[other]
-        at_work = sum(other[1:2] == key[1:2] and not each.is_idle for other, each in self._reads.items())
+        at_work = sum(other[1:2] == key[1:2] and not read.is_idle for other, read in self._reads.items())
         return await found.latest(may_begin=at_work < _MOST_AT_WORK)
 
     def catalog(self, lake: str) -> Catalog:
@@ -176,7 +176,7 @@ def prepare() -> None:
 def _lake_ids() -> tuple[str, ...]:
     with create_session() as session:
         query = select(Connection.conn_id).where(Connection.conn_type == LakeHook.conn_type)
-        found = {str(each) for each in session.scalars(query)}
+        found = {str(row) for row in session.scalars(query)}
     default = LakeHook.default_conn_name
     if found and default not in found:
         try:

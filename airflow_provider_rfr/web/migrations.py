@@ -93,8 +93,10 @@ def read_in_lake(lake: str) -> InLake | None:
         except RfrError as error:
             problem = str(error)
     return InLake(
-        is_deployed=any(each.marker in recorded.by_uuid for each in live.objects.values()),
-        broken_views=tuple((each.name, each.broken) for each in live.user_views if each.broken is not None),
+        is_deployed=any(obj.marker in recorded.by_uuid for obj in live.objects.values()),
+        broken_views=tuple(
+            (user_view.name, user_view.broken) for user_view in live.user_views if user_view.broken is not None
+        ),
         plan=plan,
         text="" if plan is None else render(plan),
         problem=problem,

@@ -32,7 +32,7 @@ class Wanted:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Wanted:
         """From an address; what is unknown there is ignored."""
-        return cls(**{each.name: query[each.name] for each in fields(cls) if each.name in query})
+        return cls(**{field.name: query[field.name] for field in fields(cls) if field.name in query})
 
     @property
     def is_of_a_task(self) -> bool:
@@ -80,8 +80,8 @@ class Listed:
 
 def visible(refreshes: Sequence[Refresh], viewer: Viewer) -> list[Refresh]:
     """Those that the viewer may see: by the DAG of the newest run, or as tables where there is none."""
-    viewer.learn({dag_of(each) for each in refreshes})
-    return [each for each in refreshes if viewer.sees(dag_of(each))]
+    viewer.learn({dag_of(refresh) for refresh in refreshes})
+    return [refresh for refresh in refreshes if viewer.sees(dag_of(refresh))]
 
 
 def dag_of(refresh: Refresh) -> str | None:
@@ -93,7 +93,7 @@ def listed(refreshes: Sequence[Refresh], wanted: Wanted, viewer: Viewer) -> List
     from airflow_provider_rfr.refresh.status import State
 
     order = {state: place for place, state in enumerate(State)}
-    found = [each for each in refreshes if wanted.is_in_scope(each, viewer) and wanted.is_matched(each)]
+    found = [refresh for refresh in refreshes if wanted.is_in_scope(refresh, viewer) and wanted.is_matched(refresh)]
     found.sort(key=lambda each: (order[each.status.state], each.status.table, each.status.ledger, each.lake))
     counts = Counter(each.status.state.value for each in found)
     shown = tuple(each for each in found if wanted.state in ("", each.status.state.value))

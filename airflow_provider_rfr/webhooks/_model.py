@@ -115,9 +115,9 @@ def shown(key: object) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Remedy for an unknown name."""
     names = list(known)
-    by_lower_case = {each.lower(): each for each in reversed(names)}
+    by_lower_case = {name.lower(): name for name in reversed(names)}
     found = difflib.get_close_matches(name, names, 1)
-    found = found or [by_lower_case[each] for each in difflib.get_close_matches(name.lower(), by_lower_case, 1)]
+    found = found or [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, 1)]
     if found:
         return f"did you mean {shown(found[0])}?"
     return f"known are {', '.join(map(shown, names))}" if names else "there are none"

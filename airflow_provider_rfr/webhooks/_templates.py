@@ -56,7 +56,7 @@ def template_variables(
         "totals": {
             "documents": event.documents,
             "bytes": event.bytes,
-            "tables": len({each.table for each in event.bindings}),
+            "tables": len({binding.table for binding in event.bindings}),
         },
         "headers": dict(headers),
         "delivery_id": delivery_id,

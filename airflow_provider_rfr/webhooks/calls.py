@@ -228,5 +228,5 @@ def webhook_headers(keys: Sequence[bytes], delivery_id: str, timestamp: int, bod
     content = f"{delivery_id}.{timestamp}.".encode() + body
     digests = [hmac.new(key, content, hashlib.sha256).digest() for key in keys]
     if digests:
-        headers["webhook-signature"] = " ".join(f"v1,{base64.b64encode(each).decode()}" for each in digests)
+        headers["webhook-signature"] = " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
     return headers

@@ -108,10 +108,10 @@ class DeliverySummary:
 
     def error(self) -> DeliveryError | None:
         """What to raise where a failed delivery is to fail a task; endpoints with ``onFailure: ignore`` do not."""
-        failures = [each for each in self.problems if each.on_failure != "ignore"]
+        failures = [problem for problem in self.problems if problem.on_failure != "ignore"]
         if not failures:
             return None
-        triggers = {each.trigger for each in failures}
+        triggers = {failure.trigger for failure in failures}
         return DeliveryError(f"{len(triggers)} trigger(s) failed: {'; '.join(map(str, failures))}")
 
 

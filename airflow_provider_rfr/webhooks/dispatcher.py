@@ -48,7 +48,7 @@ def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> Window:
 
     :raises ValueError: one of them can't be read
     """
-    found = [CommitEvent.from_json(each) for each in events]
+    found = [CommitEvent.from_json(event) for event in events]
     merged = reduce(merge, found)
     return Window(merged_id(endpoint.key.name, found[0].commit_id, found[-1].commit_id), merged.to_json())
 
@@ -114,7 +114,7 @@ class _Run:
 
     def milliseconds_until_due(self) -> int | None:
         """Until there is something to claim; None if nothing is pending."""
-        ids = [each for worker in self._workers for each in worker.keys]
+        ids = [key for worker in self._workers for key in worker.keys]
         with self._store.read() as connection:
             now = self._store.now(connection)
             rows = deliveries.endpoints_with_ids(connection, ids)
@@ -164,7 +164,7 @@ class _Run:
         lost = settle(connection, now, results) if results else set()
         for worker in changed:
             deliveries.change_endpoints(connection, worker.keys, **worker.row_values(now))
-        rows = deliveries.endpoints_with_ids(connection, [each for worker in asking for each in worker.keys])
+        rows = deliveries.endpoints_with_ids(connection, [key for worker in asking for key in worker.keys])
         return lost, [claim(connection, now, self._owner, worker.wish(), rows, _merge_events) for worker in asking]
 
 

@@ -101,9 +101,9 @@ class When(TriggerModel):
         """Whether this commit is one of them."""
         if self.collections is None:
             return event.documents >= self.min_documents
-        names = {*event.collection_names, *(each.collection for each in event.bindings)}
+        names = {*event.collection_names, *(binding.collection for binding in event.bindings)}
         matching = {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.collections)}
-        documents = sum(each.documents for each in event.bindings if each.collection in matching)
+        documents = sum(binding.documents for binding in event.bindings if binding.collection in matching)
         return bool(matching) and documents >= self.min_documents
 
 

@@ -232,7 +232,7 @@ def _change(
     allowed: tuple[str, ...],
     work: Callable[[Connection, int, list[str]], None],
 ) -> list[str]:
-    states = tuple(each for each in (selection.states or default) if each in allowed)
+    states = tuple(state for state in (selection.states or default) if state in allowed)
 
     def transaction(connection: Connection) -> list[str]:
         found = rows.select_deliveries(connection, replace(selection, states=states))

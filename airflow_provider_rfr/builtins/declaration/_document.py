@@ -51,7 +51,7 @@ class Mark(NamedTuple):
         is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
         # Of what is not escaped, YAML changes nothing but white space.
         places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
-        ink = [each for each in places if not raw[each].isspace()]
+        ink = [place for place in places if not raw[place].isspace()]
         before = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
         if "".join(raw[each] for each in ink) != "".join(text.split()) or before >= len(ink):
             return None
@@ -171,7 +171,7 @@ def read(document: Document, place: Place, project: str) -> Declaration | None:
         # Of JSON, a strict reader takes lists for tuples and texts for ids, and a number for no text.
         found: list[Declaration] = _adapter(model).validate_json(json.dumps([given]), strict=True)
     except ValidationError as error:
-        flaws += [_flaw(marks, model, each) for each in error.errors(include_url=False)]
+        flaws += [_flaw(marks, model, error) for error in error.errors(include_url=False)]
     return None if flaws else found[0]
 
 
@@ -187,7 +187,7 @@ def _flaw(marks: Mapping[Path, Mark], model: type, error: ErrorDetails) -> Flaw:
     location, problem, remedy = error["loc"][1:], f": {error['msg']}", ""
     if error["type"] == "unexpected_keyword_argument":
         holder = next((_PARTS[part] for part in reversed(location[:-1]) if part in _PARTS), model)
-        known = {each.name for each in fields(holder)} - {"place"}
+        known = {field.name for field in fields(holder)} - {"place"}
         problem, remedy = " is not a field", nearest(str(location[-1]), known, show=12)
     if not location:
         return Flaw(marks[()].line, "the document is not a mapping", "write each object on its own, --- between two")

@@ -41,7 +41,7 @@ def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
     found = [*_field_problems(obj)]
     columns, partitioning = tuple(_columns(obj.columns, found)), tuple(obj.partitioning)
     if columns and obj.kind in STORED:
-        found += _name_findings(obj.keys, (each.name for each in columns), "keys")
+        found += _name_findings(obj.keys, (column.name for column in columns), "keys")
         transform = partial(canonical_transform, columns=columns)
         numbered = enumerate(partitioning)
         partitioning = tuple(_canonical(each, transform, found, f"partitioning.{number}") for number, each in numbered)
@@ -69,7 +69,7 @@ def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
     if problem := spec.name_problem(obj.name):
         yield Problem("name", problem, "write namespace.name")
     # Any object may write what is true of it anyhow.
-    given = {"keep": isinstance(obj.keep, str), "columns.was": any(each.was for each in obj.columns)}
+    given = {"keep": isinstance(obj.keep, str), "columns.was": any(column.was for column in obj.columns)}
     for name, kinds in _MAY.items():
         is_given = given[name] if name in given else bool(getattr(obj, name))
         if is_given and obj.kind not in kinds:
@@ -107,7 +107,7 @@ def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column
             found += (Problem(inside, f"{what}{text}", remedy) for text, remedy in _former_problems(column, each))
         kind = _canonical(column.type, parse_type, found, f"{path}.type", f"{name}: ")
         yield replace(column, type=kind, was=tuple(was))
-    names = [each.name for each in columns]
+    names = [column.name for column in columns]
     found += _name_findings(names, names, "columns")
 
 
@@ -139,9 +139,9 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
     :raises ConfigurationError: it is not a transform, or no column has the name, or one of a type that can't be used
     """
     transform = parse_transform(text)
-    column = next((each for each in columns if each.name.casefold() == transform.column.casefold()), None)
+    column = next((column for column in columns if column.name.casefold() == transform.column.casefold()), None)
     if column is None:
-        problem, close = f"{text!r}: there is no column {transform.column}", (each.name for each in columns)
+        problem, close = f"{text!r}: there is no column {transform.column}", (column.name for column in columns)
         raise ConfigurationError("partitioning", problem, spec.nearest(transform.column, close))
     kind = parse_type(column.type)
     if not transform.takes(kind):
@@ -152,9 +152,9 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
 def _repeated(values: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[tuple[T, T]]:
     """Each value whose key one before it has, with that one."""
     known: dict[Hashable, T] = {}
-    for each in values:
-        if (first := known.setdefault(key(each), each)) is not each:
-            yield each, first
+    for value in values:
+        if (first := known.setdefault(key(value), value)) is not value:
+            yield value, first
 
 
 def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
@@ -169,7 +169,7 @@ def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Ite
 
 def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is_whole: bool) -> Iterator[Problem]:
     """What is wrong among the objects, which come with what is wrong with each by itself."""
-    declared = [each for each, _ in checks]
+    declared = [check for check, _ in checks]
     for each, first in _repeated(declared, lambda each: each.obj.key):
         yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
     known, reads = {each.obj.key: each for each in declared}, dict[str, Sequence[Dependency]]()
@@ -193,7 +193,7 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
         path = " -> ".join(known[key].obj.name for key in (*circle, circle[0]))
         yield known[circle[0]].problem("query", f"it reads itself: {path}")
     # What a broken object promises is not held against its readers.
-    hidden = {each.obj.key for each, wrong in checks if wrong}.union(known.keys() - reads.keys(), *circles)
+    hidden = {check.obj.key for check, wrong in checks if wrong}.union(known.keys() - reads.keys(), *circles)
     columns_of = facts.declared_columns(each.obj for each in known.values())
     for key in order:
         if known[key].obj.kind in QUERIED and hidden.isdisjoint([key, *(read.name for read in reads[key])]):
@@ -220,9 +220,9 @@ def _read_problems(
     for name in facts.unqualified(obj.query) if obj.query and reads else ():
         remedy = f"write {spec.namespace_of(obj.name)}.{name}"
         yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
-    for each in reads:
-        found = known.get(each.name)
-        problem = _missing(obj, each.name, known, names) if found is None else _refused(obj, found.obj)
+    for read in reads:
+        found = known.get(read.name)
+        problem = _missing(obj, read.name, known, names) if found is None else _refused(obj, found.obj)
         if problem is not None:
             yield reader.problem(path, *problem)
         # A source's columns may come with its refreshes.

@@ -53,18 +53,18 @@ class _Loader:
         for file in sorted(folder.iterdir(), key=lambda file: file.name):
             if file.name.endswith(_SUFFIXES):
                 yield from self._text(file.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{file.name}")
-        for each in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+        for entry_point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
             try:
-                found = each.load()
+                found = entry_point.load()
                 yield from self.read(found() if callable(found) else found)
             except Exception as error:  # noqa: BLE001
-                place = f"entry point {each.name} ({each.value})"
+                place = f"entry point {entry_point.name} ({entry_point.value})"
                 yield Problem("", f"it can't be loaded: {type(error).__name__}: {error}", place=place)
 
     def _path(self, path: Path) -> Iterator[_Found]:
         found = [path]
         if path.is_dir():
-            found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+            found = sorted(path for path in path.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
             # A hidden folder may be the source itself.
             found = [each for each in found if not re.search(r"(^|/)\.", each.relative_to(path).as_posix())]
         if not found:
@@ -112,7 +112,7 @@ def load_objects(
     problems += chain(*(wrong for _, wrong in checks), *every)
     if problems:
         raise DeclarationError.of(sorted(dict.fromkeys(problems), key=_by_place))
-    objects = sorted((each.obj for each, _ in checks), key=lambda each: each.key)
+    objects = sorted((check.obj for check, _ in checks), key=lambda each: each.key)
     instances = {one.name: tuple(starmap(Instance, sorted(one.instances.items()))) for one in listed}
     version = __version__ if version is None else version
     return CatalogSpec(project, version, tuple(objects), MappingProxyType(instances), tuple(removed))

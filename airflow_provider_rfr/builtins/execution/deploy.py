@@ -114,7 +114,7 @@ def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied |
 def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Applied:
     """Do the plan of now. What can be checked is checked before anything is done."""
     plan, recorded, lease = work.plan, work.recorded, work.lease
-    steps = [(each.seq, str(each.uuid) if each.uuid else None, each.name, each.how.value) for each in plan.steps]
+    steps = [(step.seq, str(step.uuid) if step.uuid else None, step.name, step.how.value) for step in plan.steps]
     said, versions = orjson.dumps(plan.to_json()).decode(), (plan.recorded_version, plan.version)
     opening = Opening(work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, said, actor, steps)
     # That an older version found nothing to do is not recorded.
@@ -122,7 +122,7 @@ def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Appl
     if not (plan.steps or plan.records or plan.forgotten or newer):
         lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
         return Applied(work.deploy_id, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
-    needing = [each.name for each in plan.steps if takes_sql(each)]
+    needing = [step.name for step in plan.steps if takes_sql(step)]
     if needing and work.sql is None:
         if replan:
             raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
@@ -143,27 +143,27 @@ def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
     """Analyse every query that the plan changes, or whose inputs it changes, over the tables as they are going to be;
     returns the outputs of the present text of each view that is bridged."""
     objects = work.objects
-    reads = {uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()}
+    reads = {uuid: [read.uuid for read in obj.deps if read.uuid] for uuid, obj in objects.items()}
     order = in_order(reads, lambda uuid: (objects[uuid].key, uuid))
     changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), order, reads)
     asked = {uuid for uuid in order if uuid in changed and objects[uuid].kind in QUERIED and objects[uuid].sql}
-    bridges = [each for each in work.plan.steps if each.how is Action.BRIDGE]
+    bridges = [step for step in work.plan.steps if step.how is Action.BRIDGE]
     # What users' views read is known by name alone, so everything is there for them.
-    needed = set(order) if any(each.user for each in bridges) else set(asked)
+    needed = set(order) if any(bridge.user for bridge in bridges) else set(asked)
     for uuid in reversed(order):
         if uuid in needed:
             needed.update(reads[uuid])
     here = [objects[uuid] for uuid in order if uuid in needed]
     tables = {each.name: each.columns for each in here if each.kind in STORED and each.columns}
     queries = [each for each in here if each.sql and (each.kind is Kind.VIEW or each.uuid in asked)]
-    texts = {each.name: str(each.details["sql"]) for each in bridges}
+    texts = {bridge.name: str(bridge.details["sql"]) for bridge in bridges}
     outputs = sql.analyse(tables, queries, texts) if queries or texts else {}
-    for rewrite in (ReplaceRows(work, each) for each in work.plan.steps if each.how is Action.REWRITE):
+    for rewrite in (ReplaceRows(work, step) for step in work.plan.steps if step.how is Action.REWRITE):
         # It may get its name only in an earlier step, so what is there now is looked for by its recorded name.
         known = work.recorded.by_uuid.get(rewrite.record.uuid)
         table = work.table(known.name if known is not None else rewrite.name) or work.table(rewrite.name)
         if table is not None:
-            columns = [Column(each.name, each.type) for each in table.entry.columns]
+            columns = [Column(column.name, column.type) for column in table.entry.columns]
             record = replace(rewrite.record, columns=(), sql=rewrite.query(table))
             texts = {rewrite.name: rewrite.query(table, casts=False)}
             rewrite.check_fields(sql.analyse({rewrite.name: columns}, [record], texts).get(rewrite.name, ()))
@@ -249,9 +249,9 @@ def _do(work: Work, mechanism: Mechanism) -> None:
 def _close(connection: Connection, now: int, work: Work) -> int:
     """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
     plan, ours = work.plan, work.deploy_id
-    stepped = {each.uuid for each in plan.steps}
+    stepped = {step.uuid for step in plan.steps}
     # Records of objects that a step changed bear the deploy's id, as their properties do.
-    records = (replace(each, deploy_id=ours) if each.uuid in stepped else each for each in plan.records)
+    records = (replace(record, deploy_id=ours) if record.uuid in stepped else record for record in plan.records)
     base, forgotten = (plan.base_revision, plan.version, ours), map(str, plan.forgotten)
     revision = write_registry(connection, plan.project, *base, now, entries=map(entry_of, records), forgotten=forgotten)
     deploys.end_deploy(connection, ours, DeployState.DONE, now=now, revision=revision)

@@ -60,7 +60,7 @@ def plan_of(deploy: deploys.Deploy) -> Plan | None:
 
 def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> Iterator[dict[str, Any]]:
     same, plan = {name: getattr(deploy, name) for name in _OF_DEPLOY}, plan_of(deploy)
-    planned = {each.seq: each for each in plan.steps} if plan is not None else {}
+    planned = {step.seq: step for step in plan.steps} if plan is not None else {}
     # A deploy whose process died has no end until another one begins, nor has the step that it was at.
     ended = deploy.ended_at or deploy.started_at
     yield {**same, **_outcome(deploy, ended), "seq": 0, "state": _OVER[deploy.state]}
@@ -159,7 +159,7 @@ def forget_objects(
         with store.read() as connection:
             recorded = read_recorded(connection, project)
             base = (recorded.revision, recorded.version, read_registry(connection, project).deploy_id)
-        by_key = {each.key: each for each in recorded.objects}
+        by_key = {obj.key: obj for obj in recorded.objects}
         if unknown := [name for name in names if name.casefold() not in by_key]:
             raise ConfigurationError("name", f"{unknown[0]} is not recorded", nearest(unknown[0], by_key))
         leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
@@ -184,4 +184,4 @@ def _unmark(catalog: Catalog, obj: RecordedObject, sql: SparkSqlEngine | None) -
         return
     table = MigratedTable.load(catalog, obj.name)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):
-        table.alter(TableChange(unset=[each for each in _MARKS if each in table.properties]))
+        table.alter(TableChange(unset=[mark for mark in _MARKS if mark in table.properties]))

@@ -59,8 +59,8 @@ class Work:
     @cached_property
     def objects(self) -> dict[UUID | None, RecordedObject]:
         """What the registry is going to hold, by id."""
-        kept = (each for each in self.recorded.objects if each.uuid not in self.plan.forgotten)
-        return {each.uuid: each for each in (*kept, *self.plan.records)}
+        kept = (obj for obj in self.recorded.objects if obj.uuid not in self.plan.forgotten)
+        return {record.uuid: record for record in (*kept, *self.plan.records)}
 
     def table(self, name: str) -> MigratedTable | None:
         """A table as it is now; refused if another deploy took over, and has marked it."""
@@ -154,8 +154,8 @@ class Mechanism:
     def _inputs(self) -> list[tuple[UUID, str]]:
         """Ids of what the object reads, with the last step of each."""
         found = []
-        for each in self.record.deps:
-            if (read := self.work.objects.get(each.uuid)) is not None:
+        for dep in self.record.deps:
+            if (read := self.work.objects.get(dep.uuid)) is not None:
                 held = find_view(self.work.catalog, read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
                 found.append((read.uuid, held.properties.get(STEP, "") if held is not None else ""))
         return found
@@ -199,7 +199,7 @@ class TableStep(Mechanism):
             schema = pa.schema([field.remove_metadata() for field in target.rows])
             listed = pa.Table.from_pylist(_listed_objects(self.work), schema=schema)
             return [file for file, _ in target.write(listed)], summary
-        objects = {each.key: each for each in self.work.objects.values()}
+        objects = {obj.key: obj for obj in self.work.objects.values()}
         summary |= inputs_summary(self.record, objects, self.work.catalog)
         return self.engine.compute(query=str(sql), table=self.name, target=target), summary
 
@@ -222,7 +222,9 @@ class CreateTable(TableStep):
         if self.step.kind is Kind.MATERIALIZED_VIEW or self.step.details.get("lists_objects"):
             target = new.target(state.files_family(record.uuid, f"create {self.work_id}"))
             files, summary = self.computed(target)
-            self.refuse_nulls(nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
+            self.refuse_nulls(
+                nulls_in_files(files, target, [column.name for column in record.columns if column.required])
+            )
         work.lease.ensure()
         new.commit(files, summary)
         made = self.table()
@@ -263,7 +265,7 @@ class ReplaceRows(TableStep):
         elif self.step.how is Action.REWRITE and table.snapshot_id is not None:
             sql, snapshot = self.query(table), table.snapshot_id
             files = self.engine.compute(query=sql, table=self.name, target=target, snapshot=snapshot)
-            before, after = table.rows(), sum(each.rows for each in files)
+            before, after = table.rows(), sum(file.rows for file in files)
             if after != before:
                 raise self.refused(f"{before} rows became {after}; nothing was changed", "")
         self.refuse_nulls(nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
@@ -349,14 +351,14 @@ class RetireTable(TableStep):
 
 def _listed_objects(work: Work) -> list[dict[str, Any]]:
     """What the registry is going to hold, in the order of names."""
-    stepped = {each.uuid for each in work.plan.steps}
+    stepped = {step.uuid for step in work.plan.steps}
     return [
         {
             **state.encode(obj),
             "id": str(obj.uuid),
             "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
             "project": work.plan.project,
-            "reads": [each.name for each in obj.deps],
+            "reads": [dep.name for dep in obj.deps],
             "query": obj.raw_sql,
             "executed_query": obj.sql,
             "version": work.spec.version,
@@ -467,9 +469,9 @@ class SinkStep(Mechanism):
             instance = self.record.instance
             # Its declaration, or that of the template which it was made from.
             spec = next(
-                each.sink
-                for each in self.work.spec.objects
-                if identity == (each.id if instance is None else instance_id(each.id, instance))
+                obj.sink
+                for obj in self.work.spec.objects
+                if identity == (obj.id if instance is None else instance_id(obj.id, instance))
             )
             assert spec is not None
             source, columns, renamed = UUID(details["source"]), details["columns"], details.get("renamed", {})

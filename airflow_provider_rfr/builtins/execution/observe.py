@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 def read_recorded(connection: Connection, project: str) -> RegistryState:
     """What is recorded, sinks and all, as of one moment."""
     found = read_registry(connection, project)
-    objects = tuple(state.decode(RecordedObject, json.loads(each.body)) for each in found.entries)
+    objects = tuple(state.decode(RecordedObject, json.loads(entry.body)) for entry in found.entries)
     return RegistryState(found.revision, found.version, objects, sink_states(connection))
 
 
@@ -57,26 +57,26 @@ def observe(
     views = list_views(catalog)
     entries: tuple[TableEntry | ViewEntry, ...] = (*views, *list_tables(catalog))
     # What a finished deploy retired is garbage: the object may be another table by now.
-    aside = ((each, retired_by(each.name)) for each in entries)
+    aside = ((entry, retired_by(entry.name)) for entry in entries)
     there = (each for each, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
     # Where a table and a view have one name, the table counts.
     found = {each.key: each for each in (_live(entry, recorded) for entry in there)}
     if spec is not None:
         found |= {key: replace(live, nulls=nulls) for key, live, nulls in _with_nulls(catalog, spec, found)}
     # Of a source, too, a user's star shows all columns.
-    columns = {each.name.casefold(): tuple(one.name for one in each.columns) for each in entries}
-    users = tuple(_user_view(each, catalog.name, columns) for each in views if _marker_of(each.properties) is None)
+    columns = {entry.name.casefold(): tuple(one.name for one in entry.columns) for entry in entries}
+    users = tuple(_user_view(view, catalog.name, columns) for view in views if _marker_of(view.properties) is None)
     return recorded, ActualState(found, users, unfinished)
 
 
 def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
     marker, properties = _marker_of(entry.properties), dict(entry.properties)
     known = recorded.by_uuid.get(marker) if marker is not None else None
-    columns = tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns)
+    columns = tuple(Column(column.name, column.type, column.required, column.comment) for column in entry.columns)
     if known is not None and known.kind is Kind.SOURCE:
         # Of a source only declared columns count: the refresh adds others, and that is not drift.
-        declared = {each.name.casefold() for each in known.columns}
-        columns = tuple(each for each in columns if each.name.casefold() in declared)
+        declared = {column.name.casefold() for column in known.columns}
+        columns = tuple(column for column in columns if column.name.casefold() in declared)
     if isinstance(entry, ViewEntry):
         return LiveObject(entry.name, Kind.VIEW, marker, columns, properties, query=entry.query)
     of = (Kind.TABLE, marker, columns, properties, entry.partitioning, entry.keys, entry.rows, entry.bytes)
@@ -113,7 +113,7 @@ def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tup
         reads = dependencies(entry.query, entry.namespace or namespace_of(entry.name), known=both)
     except QueryError:
         return None
-    return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
+    return tuple(Dependency(read.name.removeprefix(prefix), None, read.columns) for read in reads)
 
 
 def _user_view(entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]]) -> UserView:
@@ -143,8 +143,8 @@ def _pinned(
         return None, False
     if text == entry.query or not is_star_last(entry.query):
         return text, False
-    given = [each.casefold() for each in output_columns(text, columns_of, namespace)]
-    shown = [each.name.casefold() for each in entry.columns]
+    given = [output_column.casefold() for output_column in output_columns(text, columns_of, namespace)]
+    shown = [column.name.casefold() for column in entry.columns]
     if only is None and shown and given != shown == given[: len(shown)]:
         # It does not show what came behind since it was made.
         return _pinned(entry, catalog, columns, shown)

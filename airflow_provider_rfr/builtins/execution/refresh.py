@@ -43,7 +43,7 @@ def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], c
     snapshots: dict[str, int | None] = {}
 
     def names(reads: Sequence[Dependency]) -> list[str]:
-        return [each.name.removeprefix(f"{catalog.name.casefold()}.") for each in reads]
+        return [read.name.removeprefix(f"{catalog.name.casefold()}.") for read in reads]
 
     def of_view(name: str) -> list[str] | None:
         known = objects.get(name)
@@ -124,16 +124,16 @@ class _Deployed(NamedTuple):
 
     def _objects(self) -> dict[str, RecordedObject]:
         with self.store.read() as connection:
-            return {each.key: each for each in read_recorded(connection, self.project).objects}
+            return {obj.key: obj for obj in read_recorded(connection, self.project).objects}
 
     def chosen(self, names: Sequence[str]) -> list[str]:
         objects = self._objects()
-        known = {key: each.name for key, each in objects.items() if each.kind is Kind.MATERIALIZED_VIEW}
+        known = {key: obj.name for key, obj in objects.items() if obj.kind is Kind.MATERIALIZED_VIEW}
         wanted = {name.casefold(): name for name in names} or known
         if unknown := [name for key, name in wanted.items() if key not in known]:
             problem = f"{unknown[0]} is not a deployed materialized view of project {self.project}"
             raise ConfigurationError("name", problem, nearest(unknown[0], known.values()) or "deploy it first")
-        reads = {key: [read.name for read in each.deps] for key, each in objects.items()}
+        reads = {key: [read.name for read in obj.deps] for key, obj in objects.items()}
         return [key for key in in_order(reads, str) if key in wanted]
 
     def load(self, key: str) -> _Loaded:
@@ -180,9 +180,9 @@ def _compute(catalog: Catalog, found: _Loaded, sql: SparkSqlEngine) -> Refreshed
         # A snapshot in any case: it is what makes the other one's commit fail.
         snapshot = table.replace_rows(change, files, target, found.summary, always=True)
     except CommitConflictError:
-        target.store.delete(each.location for each in files)
+        target.store.delete(file.location for file in files)
         raise
-    rows = sum(each.rows for each in files)
+    rows = sum(file.rows for file in files)
     log.info("%s: refreshed, %s rows", obj.name, rows)
     try:
         target.collect(files)

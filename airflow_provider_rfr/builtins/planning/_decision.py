@@ -85,7 +85,7 @@ class Decision:
     def note_inputs(self, decisions: Decisions) -> None:
         """Note what it notices of the changes of what it reads, which are decided already, and what it won't find."""
         desired = self.desired
-        before = {each.name: each.uuid for each in desired.recorded.deps} if desired.recorded is not None else {}
+        before = {dep.name: dep.uuid for dep in desired.recorded.deps} if desired.recorded is not None else {}
         for each in desired.reads:
             read = decisions.get(each.uuid) if each.uuid is not None else None
             if read is None or each.uuid is None:
@@ -110,7 +110,7 @@ class Decision:
             return
         self.diff = ColumnDiff(known.columns, obj.columns)
         same = same_query(obj.query, known.raw_sql)
-        changes = {each.what for each in self.diff.changes}
+        changes = {change.what for change in self.diff.changes}
         # A sink has another source if that has another id; a new name does not make it another one.
         source, before = (tuple(each.uuid for each in some) for some in (self.desired.reads, known.deps))
         fed = obj.kind is not Kind.SINK or source == before
@@ -256,7 +256,7 @@ def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
 
 
 def reads(name: str, columns: list[str]) -> Reason:
-    return because(Why.READS, name if columns == [ALL] else ", ".join(f"{name}.{each}" for each in columns))
+    return because(Why.READS, name if columns == [ALL] else ", ".join(f"{name}.{column}" for column in columns))
 
 
 def lost_column(name: str, column: str, now: str) -> Reason:

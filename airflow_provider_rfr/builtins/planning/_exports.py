@@ -51,12 +51,12 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     gone = source.effects.gone
     called = {**gone, **source.diff.called}
     deps = desired.recorded.deps if desired.recorded is not None else ()
-    known = next((each.columns for each in deps if each.uuid == read.uuid), None) or ()
+    known = next((dep.columns for dep in deps if dep.uuid == read.uuid), None) or ()
     # Declared names, and those of a new sink, are those of now already.
     is_recorded = bool(known) and not sink.columns
-    now = tuple((called.get(each) or each).casefold() if is_recorded else each for each in read.columns)
+    now = tuple((called.get(column) or column).casefold() if is_recorded else column for column in read.columns)
     decision.desired = replace(desired, reads=(replace(read, columns=now),))
-    spelled = {each.name.casefold(): each.name for each in theirs.obj.columns}
+    spelled = {column.name.casefold(): column.name for column in theirs.obj.columns}
     if any(gone.get(each) == "" for each in now):
         # That it goes is a problem already; what can be pasted is the rest of the columns.
         names = sink.columns or [spelled.get(each, each) for each in now]
@@ -103,7 +103,7 @@ def _sinks(
     decisions: Decisions, recorded: RegistryState, removed: Container[UUID | None]
 ) -> Iterator[tuple[SinkState, bool]]:
     """All sinks that stay, and whether they export another source now."""
-    rows = {each.uuid: each for each in recorded.sinks}
+    rows = {sink.uuid: sink for sink in recorded.sinks}
     yield from ((row, False) for row in rows.values() if row.uuid not in decisions and row.uuid not in removed)
     for decision in decisions.values():
         desired, sink, known = decision.desired, decision.desired.obj.sink, decision.desired.recorded
@@ -111,7 +111,7 @@ def _sinks(
             continue
         row = rows.get(desired.uuid, SinkState(desired.uuid, desired.obj.name, now))
         # An unfinished deploy may have written another source into its row.
-        moved = bool({row.source, *(each.uuid for each in known.deps[:1])} - {None, now})
+        moved = bool({row.source, *(dep.uuid for dep in known.deps[:1])} - {None, now})
         yield replace(row, name=desired.obj.name, source=now, on_replace=sink.on_replace), moved
 
 

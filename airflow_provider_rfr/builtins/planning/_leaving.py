@@ -37,13 +37,13 @@ class Removals:
         declared = states.wanted.objects
         ours = recorded.by_uuid.keys() | declared.keys()
         known_ids = ours | live.unfinished
-        self._exports = [each for each in recorded.sinks if each.uuid in declared or each.uuid not in known_ids]
+        self._exports = [sink for sink in recorded.sinks if sink.uuid in declared or sink.uuid not in known_ids]
         for known in sorted(recorded.objects, key=lambda each: each.key):
             if known.uuid not in declared and known.uuid not in states.wanted.kept:
                 self._decide(known, _there(known, live, known_ids))
         if not self.blocked:
             why = (because(Why.UNFINISHED),)
-            begun = (each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours)
+            begun = (sink for sink in recorded.sinks if sink.uuid in live.unfinished and sink.uuid not in ours)
             self.sinks += [Step(each.uuid, each.name, Kind.SINK, Action.REMOVE, why) for each in begun]
             for identity, each in self._left():
                 step = Step(identity, each.name, each.kind, Action.REMOVE, why)
@@ -57,7 +57,7 @@ class Removals:
             problems, paste = _against(known, self._states)
             if there is not None and there.marker != known.uuid:
                 problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
-            problems += [because(Why.EXPORTED, each.name) for each in self._exports if each.source == known.uuid]
+            problems += [because(Why.EXPORTED, export.name) for export in self._exports if export.source == known.uuid]
         if problems:
             self.blocked.append(Finding(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
             return
@@ -93,12 +93,12 @@ class Removals:
         steps = drops | self.steps
         early = {identity for identity, step in steps.items() if identity in drops or step.name.casefold() in needed}
         recorded = self._states.recorded
-        reads = {each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects}
+        reads = {obj.uuid: [dep.uuid for dep in obj.deps if dep.uuid] for obj in recorded.objects}
         order = in_order(reads, lambda identity: (recorded.by_uuid[identity].key, identity))[::-1]
         # A removed reader of something that leaves early leaves before it.
         early |= steps.keys() & readers_of(early, reversed(order), reads)
-        first = [each for each in self.leftovers if each.name.casefold() in needed]
-        last = [each for each in self.leftovers if each not in first]
+        first = [leftover for leftover in self.leftovers if leftover.name.casefold() in needed]
+        last = [leftover for leftover in self.leftovers if leftover not in first]
         first += [steps[each] for each in order if each in early]
         return first, [*(steps[each] for each in order if each in steps and each not in early), *last]
 
@@ -129,7 +129,7 @@ def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple
     what = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
     kept = isinstance(known.keep, str)
     why = because(Why.KEPT, what, known.keep) if kept else because(Why.WOULD_LOSE, what, known.name, known.name)
-    coming = (each for each in states.wanted.objects.values() if each.recorded is None)
+    coming = (desired for desired in states.wanted.objects.values() if desired.recorded is None)
     like = [each.obj.name for each in coming if _is_like(known, each)]
     ids = tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like)
     document = () if kept else (f"{{kind: removed, name: {known.name}}}",)
@@ -141,7 +141,8 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
     if known.kind is not desired.kind:
         return False
     before, now = (
-        {(each.name.casefold(), each.type) for each in columns} for columns in (known.columns, desired.obj.columns)
+        {(column.name.casefold(), column.type) for column in columns}
+        for columns in (known.columns, desired.obj.columns)
     )
     if before or now:
         return 2 * len(before & now) >= max(len(before), len(now))

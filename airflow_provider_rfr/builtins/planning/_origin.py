@@ -111,10 +111,10 @@ def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, polic
         return _from_live(desired, live, note, drift=drift)
     # Added columns are left, all else has to be declared.
     recorded, declared = folded(known.columns), folded(desired.obj.columns)
-    left = tuple(each for each in live.columns if each.name.casefold() not in {*recorded, *declared})
+    left = tuple(column for column in live.columns if column.name.casefold() not in {*recorded, *declared})
     both = recorded.keys() & declared.keys()
-    free = {f"column {each.name}" for each in live.columns if each.name.casefold() not in both}
-    otherwise = {each.facts[0] for each in _differences(desired.obj, live)} - free
+    free = {f"column {column.name}" for column in live.columns if column.name.casefold() not in both}
+    otherwise = {difference.facts[0] for difference in _differences(desired.obj, live)} - free
     conflicts = tuple(because(Why.DECLARE_IT, each) for each in drift if otherwise.intersection(each.facts[:1]))
     return _from_live(desired, live, note, drift=drift, left=left, conflicts=conflicts)
 
@@ -149,9 +149,9 @@ def _differences(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iter
 
 
 def _columns(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
-    for each in ColumnDiff(said.columns, live.columns).changes:
-        if each.what is not Change.COMMENT:
-            yield because(Why.DIFFERS, f"column {each.column}", each.before or "nothing", each.after or "nothing")
+    for change in ColumnDiff(said.columns, live.columns).changes:
+        if change.what is not Change.COMMENT:
+            yield because(Why.DIFFERS, f"column {change.column}", change.before or "nothing", change.after or "nothing")
 
 
 def _from_record(known: RecordedObject, **more: Any) -> Origin:

@@ -138,9 +138,9 @@ class _Change:
         """Names to accept, and what they stand for."""
         if not self._desired.keeps_rows:
             return
-        for each in self._diff.changes:
-            if each.what is Change.DROP:
-                yield f"{self._obj.name}.{each.column}", f"column {each.column}"
+        for change in self._diff.changes:
+            if change.what is Change.DROP:
+                yield f"{self._obj.name}.{change.column}", f"column {change.column}"
         for path in self._diff.lost_fields:
             yield f"{self._obj.name}.{path}", f"field {path}"
         for column in self._diff.narrowed if how is Action.REWRITE else ():

@@ -113,7 +113,7 @@ class Views:
             self.bridges.append(_bridge(known.uuid, there.name, known.sql))
 
     def _feels(self, key: str, name: str, deps: Iterable[Dependency]) -> _Felt:
-        found = [self._of(each) for each in deps]
+        found = [self._of(dep) for dep in deps]
         felt = self._felt[key] = max((each for each, _ in found), default=_Felt.NOTHING)
         if felt is _Felt.BROKEN:
             reasons = "; ".join(dict.fromkeys(str(why) for each, why in found if each is _Felt.BROKEN))
@@ -171,7 +171,7 @@ class Views:
 
     def _pin(self, view: UserView, changed: Mapping[UUID, Reason]) -> None:
         """Write its stars out, if what they stand for is going to have other places."""
-        starred = (self._by_old_name(each.name) for each in view.reads or () if each.columns is None)
+        starred = (self._by_old_name(read.name) for read in view.reads or () if read.columns is None)
         moved = [each for each in starred if isinstance(each, Decision) and _moves(each, view.star_last)]
         if not moved or "*" not in view.query or view.bridged or view.pinned == view.query:
             return
@@ -210,9 +210,9 @@ class Views:
 
 def _in_order(live: ActualState) -> tuple[UserView, ...]:
     """Users' views, each after those that it reads; by name, if some read each other in a circle."""
-    views = {each.key: each for each in live.user_views}
+    views = {user_view.key: user_view for user_view in live.user_views}
     try:
-        order = in_order({key: [each.name for each in view.reads or ()] for key, view in views.items()}, str)
+        order = in_order({key: [read.name for read in view.reads or ()] for key, view in views.items()}, str)
     except CycleError:
         order = tuple(sorted(views))
     return tuple(views[key] for key in order)

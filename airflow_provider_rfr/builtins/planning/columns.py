@@ -78,7 +78,7 @@ class ColumnChange:
 
 def folded(columns: Iterable[Column]) -> dict[str, Column]:
     """Columns by their compared names."""
-    return {each.name.casefold(): each for each in columns}
+    return {column.name.casefold(): column for column in columns}
 
 
 def _names(column: Column) -> list[str]:
@@ -256,9 +256,9 @@ class ColumnDiff:
                 found.append(require if column.required else relax)
             if known.comment != column.comment:
                 found.append(ColumnChange(Change.COMMENT, column.name, known.comment or "", column.comment or ""))
-        kept = [each.name for each in self.sources.values()]
+        kept = [source.name for source in self.sources.values()]
         if [each.name for each in self.old if each.name in kept] != kept:
-            order = (", ".join(each.name for each in columns) for columns in (self.old, self.new))
+            order = (", ".join(column.name for column in columns) for columns in (self.old, self.new))
             found.append(ColumnChange(Change.REORDER, "order", *order))
         dropped = (each for each in self.old if each.name not in kept)
         return (*found, *(ColumnChange(Change.DROP, each.name, each.type) for each in dropped))
@@ -267,11 +267,11 @@ class ColumnDiff:
     def how(self) -> Action | None:
         """The gentlest mechanism that can do all of it; None if nothing differs."""
         order = (Action.METADATA, Action.EVOLVE, Action.REWRITE)
-        return max((each.what.how for each in self.changes), key=order.index, default=None)
+        return max((change.what.how for change in self.changes), key=order.index, default=None)
 
     def changed(self, *what: Change) -> set[str]:
         """Compared names of columns with such a change."""
-        return {each.column.casefold() for each in self.changes if each.what in what}
+        return {change.column.casefold() for change in self.changes if change.what in what}
 
     def effects(self, contents: frozenset[str] = frozenset()) -> Effects:
         """What readers notice, if these columns have other contents, too."""
@@ -326,7 +326,7 @@ class ColumnDiff:
         types = {name: parse_type(column.type) for name, column in self.before.items()}
         for name, text in self.texts.items():
             try:
-                if unknown := [each for each in columns_read(text) if each not in self.before]:
+                if unknown := [column for column in columns_read(text) if column not in self.before]:
                     found[name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(self.before)}"
                 elif problem := next(casts.misplaced(text, types, parse_type(self.wanted[name.casefold()].type)), None):
                     found[name] = f"{problem}: write the fields by name, with named_struct"
@@ -430,10 +430,10 @@ class ColumnDiff:
         now = {was.name.casefold(): name for name, was in kept.items()}
         first = [{"op": "drop", "column": each.name} for name, each in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
-        for each in self.changes:
-            if each.what in (Change.WIDEN, Change.NARROW, Change.RELAX) and each.column.casefold() in kept:
-                kind = {} if each.what is Change.RELAX else {"type": each.after}
-                first.append({"op": each.what.name.lower(), "column": kept[each.column.casefold()].name, **kind})
+        for change in self.changes:
+            if change.what in (Change.WIDEN, Change.NARROW, Change.RELAX) and change.column.casefold() in kept:
+                kind = {} if change.what is Change.RELAX else {"type": change.after}
+                first.append({"op": change.what.name.lower(), "column": kept[change.column.casefold()].name, **kind})
         for number, (name, column) in enumerate(self.wanted.items()):
             if name not in kept:
                 add = {"op": "add", "column": column.name, "type": column.type}
@@ -447,7 +447,7 @@ class ColumnDiff:
         current = [now[name] for name in self.before if name in now]
         current += sorted((name for name in self.wanted if name not in kept), key=lambda name: name in self.before)
         places = zip(self.new, [None, *(each.name for each in self.new)], strict=False)
-        moves = [{"op": "move", "column": each.name, "after": behind} for each, behind in places]
+        moves = [{"op": "move", "column": place.name, "after": behind} for place, behind in places]
         third = moves if current != [*self.wanted] else []
         for name, column in self.wanted.items():
             was = kept.get(name)

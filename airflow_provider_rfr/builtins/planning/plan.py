@@ -49,7 +49,7 @@ class Policies:
         for name in ("accept_data_loss", "adopt", "break_views"):
             if isinstance(names := getattr(self, name), str):
                 raise ConfigurationError(name, "is one text", "give a list of names")
-            folded = frozenset(str(each).casefold() for each in names)
+            folded = frozenset(str(name).casefold() for name in names)
             if folded & _ALL:
                 raise ConfigurationError(name, "must name each object", "there is no word for all of them")
             object.__setattr__(self, name, folded)
@@ -211,14 +211,17 @@ class Plan:
     def sources_to_load(self) -> dict[str, str]:
         """Names of sources that have to be refreshed once the plan is done, and why: the table is ``created``, so has
         no rows of a refresh yet, was ``emptied``, or is ``redefined``."""
-        return {each.name: each.details["load_anew"] for each in self.steps if "load_anew" in each.details}
+        return {step.name: step.details["load_anew"] for step in self.steps if "load_anew" in step.details}
 
     def digest(self) -> str:
         """Of the base and of everything that is done, without what is only shown."""
-        steps = [replace(each, rows=None, bytes=None) for each in self.steps]
+        steps = [replace(step, rows=None, bytes=None) for step in self.steps]
         blocked = [(each.name, each.problems) for each in self.blocked]
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
-        dependents = [(each.on, each.name, each.kind, each.how, each.uuid, each.user) for each in self.dependents]
+        dependents = [
+            (dependent.on, dependent.name, dependent.kind, dependent.how, dependent.uuid, dependent.user)
+            for dependent in self.dependents
+        ]
         base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
         said = dumps((base, steps, dependents, self.drift, blocked, self.records, self.forgotten))
         return hashlib.sha256(said).hexdigest()
@@ -251,7 +254,10 @@ def exit_code(plan: Plan) -> int:
 
 def summary(plan: Plan) -> dict[str, int]:
     """Counts, for the last line and for scripts."""
-    verbs, why = [each.how for each in plan.steps], [each.why for found in plan.blocked for each in found.problems]
+    verbs, why = (
+        [step.how for step in plan.steps],
+        [problem.why for found in plan.blocked for problem in found.problems],
+    )
     return {
         "add": sum(how in _ADDS for how in verbs),
         "change": sum(how not in _NO_CHANGES for how in verbs),
@@ -260,7 +266,7 @@ def summary(plan: Plan) -> dict[str, int]:
         "blocked": len(plan.blocked),
         "drift": len(plan.drift),
         "unchanged": plan.unchanged,
-        "data_loss": sum(len(each.losses) for each in plan.steps) + sum(map(why.count, (Why.WOULD_LOSE, Why.KEPT))),
+        "data_loss": sum(len(step.losses) for step in plan.steps) + sum(map(why.count, (Why.WOULD_LOSE, Why.KEPT))),
     }
 
 
@@ -295,7 +301,7 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
         return saved
     fields = {name: (getattr(saved, name), getattr(fresh, name)) for name in ("project", "base_revision", "version")}
     found = [f"its {name} is {then}, and now {now}" for name, (then, now) in fields.items() if then != now]
-    before, after = ([f"{each.how.value} {each.name}" for each in plan.steps] for plan in (saved, fresh))
+    before, after = ([f"{step.how.value} {step.name}" for step in plan.steps] for plan in (saved, fresh))
     found += [f"{each} is no longer to be done" for each in before if each not in after][:5]
     found += [f"{each} has to be done as well" for each in after if each not in before][:5]
     found = found or ["policies or details are others"]

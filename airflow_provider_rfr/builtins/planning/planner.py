@@ -35,11 +35,15 @@ def plan(
     states = States(spec, wanted, recorded, live, policies or Policies())
     removed = Removals(states)
     decisions = _in_order(Decider(states, removed).decide(), wanted)
-    going = {uuid: each for uuid, each in decisions.items() if not each.problems}
+    going = {uuid: decision for uuid, decision in decisions.items() if not decision.problems}
     views = Views(states, decisions, removed.forgotten.values())
-    sinks, of_sinks, undecided = decide_exports(states, decisions, {each.uuid for each in removed.sinks})
-    drifted = ((each.old_name, each.desired.kind, each.drift, uuid) for uuid, each in decisions.items() if each.drift)
-    blocked = [each.finding() for each in decisions.values() if each.problems]
+    sinks, of_sinks, undecided = decide_exports(states, decisions, {sink.uuid for sink in removed.sinks})
+    drifted = (
+        (decision.old_name, decision.desired.kind, decision.drift, uuid)
+        for uuid, decision in decisions.items()
+        if decision.drift
+    )
+    blocked = [decision.finding() for decision in decisions.values() if decision.problems]
     blocked += [*undecided, *removed.blocked, *views.blocked]
     untouched = [each for each in going.values() if not each.touched]
     found = Plan(
@@ -71,13 +75,13 @@ class Decider:
 
     def __init__(self, states: States, removed: Removals) -> None:
         self._states, self._recorded, self._live, self._wanted = states, states.recorded, states.live, states.wanted
-        held = ((each, each.live) for each in states.wanted.objects.values() if each.live is not None)
+        held = ((desired, desired.live) for desired in states.wanted.objects.values() if desired.live is not None)
         moving = (each.uuid for each, live in held if live.marker == each.uuid and live.key != each.key)
         # Those that give up their names.
-        self._leaving = {*removed.forgotten, *(each.uuid for each in removed.leftovers), *moving}
+        self._leaving = {*removed.forgotten, *(leftover.uuid for leftover in removed.leftovers), *moving}
         self._decisions: dict[UUID, Decision] = {}
-        self._old_names = {each.key: each for each in states.recorded.objects}
-        self._user_views = {each.key: each for each in states.live.user_views}
+        self._old_names = {obj.key: obj for obj in states.recorded.objects}
+        self._user_views = {user_view.key: user_view for user_view in states.live.user_views}
 
     def decide(self) -> dict[UUID, Decision]:
         """All decisions, what is read before its readers."""
@@ -127,7 +131,7 @@ class Decider:
         live = desired.live
         if live is None or state.DONE not in live.properties or desired.uuid not in self._live.unfinished:
             return False
-        read = [self._decisions[each.uuid] for each in desired.reads if each.uuid in self._decisions]
+        read = [self._decisions[read.uuid] for read in desired.reads if read.uuid in self._decisions]
         if any(each.touched for each in read):
             return False
         held = {each.desired.uuid: each.desired.live for each in read}
@@ -155,9 +159,9 @@ class Decider:
             if desired.key in self._user_views and desired.live is None:
                 theirs = f"it is the user view {self._user_views[desired.key].name}"
                 yield because(Why.NAME_TAKEN, kind, desired.obj.name, theirs)
-        for each in desired.reads:
-            old = self._old_names.get(each.name)
-            if each.uuid is not None or old is None:
+        for read in desired.reads:
+            old = self._old_names.get(read.name)
+            if read.uuid is not None or old is None:
                 continue
             now = self._wanted.objects.get(old.uuid)
             if now is not None:
@@ -167,9 +171,9 @@ class Decider:
 
     def _list_objects(self, decision: Decision) -> None:
         """Fill the list of the declared objects again when one comes, goes, or is called something else."""
-        known = (each for each in self._recorded.objects if each.uuid not in self._wanted.kept)
+        known = (obj for obj in self._recorded.objects if obj.uuid not in self._wanted.kept)
         before = {(each.uuid, each.key, each.kind) for each in known}
-        now = {(each.uuid, each.key, each.kind) for each in self._wanted.objects.values()}
+        now = {(desired.uuid, desired.key, desired.kind) for desired in self._wanted.objects.values()}
         if before == now:
             return
         if decision.how in (None, Action.METADATA, Action.EVOLVE):
@@ -185,13 +189,13 @@ def _numbered(going: Decisions, removed: Removals, views: Views, of_sinks: list[
     # A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards.
     parts = (
         removed.sinks,
-        (each for each in of_sinks if each.how is Action.HOLD),
+        (sink for sink in of_sinks if sink.how is Action.HOLD),
         views.pins,
         views.bridges,
         first,
         renames(going.values()),
         (each.step(each.how) for each in going.values() if each.how is not None),
-        (each for each in of_sinks if each.how is not Action.HOLD),
+        (sink for sink in of_sinks if sink.how is not Action.HOLD),
         views.steps,
         last,
     )
@@ -215,7 +219,7 @@ def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision
         cost = 3 if computes else _COST.get(decision.how, 1)
         return {Kind.VIEW: 0, Kind.SINK: 4}.get(decision.desired.kind, cost), decision.desired.key
 
-    reads = {identity: [read.uuid for read in each.reads if read.uuid] for identity, each in wanted.objects.items()}
+    reads = {identity: [read.uuid for read in obj.reads if read.uuid] for identity, obj in wanted.objects.items()}
     return {identity: decisions[identity] for identity in in_order(reads, rank)}
 
 
@@ -244,9 +248,9 @@ def _records(decisions: Decisions, blocked: Iterable[Finding], revision: int) ->
 def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterator[str]:
     """What the declarations say about the past, and is met by nothing in this lake any more."""
     sent = {
-        (each.desired.reads[0].uuid, name.casefold())
-        for each in decisions.values()
-        if (sink := each.desired.obj.sink) is not None
+        (decision.desired.reads[0].uuid, name.casefold())
+        for decision in decisions.values()
+        if (sink := decision.desired.obj.sink) is not None
         for name in sink.columns
     }
     for identity, decision in decisions.items():
@@ -256,7 +260,7 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
             is_sent = any(was.name and (identity, was.name.casefold()) in sent for was in column.was)
             if column.was and column.name not in decision.was_used and not is_sent:
                 yield f"{obj.name}.{column.name}"
-    lost = {name.casefold() for each in decisions.values() for name in each.losses}
+    lost = {name.casefold() for decision in decisions.values() for name in decision.losses}
     lost |= {each.key for each in removed.forgotten.values()} | {each.name.casefold() for each in removed.blocked}
     yield from (each.name for each in spec.removed if each.key not in lost)
 
@@ -264,9 +268,9 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
 def _warnings(wanted: DesiredState, recorded: state.RegistryState, live: state.ActualState) -> Iterator[str]:
     """What is worth a look and stops nothing: readers of users over what is not meant for that, and templates."""
     mview = Kind.MATERIALIZED_VIEW
-    soft = (each for each in wanted.objects.values() if each.obj.keep is False and each.kind is not mview)
+    soft = (desired for desired in wanted.objects.values() if desired.obj.keep is False and desired.kind is not mview)
     unstable = {each.key: each.obj.name for each in soft}
-    readers = [(f"view {view.name}", each.name) for view in live.user_views for each in view.reads or ()]
+    readers = [(f"view {view.name}", read.name) for view in live.user_views for read in view.reads or ()]
     for sink in recorded.sinks:
         source = wanted.objects.get(sink.source)
         if source is None or sink.uuid in wanted.objects:

@@ -54,15 +54,15 @@ def _entries(plan: Plan) -> Iterator[str]:
     nested: dict[UUID | None, list[Dependent]] = defaultdict(list)
     for dependent in plan.dependents:
         nested[dependent.on].append(dependent)
-    shown = {(each.uuid, each.name) for each in plan.dependents if each.how in ("rebind", "break")}
+    shown = {(dependent.uuid, dependent.name) for dependent in plan.dependents if dependent.how in ("rebind", "break")}
     # A view that is issued again, or broken, is shown below its cause.
-    of_view = (each for each in plan.steps if each.how in (Action.REBIND, Action.MARK_BROKEN))
+    of_view = (step for step in plan.steps if step.how in (Action.REBIND, Action.MARK_BROKEN))
     placed = {each.seq for each in of_view if (each.uuid, each.name) in shown}
-    steps = [each for each in plan.steps if each.seq not in placed and each.how not in _OF_DEPENDENTS]
-    own = {each.uuid for each in steps}
+    steps = [step for step in plan.steps if step.seq not in placed and step.how not in _OF_DEPENDENTS]
+    own = {step.uuid for step in steps}
     # Names are behind indent, sign and kind.
     names = [*map(_name, steps), *(each.name for each in plan.blocked)]
-    deeper = max((len(_name(each)) for each in plan.dependents), default=0)
+    deeper = max((len(_name(dependent)) for dependent in plan.dependents), default=0)
     width = max(35, 11 + max(map(len, names), default=0), 15 + deeper)
 
     def entry(start: str, name: str, how: str, said: Sequence[str]) -> Iterator[str]:

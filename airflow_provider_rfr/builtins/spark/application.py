@@ -103,7 +103,7 @@ def read_document(path: Path) -> MigrationDocument:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
-    return document.model_copy(update={"objects": tuple(path.parent / each for each in document.objects)})
+    return document.model_copy(update={"objects": tuple(path.parent / obj for obj in document.objects)})
 
 
 def main(document: MigrationDocument, *, began: float) -> int:
@@ -135,7 +135,7 @@ def _work(document: MigrationDocument) -> dict[str, Any]:
         where: dict[str, Any] = {"catalog": open_catalog(lake), "store": store}
         if (asked := document.refresh) is not None:
             views = refresh(asked.names, project=document.project, sql=sql, force=asked.force, **where)
-            return {"views": {each.name: asdict(each) for each in views}}
+            return {"views": {view.name: asdict(view) for view in views}}
         spec, plan, replan = document.catalog_spec(), document.plan, document.plan is None
         if plan is None:
             plan = make_plan(spec, *observe(**where, project=spec.project, spec=spec), policies=document.policies)

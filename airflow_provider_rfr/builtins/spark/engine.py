@@ -113,7 +113,7 @@ class SparkSqlEngine:
             namespace = spark.table_name(there.namespace or namespace_of(name), there.catalog or self._lake.name)
             before = there.columns
         found = self._sql(f"view {name}", as_subquery(sql), namespace).columns
-        declared = [each.name for each in columns]
+        declared = [column.name for column in columns]
         if sorted(map(str.casefold, found)) == sorted(map(str.casefold, declared)):
             # Other names, of a query that could not be read before, are replaced by those that are declared.
             _check_columns(f"view {name}", found, declared, ordered=True)
@@ -147,13 +147,15 @@ class SparkSqlEngine:
         :raises ConfigurationError: there are views, and the catalog can't hold any
         :raises SchemaError: a query does not give the columns that are declared
         """
-        if not holds_views(self._catalog) and (views := [each.name for each in queries if each.kind is Kind.VIEW]):
+        if not holds_views(self._catalog) and (views := [query.name for query in queries if query.kind is Kind.VIEW]):
             problem = f"{views[0]} is a view, and the catalog {self._lake.name} can't hold views"
             raise ConfigurationError("lake", problem, "declare it as a materialized_view, or use a catalog with views")
         known: dict[str, str] = {}
         try:
             for name, columns in tables.items():
-                nulls = ", ".join(f"CAST(NULL AS {each.type}) AS {spark.identifier(each.name)}" for each in columns)
+                nulls = ", ".join(
+                    f"CAST(NULL AS {column.type}) AS {spark.identifier(column.name)}" for column in columns
+                )
                 self._make_known(known, name, f"SELECT {nulls} WHERE false")
             for query in queries:
                 self._check(known, query)
@@ -172,7 +174,7 @@ class SparkSqlEngine:
         except QueryError:
             # sqlglot can't say which tables it reads; Spark meets it in its own step.
             return
-        found, declared = [name for name, _ in outputs], [each.name for each in query.columns]
+        found, declared = [name for name, _ in outputs], [column.name for column in query.columns]
         _check_columns(query.name, found, declared, ordered=query.kind is Kind.VIEW)
         if query.kind is Kind.MATERIALIZED_VIEW:
             _check_types(query.name, outputs, query.columns)
@@ -228,9 +230,9 @@ class SparkSqlEngine:
         rows = rows.toDF(*(names[name.casefold()] for name in rows.columns))
         with spark.spark_errors(table, self._secrets):
             results = rows.mapInArrow(WriteRows(target), WRITTEN).collect()
-        if errors := [each["error"] for each in results if each["error"] is not None]:
+        if errors := [result["error"] for result in results if result["error"] is not None]:
             raise SchemaError(f"{table}: {errors[0]}")
-        return tuple(file for each in results for file in pickle.loads(each["files"]))
+        return tuple(file for result in results for file in pickle.loads(result["files"]))
 
 
 def as_subquery(sql: str) -> str:
@@ -245,7 +247,7 @@ def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnL
     def comment(text: str | None) -> str:
         return "" if text is None else f" COMMENT {spark.string_literal(text)}"
 
-    named = ", ".join(spark.identifier(each.name) + comment(each.comment) for each in columns)
+    named = ", ".join(spark.identifier(column.name) + comment(column.comment) for column in columns)
     head = (f"({named})" if named else "") + comment(said.pop(COMMENT, None))
     if any(mark in sql for mark in ("--", "/*", ";")):
         # Spark keeps the text from its first word to its last one.

@@ -125,7 +125,7 @@ class _Scopes:
         if any(star.args.get(each) for each in ("replace", "rename", "ilike")):
             raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
         items = self._of_table(scope, column) if isinstance(column, exp.Column) else self.items(scope)
-        names, left_out = [each.name for each in items], [each.name for each in except_]
+        names, left_out = [item.name for item in items], [each.name for each in except_]
         for each in except_:
             if (isinstance(each, exp.Column) and each.table) or each.name not in names:
                 raise QueryError(f"EXCEPT names {each.name}, which is none of the star's columns")
@@ -134,26 +134,26 @@ class _Scopes:
         return left
 
     def _of_table(self, scope: Scope, column: exp.Column) -> list[_Item]:
-        parts = tuple(each.name for each in column.parts)
-        found = [each for each in self.sources(scope) if each.prefix(parts) == len(parts) - 1]
+        parts = tuple(part.name for part in column.parts)
+        found = [source for source in self.sources(scope) if source.prefix(parts) == len(parts) - 1]
         if len(found) != 1:
-            name = ".".join(each.this.written for each in column.parts[:-1])
+            name = ".".join(part.this.written for part in column.parts[:-1])
             raise QueryError(f"{name}.* is not a table of this SELECT", f"write the fields out: {name}.field, ...")
         if found[0].unknown is not None:
             raise found[0].unknown
-        return [_Item(None, each) for each in found[0].columns]
+        return [_Item(None, column) for column in found[0].columns]
 
     def items(self, scope: Scope) -> list[_Item]:
         """The columns of all sources; refuses a NATURAL JOIN, an unknown source, and two columns of one name."""
         sources, items = self.sources(scope), list[_Item]()
-        for each in sources:
-            alias = each.alias.written if isinstance(each.alias, Name) and len(sources) > 1 else None
-            items = _joined(items, [_Item(alias, name) for name in each.columns], _place(each.node))
-        for each in sources:
-            if each.unknown is not None:
-                raise each.unknown
-        names = [each.name for each in items]
-        if len(sources) > 1 and any(each.source is None and names.count(each.name) > 1 for each in items):
+        for source in sources:
+            alias = source.alias.written if isinstance(source.alias, Name) and len(sources) > 1 else None
+            items = _joined(items, [_Item(alias, name) for name in source.columns], _place(source.node))
+        for source in sources:
+            if source.unknown is not None:
+                raise source.unknown
+        names = [item.name for item in items]
+        if len(sources) > 1 and any(item.source is None and names.count(item.name) > 1 for item in items):
             raise QueryError("a star expands to two columns of one name", "write them out")
         return items
 
@@ -171,7 +171,7 @@ def _place(node: exp.Expr) -> exp.Expr | None:
 def _names_of(projection: exp.Expr) -> list[Name]:
     """The names of an expression of a SELECT; none, if Spark would make one."""
     if isinstance(projection, exp.Aliases):
-        return [each.this for each in projection.expressions]
+        return [expression.this for expression in projection.expressions]
     name = projection.output_name if isinstance(projection, (exp.Alias, exp.Column, exp.Dot)) else ""
     return [name] if isinstance(name, Name) else []
 
@@ -207,7 +207,7 @@ def _joined(left: list[_Item], right: list[_Item], join: exp.Expr | None) -> lis
 def _given(node: exp.Expr | None) -> tuple[Name, ...]:
     """The names that an alias gives to columns: ``AS t(a, b)``."""
     alias = node.args.get("alias") if node is not None else None
-    return tuple(each.this for each in alias.columns) if isinstance(alias, exp.TableAlias) else ()
+    return tuple(column.this for column in alias.columns) if isinstance(alias, exp.TableAlias) else ()
 
 
 def _renamed(names: tuple[Name, ...], given: tuple[Name, ...], what: str) -> tuple[Name, ...]:
@@ -235,7 +235,7 @@ class _Reader:
         # By its place in the text: a column that nothing has, as written, and where it was looked for.
         self.missing: dict[int, tuple[str, Sequence[_Source]]] = {}
         self._sources = scopes.sources
-        for each in (each for scope in scopes.all for each in scopes.sources(scope) if each.parts):
+        for each in (source for scope in scopes.all for source in scopes.sources(scope) if source.parts):
             # Columns that are not named matter, too, where they make the groups of a pivot.
             whole = each.node.args.get("pivots") or each.node.alias_column_names
             self.used[id(each.node)] = each.parts, {"*"} if whole else set()
@@ -257,35 +257,35 @@ class _Reader:
                     self._expect([each], 0, sources, levels)
 
     def _use(self, sources: Iterable[_Source], column: str) -> None:
-        for each in sources:
-            if each.parts:
-                self.used[id(each.node)][1].add(column)
+        for source in sources:
+            if source.parts:
+                self.used[id(source.node)][1].add(column)
 
     def _column(self, words: Sequence[exp.Expr], levels: Sequence[Scope]) -> None:
-        parts = tuple(each.name for each in words)
+        parts = tuple(word.name for word in words)
         for sources in map(self._sources, levels):
-            named = [(each, length) for each in sources if (length := each.prefix(parts))]
+            named = [(source, length) for source in sources if (length := source.prefix(parts))]
             for each, length in named:
                 self._use([each], parts[length])
             if len(named) == 1:
                 self._expect(words, named[0][1], [named[0][0]], levels)
-            if named or any(parts[0] in each.columns for each in sources if not each.parts):
+            if named or any(parts[0] in source.columns for source in sources if not source.parts):
                 return
             self._use(sources, parts[0])
         if isinstance(levels[0].expression, exp.Select):
-            self._expect(words, 0, [each for level in levels for each in self._sources(level)], levels)
+            self._expect(words, 0, [source for level in levels for source in self._sources(level)], levels)
 
     def _expect(self, words: Sequence[exp.Expr], at: int, sources: Sequence[_Source], levels: Sequence[Scope]) -> None:
         """Note that none of the sources has the column which is the word there, if that is sure."""
         name, start = words[at].name, words[at].meta.get("start")
-        if start is None or any(each.unknown or name in each.columns for each in sources):
+        if start is None or any(source.unknown or name in source.columns for source in sources):
             return
         # Spark and Iceberg add columns that begin with an underscore, and name others by their expressions.
         if isinstance(words[-1], exp.Star) or name.startswith("_") or "(" in name:
             return
         if at:
             # What looks like an alias may be a struct.
-            is_other = any(words[0].name in each.columns for level in levels for each in self._sources(level))
+            is_other = any(words[0].name in source.columns for level in levels for source in self._sources(level))
         else:
             is_other = name in _NO_COLUMNS or any(_gives(level, name) for level in levels)
         if not is_other:
@@ -304,7 +304,7 @@ def _argument(node: exp.Expr) -> Parts:
     holder = node.parent
     if not isinstance(node, exp.Column) or not isinstance(holder, exp.Anonymous) or holder.name.upper() != "TABLE":
         return ()
-    return tuple(each.name for each in node.parts)
+    return tuple(part.name for part in node.parts)
 
 
 class _Facts(NamedTuple):
@@ -325,15 +325,15 @@ def _facts_of(query: str) -> _Facts:
     scopes, outputs = _Scopes(query, lambda name: None, ""), None
     reader = _Reader(scopes)
     with suppress(QueryError):
-        outputs = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
+        outputs = tuple(output.written for output in scopes.outputs(scopes.all[-1]))
     # No table may be missed, also if no scope has it for a source.
     tree = scopes.all[-1].expression.root()
-    own = {each.alias for each in tree.find_all(exp.CTE)}
+    own = {node.alias for node in tree.find_all(exp.CTE)}
     for node in tree.find_all(exp.Table, exp.Column):
         parts = table_parts(node) or _argument(node)
         if parts and not isinstance(node.parent, exp.JoinHint) and (len(parts) > 1 or parts[0] not in own):
             reader.used.setdefault(id(node), (parts, {"*"}))
-    tables_alone = all(each.parts for scope in scopes.all for each in scopes.sources(scope))
+    tables_alone = all(source.parts for scope in scopes.all for source in scopes.sources(scope))
     has_stars = any(map(_stands_for_columns, tree.find_all(exp.Star, exp.Join)))
     return _Facts(tuple(reader.used.values()), tables_alone, has_stars, outputs)
 
@@ -348,9 +348,9 @@ def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
     if (facts.reads_tables_alone and all(has_all)) or "|>" in query:
         return
     for start, (word, sources) in sorted(_Reader(_Scopes(query, columns_of, namespace)).missing.items()):
-        names = [full_name(each.parts, namespace) for each in sources if each.parts]
+        names = [full_name(source.parts, namespace) for source in sources if source.parts]
         whose = f"{names[0]} has" if len(names) == len(sources) == 1 else "there is"
-        known = {name.written for each in sources for name in each.columns}
+        known = {name.written for source in sources for name in source.columns}
         line, column = query.count("\n", 0, start) + 1, start - query.rfind("\n", 0, start)
         yield line, column, f"{whose} no column {word}", nearest(word, known)
 
@@ -382,7 +382,10 @@ def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dep
     found = {name: Dependency(name) for name in map(str.casefold, obj.depends_on)}
     try:
         if obj.query and obj.kind in QUERIED:
-            found |= {each.name: each for each in dependencies(obj.query, namespace_of(obj.name), known=known)}
+            found |= {
+                dependency.name: dependency
+                for dependency in dependencies(obj.query, namespace_of(obj.name), known=known)
+            }
     except UnreadableQueryError:
         if not found:
             raise
@@ -440,7 +443,7 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
     if (found := _facts_of(query).outputs) is not None:
         return found
     scopes = _Scopes(query, columns_of, namespace)
-    return tuple(each.written for each in scopes.outputs(scopes.all[-1]))
+    return tuple(output.written for output in scopes.outputs(scopes.all[-1]))
 
 
 def is_star_last(query: str) -> bool:
@@ -457,14 +460,14 @@ def is_star_last(query: str) -> bool:
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
     """The columns of declared objects; those of a view that names none are those of its query. Ask for what is read
     before you ask for its readers, or a long chain of views ends in a ``RecursionError``."""
-    by_key = {each.key: each for each in objects}
+    by_key = {obj.key: obj for obj in objects}
 
     @cache
     def columns_of(key: str) -> tuple[str, ...] | None:
         # It is asked for once, or again by views in a circle, which have no columns; the rules report the circle.
         obj = by_key.pop(key, None)
         if obj is None or obj.columns or obj.kind not in QUERIED or obj.query is None:
-            return tuple(each.name for each in obj.columns) or None if obj is not None else None
+            return tuple(column.name for column in obj.columns) or None if obj is not None else None
         with suppress(QueryError):
             return output_columns(obj.query, columns_of, namespace_of(obj.name))
         return None

@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain, quoted
 
 _SPARK: Final = Dialect.get_or_raise("spark")
-_KEYWORDS: Final = frozenset(word for each in _SPARK.tokenizer_class.KEYWORDS for word in each.upper().split())
+_KEYWORDS: Final = frozenset(word for keyword in _SPARK.tokenizer_class.KEYWORDS for word in keyword.upper().split())
 """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
 _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
@@ -144,7 +144,7 @@ def _check_words(query: str, words: list[Token]) -> None:
         raise QueryError("it is empty")
     if _CONTINUED.search(query):
         raise QueryError("a comment ends in a backslash", "Spark would take the next line for a part of the comment")
-    kinds = [each.token_type for each in words]
+    kinds = [word.token_type for word in words]
     if TokenType.SEMICOLON in kinds:
         raise QueryError("it is more than one statement, or ends in a semicolon", "write one query, and leave that out")
     if kinds[0] not in _BEGINNINGS:
@@ -178,7 +178,7 @@ def table_parts(node: exp.Expr) -> Parts:
     """The parts of a table's name; none of a function or a query."""
     if not isinstance(node, exp.Table) or not isinstance(node.this, (exp.Identifier, exp.Dot)):
         return ()
-    return tuple(each.name for each in node.parts)
+    return tuple(part.name for part in node.parts)
 
 
 class NamedTable(NamedTuple):
@@ -196,7 +196,7 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
     :raises QueryError: it can't be parsed
     """
     edits = dict[tuple[int, int], str | None]()
-    for table in (each for scope in scopes_of(query) for each in scope.sources.values()):
+    for table in (source for scope in scopes_of(query) for source in scope.sources.values()):
         if isinstance(table, exp.Table) and (parts := table_parts(table)):
             start, end = table.parts[0].meta.get("start"), table.parts[-1].meta.get("end")
             if start is not None and end is not None:
@@ -212,12 +212,12 @@ def _columns_in(expression: str) -> Sequence[tuple[int, int, str]]:
     if not expression.strip():
         raise QueryError("it is empty")
     tree, before = parse_query(f"{_SELECT}{expression}\nAS x"), len(_SELECT)
-    words = [each.parts[0] for each in tree.find_all(exp.Column)]
+    words = [node.parts[0] for node in tree.find_all(exp.Column)]
     one = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and not tree.args.get("from_")
-    one = one and tree.find(exp.Star) is None and all("start" in each.meta for each in words)
+    one = one and tree.find(exp.Star) is None and all("start" in word.meta for word in words)
     if not one or len(list(tree.find_all(exp.Query))) > 1:
         raise QueryError("it must be a single expression over columns")
-    return sorted({(each.meta["start"] - before, each.meta["end"] + 1 - before, each.name) for each in words})
+    return sorted({(word.meta["start"] - before, word.meta["end"] + 1 - before, word.name) for word in words})
 
 
 def columns_read(expression: str) -> tuple[str, ...]:

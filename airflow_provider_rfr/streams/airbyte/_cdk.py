@@ -294,7 +294,11 @@ class Interpreter:
         """
         source = self._source
         if not asking:
-            dynamic = [each for each in source._source_config.get("dynamic_streams") or [] if each not in self.listings]
+            dynamic = [
+                dynamic_stream
+                for dynamic_stream in source._source_config.get("dynamic_streams") or []
+                if dynamic_stream not in self.listings
+            ]
             source._source_config = {**source._source_config, "dynamic_streams": dynamic}
         static = source._stream_configs(source._source_config)
         named = [each for each in static if each.get("name") == name]
@@ -486,7 +490,7 @@ class Interpreted:
         records = [getattr(item, "data", item) for item in found if isinstance(item, Mapping)]
         if page is not None and page.selector is not None:
             records = page.records
-        return [each if type(each) is dict else _object(each) for each in records]
+        return [record if type(record) is dict else _object(record) for record in records]
 
     @cached_property
     def _reading_schema(self) -> Mapping[str, Any]:

@@ -68,7 +68,7 @@ class Hosts:
         secure = urlunsplit(("https", parts.netloc.removesuffix(":80"), *parts[2:]))
         if parts.scheme == "http" and _origin(secure) in self.origins:
             return secure
-        may_be_plain = any(each.startswith("http://") for each in self.origins)
+        may_be_plain = any(origin.startswith("http://") for origin in self.origins)
         host = (parts.hostname or "").lower()
         listed = host in self.allowed or f"{host}:{origin.rpartition(':')[2]}" in self.allowed
         if origin and listed and (parts.scheme == "https" or may_be_plain):
@@ -218,7 +218,7 @@ def guard(session: requests.Session) -> requests.Session:
 def _without_credentials(prepared: requests.PreparedRequest, response: requests.Response) -> None:
     """Of a redirect to another host: requests would take out ``Authorization`` alone, not the header of an API key."""
     if _origin(prepared.url or "") != _origin(response.request.url or ""):
-        for name in [each for each in prepared.headers if each.lower() not in _HARMLESS_HEADERS]:
+        for name in [header for header in prepared.headers if header.lower() not in _HARMLESS_HEADERS]:
             del prepared.headers[name]
 
 

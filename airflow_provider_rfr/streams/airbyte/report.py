@@ -99,7 +99,10 @@ def _partitions(definition: Mapping[str, Any]) -> Iterator[str]:
 
 def _router(router: Mapping[str, Any]) -> str:
     kind = str(router.get("class_name") or router.get("type"))
-    parents = [str(each.get("stream", {}).get("name")) for each in router.get("parent_stream_configs") or ()]
+    parents = [
+        str(parent_stream_config.get("stream", {}).get("name"))
+        for parent_stream_config in router.get("parent_stream_configs") or ()
+    ]
     inner = router.get("underlying_partition_router")
     if isinstance(inner, Mapping):
         return f"{kind} of {_router(inner)}"
@@ -111,7 +114,7 @@ def _router(router: Mapping[str, Any]) -> str:
 
 def _schema(definition: Mapping[str, Any]) -> str:
     loaders = definition.get("schema_loader") or []
-    kinds = {str(each.get("type")) for each in (loaders if isinstance(loaders, list) else [loaders])}
+    kinds = {str(loader.get("type")) for loader in (loaders if isinstance(loaders, list) else [loaders])}
     if "DynamicSchemaLoader" in kinds:
         return "asked of the API"
     return "made by code" if "CustomSchemaLoader" in kinds else "declared"

@@ -130,12 +130,12 @@ class _ManifestSource:
         _refuse_code(manifest, self._components)
         problems = dict.fromkeys(config_problems(spec, self._config)) if spec else ()
         if problems:
-            raise ConfigurationError.of(Problem(*each, _FIELDS) for each in problems)
+            raise ConfigurationError.of(Problem(*problem, _FIELDS) for problem in problems)
 
     def streams(self, name: str | None) -> dict[str, ManifestStream]:
         with _cdk.registering():
             interpreter = self._working(self._interpreter, None)
-            addresses = [interpreter.rendered(*each) for each in _addresses(interpreter.definition)]
+            addresses = [interpreter.rendered(*address) for address in _addresses(interpreter.definition)]
             hosts = Hosts.of(addresses, self._source.get("allowed_hosts") or ())
             streams = self._working(lambda work: interpreter.built(interpreter.definitions(name)), hosts)
             return {stream.name: self._stream(interpreter, stream, hosts) for stream in streams}

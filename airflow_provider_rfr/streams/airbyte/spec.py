@@ -162,5 +162,5 @@ def config_fields(spec: Mapping[str, Any], *above: str, choice: str = "") -> Ite
         title = str(field.get("title") or "")
         is_hidden = bool(field.get("airbyte_secret"))
         yield ConfigField((*above, name), kind, is_hidden, name in required, title, choice)
-    for each in (each for key in _ALTERNATIVES for each in spec.get(key) or () if isinstance(each, Mapping)):
-        yield from config_fields(each, *above, choice=str(each.get("title") or choice))
+    for alternative in (each for key in _ALTERNATIVES for each in spec.get(key) or () if isinstance(each, Mapping)):
+        yield from config_fields(alternative, *above, choice=str(alternative.get("title") or choice))

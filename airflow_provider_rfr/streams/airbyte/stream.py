@@ -103,7 +103,7 @@ class ManifestStream(PagedStream):
             return found
 
         listed = map(slice_to_json, iter(lambda: self._working(following), None))
-        return (each.partition for each in unique_slices(self, listed))
+        return (stream_slice.partition for stream_slice in unique_slices(self, listed))
 
     def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
         key = {name: part for name, part in stream_slice.items() if name != "extra_fields"}

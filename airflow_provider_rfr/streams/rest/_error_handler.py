@@ -319,7 +319,7 @@ def build_error_handler(
     return ErrorHandler(
         definition,
         redactor,
-        rules=tuple(zip(definition.rules, (each or None for each in predicates), strict=True)),
+        rules=tuple(zip(definition.rules, (predicate or None for predicate in predicates), strict=True)),
         expired_token_status=frozenset(expired),
         error_keys=tuple(map(parse_path, definition.error_keys)),
         json_required=json_required,

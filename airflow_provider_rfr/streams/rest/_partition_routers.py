@@ -149,8 +149,8 @@ class DateWindowRouter(PartitionRouter):
         written = TimeFormat(declared.format, self._zone)
         step, problem = Step.parse(declared.step), ""
         try:
-            for each in windows(self._start, end, step, written, self._zone, end_inclusive=declared.end_inclusive):
-                yield dict(zip(self.fields, (each.start, each.end), strict=True))
+            for window in windows(self._start, end, step, written, self._zone, end_inclusive=declared.end_inclusive):
+                yield dict(zip(self.fields, (window.start, window.end), strict=True))
         except ValueError as error:
             problem = str(error)
         if problem:
@@ -204,7 +204,11 @@ def build_router(
             problem = f"there is no stream {router.parent!r}"
             raise SourceDefinitionError(f"{place}.parent", problem, nearest(router.parent, streams))
         parent = stream_named(router.parent)
-        for name in (each for each in router.parent_slice_fields if each not in parent.slice_fields):
+        for name in (
+            parent_slice_field
+            for parent_slice_field in router.parent_slice_fields
+            if parent_slice_field not in parent.slice_fields
+        ):
             problem = f"the partitions of {parent.name} have no {name!r}"
             raise SourceDefinitionError(f"{place}.parent_slice_fields", problem, nearest(name, parent.slice_fields))
         return SubstreamRouter(router, parent)

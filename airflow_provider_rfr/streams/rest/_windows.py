@@ -88,7 +88,7 @@ class Step:
         :raises ValueError: it is something else, or no time at all
         """
         found = _STEP.fullmatch(text)
-        parts = [int(each or 0) for each in found.groups()] if found else [0] * 7
+        parts = [int(group or 0) for group in found.groups()] if found else [0] * 7
         years, months, weeks, days, hours, minutes, seconds = parts
         step = cls(12 * years + months, 7 * weeks + days, 3600 * hours + 60 * minutes + seconds)
         if step == cls():
@@ -143,12 +143,16 @@ class TimeFormat:
         self._text = text
         self._zone = zone
         directives = [] if text in _NAMED else re.findall(r"%(.?)", text, re.DOTALL)
-        unknown = [each for each in directives if each not in _UNIT_OF and each not in _SILENT]
+        unknown = [directive for directive in directives if directive not in _UNIT_OF and directive not in _SILENT]
         if unknown:
             allowed = " ".join(f"%{each}" for each in (*_UNIT_OF, *sorted(_SILENT)))
             remedy = "write epoch" if unknown[0] == "s" else f"allowed are {allowed}"
             raise ValueError(f"format: %{unknown[0]} is not a part of a date here; {remedy}")
-        units = [_NAMED[text]] if text in _NAMED else [_UNIT_OF[each] for each in directives if each in _UNIT_OF]
+        units = (
+            [_NAMED[text]]
+            if text in _NAMED
+            else [_UNIT_OF[directive] for directive in directives if directive in _UNIT_OF]
+        )
         if not units:
             raise ValueError(f"format: {text!r} shows no date; write iso, epoch, epoch_ms or e.g. '%Y-%m-%d'")
         self.unit = max(units, key=_UNITS.index)

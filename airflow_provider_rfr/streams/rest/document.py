@@ -131,8 +131,8 @@ def _combined(problems: Sequence[Problem], file: str | None) -> SourceDefinition
     """One error for several problems, with the file they are in."""
     # Unions report a field several times: the first report counts.
     first: dict[str, Problem] = {}
-    for each in problems:
-        first.setdefault(each.field, replace(each, place=file or ""))
+    for problem in problems:
+        first.setdefault(problem.field, replace(problem, place=file or ""))
     return SourceDefinitionError.of(first.values())
 
 
@@ -187,7 +187,7 @@ def _walk(location: Sequence[str | int]) -> tuple[str, Any, Any]:
     shown: list[str] = []
     for part in location:
         choices = _choices(current)
-        branch = next((each for each in choices if _tag_of(each) == part), None) if len(choices) > 1 else None
+        branch = next((choice for choice in choices if _tag_of(choice) == part), None) if len(choices) > 1 else None
         if branch is not None:
             current = branch
         elif len(choices) == 1 or part not in _BRANCHES:
@@ -202,7 +202,7 @@ def _choices(annotation: Any) -> list[Any]:
     if get_origin(annotation) is Annotated:
         return _choices(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return [each for item in get_args(annotation) for each in _choices(item) if each is not type(None)]
+        return [choice for item in get_args(annotation) for choice in _choices(item) if choice is not type(None)]
     return [annotation]
 
 

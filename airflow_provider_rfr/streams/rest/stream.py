@@ -99,7 +99,7 @@ class RestStream(PagedStream):
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
         """The partitions; a parent stream is read for it, page by page."""
-        return (each.partition for each in unique_slices(self, self._router.partitions()))
+        return (stream_slice.partition for stream_slice in unique_slices(self, self._router.partitions()))
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
         try:

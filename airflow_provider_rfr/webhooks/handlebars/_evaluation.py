@@ -335,7 +335,7 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
     found = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
     root = frame.data.get("root")
     names = islice(root, 1000) if isinstance(root, Mapping) else ()
-    variables = [each for each in names if isinstance(each, str) and len(each) <= LONGEST_SHOWN]
+    variables = [name for name in names if isinstance(name, str) and len(name) <= LONGEST_SHOWN]
     hint = ""
     if path.simple and name in HELPERS:
         hint = f"; the helper is written {HELPERS[name].usage}"

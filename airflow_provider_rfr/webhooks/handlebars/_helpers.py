@@ -200,7 +200,7 @@ def _maps_characters(change: Callable[[str], str]) -> Callable[[Arguments], obje
         # The result may be several times longer: its size is counted character by character before it is made.
         characters = Counter(text)
         budget.step(arguments.at, len(characters))
-        budget.make(sum(count * size_of(change(each)) for each, count in characters.items()), first.at)
+        budget.make(sum(count * size_of(change(character)) for character, count in characters.items()), first.at)
         return change(text)
 
     return run

@@ -46,9 +46,9 @@ def quoted_size(text: str) -> int:
         return len(text)
     # The error handler writes a lone surrogate as six ASCII characters, as JSON does.
     size = len(text) if text.isascii() else len(str.encode(text, "utf-8", "backslashreplace"))
-    escapes = sum(text.count(each) for each in _SHORT_ESCAPES)
+    escapes = sum(text.count(escape) for escape in _SHORT_ESCAPES)
     if not text.isprintable():
-        escapes += 5 * sum(text.count(each) for each in _LONG_ESCAPES)
+        escapes += 5 * sum(text.count(escape) for escape in _LONG_ESCAPES)
     return 2 + size + escapes
 
 

@@ -109,14 +109,14 @@ def rule_of(metadata: Mapping[str, Any]) -> Rule:
         if found is None:
             raise SealError(f"sops.{name} is not supported; it must be a list of names as in ^(url|headers)$")
         at_start, at_end = bool(found[1]), bool(found[4])
-        names = tuple(each.replace("\\", "") for each in (found[2] or found[3]).split("|"))
+        names = tuple(part.replace("\\", "") for part in (found[2] or found[3]).split("|"))
 
     def matches(key: str) -> bool:
         if at_start and at_end:
             return key in names
         if at_start or at_end:
             return key.startswith(names) if at_start else key.endswith(names)
-        return any(each in key for each in names)
+        return any(name in key for name in names)
 
     return Rule(matches, name.startswith("encrypted"), mac_only)
 
@@ -164,7 +164,7 @@ def encrypt(value: _Scalar, key: bytes, data: bytes) -> str:
     cipher = extra("cryptography.hazmat.primitives.ciphers.aead").AESGCM(key)
     sealed = cipher.encrypt(nonce, _text_of(value).encode(), data)
     parts = (sealed[:-_TAG_BYTES], nonce, sealed[-_TAG_BYTES:])
-    body, iv, tag = (base64.b64encode(each).decode() for each in parts)
+    body, iv, tag = (base64.b64encode(part).decode() for part in parts)
     kind = {bool: "bool", int: "int", float: "float"}.get(type(value), "str")
     return f"ENC[AES256_GCM,data:{body},iv:{iv},tag:{tag},type:{kind}]"
 
