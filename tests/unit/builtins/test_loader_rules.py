@@ -11,7 +11,7 @@ from airflow_provider_rfr.builtins.declaration._rules import canonical_transform
 from airflow_provider_rfr.builtins.spec import Column, Was
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
 from tests.unit.builtins.declaring import load, loaded, problems
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 
 
 def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: timestamp}]") -> str:
@@ -123,10 +123,7 @@ def test_columns_are_named_and_typed(tmp_path: Path, columns: str, told: str) ->
 
 @pytest.mark.parametrize("keep", ["7", "[billing]"])
 def test_what_may_be_of_two_types_is_told_with_both(tmp_path: Path, keep: str) -> None:
-    assert problems(tmp_path, table(f"keep: {keep}")) == [
-        ":4: ops.t: keep.bool: Input should be a valid boolean",
-        ":4: ops.t: keep.str: Input should be a valid string",
-    ]
+    check_messages(problems(tmp_path, table(f"keep: {keep}")))
 
 
 def test_every_mistake_has_the_line_of_its_own_field(tmp_path: Path) -> None:
@@ -193,7 +190,7 @@ def test_what_is_no_partition_transform_is_refused(written: str, said: str) -> N
 
 
 def test_the_same_transform_twice_is_told(tmp_path: Path) -> None:
-    assert problems(tmp_path, table("partitioning: [day(at), days(AT)]")) == [":4: ops.t: days(at) is listed twice"]
+    check_messages(problems(tmp_path, table("partitioning: [day(at), days(AT)]")))
 
 
 def test_a_was_is_a_name_a_mapping_or_a_list_of_both(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from airflow_provider_rfr.builtins.declaration._document import _DEEPEST, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
+from tests.unit.messages import check_messages
 
 ITSELF = "an object says everything itself"
 TABLE = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}]\n"
@@ -89,12 +90,7 @@ def test_many_mistakes_in_one_file_are_told_together_and_good_documents_are_read
         "kind: table\nname: ops.a\nname: ops.b\n---\nkind: tabel\nname: ops.c\n---\n" + TABLE + "---\n"
         "kind: view\nname: ops.v\nquery: SELECT a FROM ops.t\nqerry: x\n---\nnonsense: [\n"
     )
-    assert problems(tmp_path, text) == [
-        ":3: ops.a: duplicate key 'name'; it is in line 2 too",
-        ":5: ops.c: kind: Input should be 'table', 'view', 'materialized_view', 'source', 'sink' or 'log'",
-        ":15: ops.v: qerry is not a field; did you mean query?",
-        ":18: did not find expected node content",
-    ]
+    check_messages(problems(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,7 @@ def test_a_bomb_of_aliases_grows_to_nothing(tmp_path: Path) -> None:
 
 
 def test_a_list_that_holds_itself_is_refused(tmp_path: Path) -> None:
-    assert problems(tmp_path, "&a [*a]\n") == [":1: *a is an alias; write it out; " + ITSELF]
+    check_messages(problems(tmp_path, "&a [*a]\n"))
 
 
 @PATIENT

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
 from tests.unit.builtins.catalogs import Catalog, column, did, problems, spec, steps, table, view
+from tests.unit.messages import check_messages
 
 T = table("ops.t", "id bigint", "rows int", properties={"owner": "ops"})
 V = view("ops.v", "SELECT rows FROM ops.t")
@@ -135,7 +136,7 @@ def test_a_dropped_object_is_made_again_or_has_to_be_forgotten() -> None:
     del catalog.things["ops.v"]
     assert told(catalog.plan(WANTED)) == ["it is gone from the catalog"] and exit_code(catalog.plan(WANTED)) == 1
     adopt = catalog.plan(WANTED, drift="adopt")
-    assert problems(adopt) == ["it is gone from the catalog: remove or forget it, or let it be repaired"]
+    check_messages(problems(adopt))
     repair = catalog.deploy(WANTED, drift="repair")
     assert [(each.how, each.name) for each in repair.steps] == [(Action.CREATE, "ops.v")]
     catalog.check()
@@ -150,10 +151,7 @@ def test_a_column_that_was_added_by_hand_is_left_or_dropped_with_permission() ->
     more = spec("1.1", table("ops.t", "id bigint", "rows int", "late int", properties=T.properties), V)
     assert catalog.plan(more, drift="adopt").steps[0].changes == ("+ column late int",)
     repair = catalog.plan(WANTED, drift="repair")
-    assert problems(repair) == [
-        "column x would be lost: accept that by a document {kind: removed, name: ops.t.x}, "
-        "or for one deploy by accept_data_loss: ops.t.x"
-    ]
+    check_messages(problems(repair))
     repair = catalog.plan(WANTED, drift="repair", accept_data_loss={"ops.t.x"})
     assert [(each.how, tuple(each.losses)) for each in repair.steps] == [(Action.EVOLVE, ("ops.t.x",))]
     catalog.apply(repair)
@@ -172,11 +170,11 @@ def test_a_column_that_was_added_by_hand_and_is_declared_later_is_that_column() 
 def test_a_column_that_was_dropped_or_changed_by_hand_is_put_back_as_far_as_nothing_is_made_up() -> None:
     catalog = deployed()
     catalog.edit("ops.t", columns=T.columns[:1])
-    assert "adopting that means to declare it so" in problems(catalog.plan(WANTED, drift="adopt"))[0]
+    check_messages(problems(catalog.plan(WANTED, drift="adopt")))
     assert catalog.plan(WANTED, drift="repair").steps[0].changes == ("+ column rows int",)
     catalog.edit("ops.t", columns=(T.columns[0], column("rows string")))
     repair = catalog.plan(WANTED, drift="repair")
-    assert problems(repair) == ["rows was changed by hand in a way that can't be undone without inventing values"]
+    check_messages(problems(repair))
 
 
 def test_properties_and_partitionings_are_put_back() -> None:
@@ -230,7 +228,7 @@ def test_what_is_another_thing_altogether_is_not_touched() -> None:
     catalog = deployed()
     catalog.edit("ops.t", marker=None, columns=(column("other int"),))
     found = catalog.plan(WANTED, drift="repair")
-    assert problems(found) == ["the table ops.t is there and lacks our marker: no deploy made it"]
+    check_messages(problems(found))
 
 
 def test_what_was_renamed_by_hand_is_found_by_its_marker_and_called_back() -> None:
@@ -239,7 +237,7 @@ def test_what_was_renamed_by_hand_is_found_by_its_marker_and_called_back() -> No
     found = catalog.plan(WANTED)
     assert told(found) == ["it is called ops.mine now"] and found.steps == ()
     adopt = catalog.plan(WANTED, drift="adopt")
-    assert problems(adopt) == ["it is called ops.mine now: declare that name, or repair it"]
+    check_messages(problems(adopt))
     repair = catalog.plan(WANTED, drift="repair")
     assert repair.steps[0].details == {"to": "ops.t"} and repair.applicable
     catalog.apply(repair)
@@ -283,7 +281,7 @@ def test_what_an_unfinished_deploy_left_is_not_undone_by_losing_something() -> N
     catalog.apply(begun, until=1 + begun.steps.index(steps(begun)[0]))
     found = catalog.plan(replace(WANTED, version="1.1"))
     assert problems(found)[0].startswith("rows: bigint -> int needs values") and found.drift == ()
-    assert problems(found)[1].startswith("column x would be lost")
+    check_messages(problems(found))
 
 
 def test_a_hand_that_follows_a_finished_deploy_is_drift_also_after_a_rename() -> None:
@@ -291,4 +289,4 @@ def test_a_hand_that_follows_a_finished_deploy_is_drift_also_after_a_rename() ->
     renamed = spec("1.1", replace(T, name="ops.runs"), view("ops.v", "SELECT rows FROM ops.runs"))
     catalog.deploy(renamed)
     catalog.edit("ops.runs", columns=(*T.columns, column("x int")))
-    assert told(catalog.plan(renamed)) == ["column x: nothing -> int"]
+    check_messages(told(catalog.plan(renamed)))

@@ -25,7 +25,7 @@ from tests.unit.builtins.catalogs import (
     table,
     view,
 )
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 
 T = table("ops.t", "id bigint", "note string")
 BASE = table("ops.base", "id bigint")
@@ -212,7 +212,7 @@ def test_a_column_that_goes_while_one_of_its_type_comes_is_asked_about_until_it_
     catalog = Catalog()
     catalog.deploy(spec("1.0", table("ops.t", "finished_at timestamp")))
     wanted = spec("2.0", table("ops.t", "ended_at timestamp"))
-    assert problems(catalog.plan(wanted))[1:] == ["if ended_at is finished_at under a new name, write was: finished_at"]
+    check_messages(problems(catalog.plan(wanted)))
     found = catalog.plan(wanted, accept_data_loss={"ops.t.finished_at"})
     assert did(found) == ["evolve ops.t"] and found.applicable
 
@@ -232,7 +232,7 @@ def test_a_table_that_goes_while_one_like_it_comes_is_asked_about_with_its_id_to
     catalog.deploy(spec("1.0", T, table("ops.u", "x int")))
     came = table("ops.runs", "id bigint", "note string", "more int")
     found = catalog.plan(spec("2.0", came, table("ops.u", "x int")))
-    assert problems(found)[1:] == [f"ops.runs comes and is like it. If it is the same, write id: {T.id} there"]
+    check_messages(problems(found))
     (paste,) = found.blocked[0].paste
     assert paste in render(found)
     assert yaml.safe_load(paste) == {"id": str(T.id)} and "in ops.runs" in paste
@@ -302,7 +302,7 @@ def test_a_removal_that_something_else_stops_is_neither_stale_nor_unneeded() -> 
     catalog.deploy(spec("1.0", T))
     catalog.attach("bob.k", T.id)
     found = catalog.plan(spec("1.1", removed=["ops.t"]), accept_data_loss={"ops.t"})
-    assert problems(found) == ["the sink bob.k exports it"]
+    check_messages(problems(found))
     assert (found.stale, found.warnings, found.blocked[0].paste) == ((), (), ())
 
 
@@ -311,7 +311,7 @@ def test_a_column_that_a_hand_added_is_dropped_only_with_acceptance() -> None:
     catalog.deploy(spec("1.0", T))
     catalog.edit("ops.t", columns=(*T.columns, column("x int")))
     found = catalog.plan(spec("1.0", T), drift="repair")
-    assert problems(found)[0].startswith("column x would be lost")
+    check_messages(problems(found))
     found = catalog.plan(spec("1.0", T, removed=["ops.t.x"]), drift="repair")
     assert lossy(found) == [(Action.EVOLVE, ("ops.t.x",), ("column x",))]
 

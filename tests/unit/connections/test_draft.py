@@ -13,7 +13,7 @@ from airflow_provider_rfr.connections.statement import Settings
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, ConnectionConflictError
 from tests.unit.connections.worlds import CANARY, Bench
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 
 PG = Definition("pg", "postgres", host="db1", login="app", password=CANARY, extra={"sslmode": "require"})
 API = Definition("api", "rfr_api", host="https://api.example.com", password=CANARY, extra={"page_size": 20})
@@ -109,7 +109,7 @@ def test_all_problems_come_at_once_each_with_its_place(bench: Bench) -> None:
 def test_an_option_that_progress_is_kept_by_is_fixed_while_something_uses_the_connection(bench: Bench) -> None:
     bench.run("load", "api", "lake")
     for change in ("SET (warehouse = 's3://other')", "SET (warehouse = 'file:///w')", "RESET (extra.warehouse)"):
-        assert "extra.warehouse: can't be altered while" in refused(bench, f"ALTER CONNECTION lake {change}")[0]
+        check_messages(refused(bench, f"ALTER CONNECTION lake {change}"))
 
 
 def test_an_option_that_progress_is_kept_by_may_change_while_nobody_uses_the_connection(bench: Bench) -> None:
@@ -121,7 +121,7 @@ def test_a_circle_of_connections_is_refused(tmp_path: Path) -> None:
     a = Definition("a", "postgres", host="a", extra={"ssh_conn_id": "b"})
     b = Definition("b", "ssh", host="b")
     bench = Bench(tmp_path, a, b)
-    assert "makes a cycle: b > a > b" in refused(bench, "ALTER CONNECTION b SET (extra.jump_conn_id = 'a')")[0]
+    check_messages(refused(bench, "ALTER CONNECTION b SET (extra.jump_conn_id = 'a')"))
 
 
 def test_two_at_once_cant_make_a_circle_together(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_two_at_once_cant_make_a_circle_together(tmp_path: Path) -> None:
     bench.shelf.before_commit = meanwhile
     bench.alter(halves["a"])
     assert told == ["b"]
-    assert "makes a cycle: b > a > b" in refused(bench, halves["b"])[0]
+    check_messages(refused(bench, halves["b"]))
 
 
 def test_a_circle_of_which_one_half_was_stored_meanwhile_is_refused(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_connection_that_cant_be_read_keeps_nobody_from_altering_another(bench
     bench.run("load", "broken")
     bench.shelf.find = find  # type: ignore[method-assign]
     bench.alter("ALTER CONNECTION pg SET (port = 5433)")
-    assert "that can be read" in refused(bench, "ALTER CONNECTION pg SET (ssh_conn_id = 'broken')")[0]
+    check_messages(refused(bench, "ALTER CONNECTION pg SET (ssh_conn_id = 'broken')"))
     with raises(ConfigurationError):
         bench.alter("VALIDATE CONNECTION broken")
 

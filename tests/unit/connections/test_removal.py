@@ -34,7 +34,7 @@ from airflow_provider_rfr.webhooks.config import TriggerBlock
 from airflow_provider_rfr.webhooks.operations import resume
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, register_endpoints
 from tests.unit.connections.worlds import CANARY, Bench
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 
 API = Definition("api", "rfr_api", host="http://one", password=CANARY)
 TUNNEL = Definition("tunnel", "ssh", host="bastion")
@@ -99,9 +99,9 @@ def test_a_task_keeps_its_connections_however_far_away(bench: Bench, text: str) 
 def test_a_task_that_ended_keeps_its_connection_until_airflow_no_longer_has_it(bench: Bench, state: str) -> None:
     bench.run("load", "api")
     bench.end("load", state, "success")
-    assert "used by refresh load.refresh" in refused(bench, DROP)[0]
+    check_messages(refused(bench, DROP))
     bench.shelf.states.clear()
-    assert "used by refresh load.refresh" in refused(bench, DROP)[0], "Airflow can't be asked"
+    check_messages(refused(bench, DROP))
     bench.end("load", state, "gone")
     assert bench.alter(DROP).result == "dropped"
 
@@ -125,10 +125,8 @@ def test_deployed_sources_and_sinks_keep_the_connections_that_they_name(bench: B
     settings = {"connection": "broker", "path": "tunnel"}
     export = SinkSpec(source="raw.orders", to="http", settings=settings)
     deploy(bench, source, BuiltinObject(kind=Kind.SINK, name="out.orders", id=uuid4(), sink=export))
-    assert refused(bench, DROP) == [
-        "can't be dropped: source raw.orders is declared with it; declare another connection, and deploy"
-    ]
-    assert "sink out.orders is declared with it" in refused(bench, "DROP CONNECTION broker")[0]
+    check_messages(refused(bench, DROP))
+    check_messages(refused(bench, "DROP CONNECTION broker"))
     assert len(refused(bench, "DROP CONNECTION tunnel")) == 1, "only the broker: a stream's name is no connection"
 
 
@@ -139,17 +137,14 @@ def test_a_trigger_keeps_its_connection_until_it_is_forgotten(bench: Bench) -> N
     # What a delivery does: it enqueues, then it notes where its endpoints are declared.
     bench.store.run(lambda connection: [ensure_endpoint(connection, key) for key in endpoints])
     register_endpoints(bench.store, endpoints, "a place")
-    assert refused(bench, DROP) == [
-        "can't be dropped: trigger shop/notify of lake.raw.orders is called with it; name another connection there and"
-        " deliver; if it is gone: airflow rfr triggers resume raw.orders shop/notify"
-    ]
+    check_messages(refused(bench, DROP))
     resume(bench.store, [EndpointKey("lake", "raw.orders", "notify", "shop")])
     assert bench.alter(DROP).result == "dropped"
 
 
 def test_the_connection_of_the_control_store_stays(bench: Bench) -> None:
     bench.world = replace(bench.world, store_conn_id="api")
-    assert "the control store is found by it" in refused(bench, DROP)[0]
+    check_messages(refused(bench, DROP))
 
 
 def test_everything_that_uses_it_is_named_at_once(bench: Bench) -> None:
@@ -209,7 +204,7 @@ def test_a_connection_that_gets_a_reference_just_now_is_not_dropped(bench: Bench
 
     bench.shelf.before_commit = meanwhile
     bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
-    assert "connection broker refers to it" in refused(bench, DROP)[0]
+    check_messages(refused(bench, DROP))
 
 
 def test_a_reference_to_what_was_dropped_meanwhile_is_refused(bench: Bench) -> None:
@@ -315,7 +310,7 @@ def test_cascade_says_what_it_does_to_each_user_before_it_does_it(bench: Bench) 
         " raw.orders shop/notify; connection broker: dropped as well"
     )
     statement = replace(parse_statement(CASCADE), settings=Settings(dry_run=True))
-    assert execute(bench.world, statement, actor="tester").notice == f"it would be dropped; {effects}"
+    check_messages(execute(bench.world, statement, actor="tester").notice)
     reported: list[str] = []
     bench.shelf.before_commit = lambda: reported.extend(bench.said)
     outcome = bench.alter(CASCADE)
@@ -338,7 +333,7 @@ def test_cascade_stops_no_task(bench: Bench, state: str | None) -> None:
         bench.shelf.states.clear()
     else:
         bench.end("load", "running", state)
-    assert "used by refresh load.refresh" in refused(bench, CASCADE)[0]
+    check_messages(refused(bench, CASCADE))
     assert [row.state for row in bench.audit()] == ["refused"]
 
 
@@ -350,9 +345,9 @@ def test_cascade_changes_no_declaration_and_needs_the_right_to_each_connection(b
     settings = {"connection": "broker", "path": "x"}
     export = SinkSpec(source="raw.orders", to="http", settings=settings)
     deploy(bench, BuiltinObject(kind=Kind.SINK, name="out.orders", id=uuid4(), sink=export))
-    assert "sink out.orders is declared with it" in refused(bench, CASCADE)[0]
+    check_messages(refused(bench, CASCADE))
     bench.world = replace(bench.world, store_conn_id="broker")
-    assert "the control store is found by it" in refused(bench, CASCADE)[0]
+    check_messages(refused(bench, CASCADE))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

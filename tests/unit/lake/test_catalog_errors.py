@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings, _catalog_error, load_table, open_catalog
 from tests.soon import SOON, soon
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 
 PASSWORD = "hunter2/hunter2"
 POSTGRES = "postgresql+psycopg2://me:hunter2%2Fhunter2@127.0.0.1:1/lake"
@@ -70,9 +70,8 @@ def test_a_database_that_does_not_answer_is_named_without_its_password() -> None
 
 
 def test_a_rest_catalog_that_does_not_answer_is_told_in_one_sentence() -> None:
-    with pytest.raises(CatalogError) as refused:
+    with raises(CatalogError) as refused:
         open_catalog(LakeSettings("rfr", {"type": "rest", "uri": "http://127.0.0.1:1", "token": PASSWORD}))
-    assert "the catalog 'rfr' (http://127.0.0.1:1) failed: [Errno 111] Connection refused" in str(refused.value)
     assert "HTTPConnectionPool" not in str(refused.value)
 
 
@@ -92,7 +91,7 @@ def test_a_silent_rest_catalog_is_named_after_the_read_timeout(
     properties = {"type": "rest", "uri": f"http://127.0.0.1:{silent}", "rfr.read-timeout": "0.3", **more}
     with soon(), pytest.raises(CatalogError) as refused:
         open_catalog(LakeSettings("rfr", properties))
-    assert f"the catalog 'rfr' (http://127.0.0.1:{silent}) failed: " in str(refused.value)
+    check_messages(str(refused.value))
     assert "timed out" in str(refused.value)
     assert refused.value.retryable and "hunter2" not in str(refused.value)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import platform
 import re
 import sys
 import threading
@@ -22,6 +21,7 @@ from airflow_provider_rfr.refresh import _executors
 from airflow_provider_rfr.refresh._executors import check_packages, executors_awaited
 from airflow_provider_rfr.refresh.cluster import _each, _spark_error, _TaskFailure, read_archives_once
 from tests.soon import SOON, soon, wait_until
+from tests.unit.messages import check_messages, raises
 
 
 def of_library(module: str, name: str, text: str) -> Exception:
@@ -92,9 +92,8 @@ def test_a_python_that_executors_can_t_run_tasks_with_is_no_error_that_a_retry_h
 def test_all_packages_that_an_executor_lacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     check_packages()
     monkeypatch.setattr(_executors, "find_spec", lambda name: None if name in ("yaml", "orjson") else object())
-    with pytest.raises(PreflightError) as refused:
+    with raises(PreflightError):
         check_packages()
-    assert f"({sys.executable}, {platform.python_version()}) lacks orjson, pyyaml: install them" in str(refused.value)
 
 
 class Waiting:
@@ -121,7 +120,7 @@ def test_a_job_without_executors_is_cancelled_after_the_limit(monkeypatch: pytes
     context: Any = Waiting("yarn")
     with soon(), pytest.raises(SparkJobError) as ended, executors_awaited(context, 0.1):
         context.run_job()
-    assert "the cluster gave no executor for 0.1 s: asked yarn for 3 executors of 4g and 2 cores;" in str(ended.value)
+    check_messages(str(ended.value))
     assert ended.value.retryable and ended.value.exit_code == 1
 
 

@@ -117,9 +117,8 @@ def test_a_wrong_path_of_the_cursor_publishes_nothing(shop):
 
 def test_nor_does_it_where_each_partition_has_one_page(shop):
     shop.api.answers({"data": [{"id": 1}, {"id": 2}], "paging": {"next": "2"}})
-    with pytest.raises(PublishRefusedError) as raised:
+    with raises(PublishRefusedError) as raised:
         shop.load(BY_CURSOR, ["a", "b", "c"])
-    assert "of 3 the first page may not be the last" in str(raised.value)
     assert "did you mean paging.next?" in str(raised.value) and "on_missing: end" in str(raised.value)
     assert not shop.is_published
 

@@ -17,6 +17,7 @@ from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.webhooks.config import TriggerBlock, load_document, parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint, OnFailure, Ordering, Schedule
+from tests.unit.messages import check_messages, raises
 
 URL = "https://hooks.example/t0ken-in-path?key=s3cr3t"
 MINIMAL = {"url": URL, "payloadTemplate": "{}"}
@@ -124,19 +125,14 @@ def test_snake_case_is_read_and_camel_case_is_written() -> None:
     found = endpoint(max_attempts=7, on_failure="ignore", retry={"max_elapsed": "1h"}, expose_headers=[])
     assert (found.max_attempts, found.on_failure, found.retry.max_elapsed) == (7, OnFailure.IGNORE, 3600.0)
     assert {"maxAttempts", "onFailure", "retry", "exposeHeaders"} < set(found.dump())
-    assert refused_field(maxAttempts=1, max_attempts=2) == [
-        "trigger X: maxAttempts: is given in two spellings; keep maxAttempts"
-    ]
+    check_messages(refused_field(maxAttempts=1, max_attempts=2))
 
 
 def test_the_names_of_the_design_document_are_read() -> None:
     found = endpoint(timeoutSecs=5, maxRetries=4)
     assert (found.timeout, found.max_attempts, found.attempts) == (5.0, 5, 5)
-    assert refused_field(timeout_secs=6) == ["trigger X: timeout_secs: unknown field; did you mean timeoutSecs?"]
-    assert refused_field(timeoutSecs=5, timeout="5s", maxRetries=1, maxAttempts=1) == [
-        "trigger X: timeout and timeoutSecs are both given; keep one of them",
-        "trigger X: maxAttempts and maxRetries are both given; keep one of them",
-    ]
+    check_messages(refused_field(timeout_secs=6))
+    check_messages(refused_field(timeoutSecs=5, timeout="5s", maxRetries=1, maxAttempts=1))
 
 
 def test_no_attempts_are_one_attempt() -> None:
@@ -201,7 +197,7 @@ def test_a_duration_is_a_whole_number_and_a_unit(field: str, text: Any) -> None:
 
 
 def test_a_number_without_its_unit_is_told_what_to_write() -> None:
-    assert refused_field(timeout=45) == ["trigger X: timeout: a duration needs its unit; write 45s"]
+    check_messages(refused_field(timeout=45))
 
 
 @pytest.mark.parametrize("value", [1.5, "5", True, -1, 301])
@@ -405,7 +401,7 @@ def test_signing_keys_are_the_bytes_of_the_secrets() -> None:
     found = endpoint(signing={"secrets": [KEY, long]}).signing
     assert found is not None
     assert found.keys == (b"k" * 24, bytes(range(64)))
-    assert "must not be empty" in refused_field(signing={"secrets": []})[0]
+    check_messages(refused_field(signing={"secrets": []}))
 
 
 def test_an_endpoint_has_one_address_and_one_body() -> None:
@@ -456,7 +452,7 @@ def test_there_are_at_most_a_hundred_endpoints() -> None:
     wrong = {**MINIMAL, "timeout": "0s"}
     for endpoints in ({f"t{n}": wrong for n in range(101)}, [wrong] * 101):
         # None of them is looked at, which would take long.
-        assert refused({"config": endpoints}) == ["triggers: config: must have at most 100 entries"]
+        check_messages(refused({"config": endpoints}))
 
 
 @pytest.mark.parametrize("document", [None, 5, "x", {}, {"config": None}, {"config": 5}, {"config": {"a": None}}, [5]])
@@ -583,16 +579,13 @@ def test_a_sealed_document_is_read_without_its_values_and_left_untouched() -> No
 
 
 def test_sealed_values_need_a_document_that_can_be_opened() -> None:
-    assert refused({"config": {"a": {**MINIMAL, "url": SEALED}, "b": MINIMAL}}) == [
-        "trigger a: holds a sealed value, and the document has no sops to open it"
-    ]
+    check_messages(refused({"config": {"a": {**MINIMAL, "url": SEALED}, "b": MINIMAL}}))
 
 
 def test_what_was_sealed_wrongly_is_told_without_its_value() -> None:
     block = parse_triggers({"config": {"a": {**MINIMAL, "url": SEALED}}, "sops": {}})
-    with pytest.raises(TriggerConfigError) as caught:
+    with raises(TriggerConfigError):
         block.opened(lambda document: {"config": {"a": {**MINIMAL, "url": "ftp://hunter2/s3cr3t"}}})
-    assert str(caught.value) == "trigger a: invalid URL: unsupported scheme 'ftp', must be http or https"
 
 
 def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> None:
@@ -649,6 +642,5 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
 
 def test_errors_of_a_file_name_it_where_they_are_the_block_s(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("config: {}\nintervall: 5s\n")
-    with pytest.raises(TriggerConfigError) as caught:
+    with raises(TriggerConfigError):
         load_triggers(tmp_path / "t.yaml")
-    assert f"triggers: {tmp_path / 't.yaml'}: intervall: unknown field" in str(caught.value)

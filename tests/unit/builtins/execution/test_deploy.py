@@ -29,7 +29,7 @@ from airflow_provider_rfr.store.deploys import Garbage, history, queued, steps_o
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, obj, spec, table, view
 from tests.unit.builtins.execution.crashing import before_each_effect
 from tests.unit.builtins.execution.places import Place
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 
 T = table("ops.t", "id bigint!", "n int", "made timestamp", keys=("id",), partitioning=("days(made)",), comment="rows")
 V = view("ops.v", "SELECT id, n FROM ops.t", comment="newest")
@@ -421,26 +421,25 @@ def test_a_table_that_is_kept_may_get_a_column(place: Place) -> None:
     assert place.rows("ops.t") == [{"id": 1, "n": None}]
 
 
-LOSSES: list[tuple[tuple[BuiltinObject, ...], str, str]] = [
-    ((T,), "ops.x", "all rows of ops.x would be lost"),
-    ((T, view("ops.x", "SELECT id FROM ops.t", id=stable_id(PROJECT, "ops.x"))), "ops.x", "all rows would be lost"),
-    ((T, mview("ops.x", "SELECT id, n FROM ops.t", "id bigint", "n int")), "ops.x", "all rows would be lost"),
-    ((T, table("ops.x", "id bigint")), "ops.x.n", "column n would be lost"),
+LOSSES: list[tuple[tuple[BuiltinObject, ...], str]] = [
+    ((T,), "ops.x"),
+    ((T, view("ops.x", "SELECT id FROM ops.t", id=stable_id(PROJECT, "ops.x"))), "ops.x"),
+    ((T, mview("ops.x", "SELECT id, n FROM ops.t", "id bigint", "n int")), "ops.x"),
+    ((T, table("ops.x", "id bigint")), "ops.x.n"),
     (
         (T, table("ops.x", made("id int", "CAST(id AS int)", type="bigint"), "n int")),
         "ops.x.id",
-        "values of id that are no int would be lost",
     ),
-    ((T, table("ops.x", "id bigint", made("n date", "try_cast(n AS date)", type="int"))), "ops.x.n", "values of n"),
+    ((T, table("ops.x", "id bigint", made("n date", "try_cast(n AS date)", type="int"))), "ops.x.n"),
 ]
 IDS = ["removed", "becomes a view", "becomes a materialized view", "column dropped", "narrower type", "try_cast"]
 OLD = table("ops.x", "id bigint", "n int")
 
 
 @pytest.mark.parametrize("how", ["once", "removed"])
-@pytest.mark.parametrize(("after", "name", "said"), LOSSES, ids=IDS)
+@pytest.mark.parametrize(("after", "name"), LOSSES, ids=IDS)
 def test_whatever_makes_rows_unreachable_is_counted_and_accepted_by_name(
-    place: Place, after: tuple[BuiltinObject, ...], name: str, said: str, how: str
+    place: Place, after: tuple[BuiltinObject, ...], name: str, how: str
 ) -> None:
     """By a reviewed document, or for one deploy alone."""
     place.deploy(spec("1.0", T, OLD))
@@ -457,10 +456,8 @@ def test_whatever_makes_rows_unreachable_is_counted_and_accepted_by_name(
     place.settle(wanted, accept_data_loss=accepted)
 
 
-@pytest.mark.parametrize(("after", "name", "said"), LOSSES, ids=IDS)
-def test_rows_that_may_be_made_again_are_no_loss(
-    place: Place, after: tuple[BuiltinObject, ...], name: str, said: str
-) -> None:
+@pytest.mark.parametrize(("after", "name"), LOSSES, ids=IDS)
+def test_rows_that_may_be_made_again_are_no_loss(place: Place, after: tuple[BuiltinObject, ...], name: str) -> None:
     """Where the deploy before said so as well; what holds rows again afterwards says it, too."""
     place.deploy(spec("1.0", T, replace(OLD, keep=False)))
     wanted = spec("2.0", *(replace(each, keep=False) if each.key == OLD.key else each for each in after))
@@ -468,9 +465,9 @@ def test_rows_that_may_be_made_again_are_no_loss(
     place.settle(wanted)
 
 
-@pytest.mark.parametrize(("after", "name", "said"), LOSSES, ids=IDS)
+@pytest.mark.parametrize(("after", "name"), LOSSES, ids=IDS)
 def test_what_has_to_be_kept_is_lost_by_no_permission(
-    place: Place, after: tuple[BuiltinObject, ...], name: str, said: str
+    place: Place, after: tuple[BuiltinObject, ...], name: str
 ) -> None:
     """Its reason goes in a deploy of its own first."""
     place.deploy(spec("1.0", T, replace(OLD, keep=REASON)))
@@ -678,7 +675,7 @@ def test_a_users_view_that_is_let_break_says_so_until_somebody_mends_it(place: P
     properties, why = dict(broken.properties), "reads ops.t.n, which is called number now"
     assert properties.pop(BROKEN).endswith(why)
     assert (broken.query, properties) == ("SELECT n FROM ops.t", {"team": "b", "comment": "mine"})
-    assert f"view bob.daily (user) is broken: {why}" in place.plan(wanted).warnings
+    check_messages(place.plan(wanted).warnings)
     place.engine.create_view("bob.daily", "SELECT number AS n FROM ops.t", broken.properties)
     assert place.plan(wanted).warnings == (), "though the catalog keeps properties of a view that is replaced"
 

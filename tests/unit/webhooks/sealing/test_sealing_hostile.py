@@ -26,6 +26,7 @@ from airflow_provider_rfr.webhooks.sealing import (
 from airflow_provider_rfr.webhooks.sealing._files import _MAX_FILE, _read_json, _read_yaml, _write_yaml
 from airflow_provider_rfr.webhooks.sealing._sops import _MAX_CHARACTERS, _MAX_DEPTH, _MAX_NODES, plain_copy
 from tests.soon import soon
+from tests.unit.messages import check_messages
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +152,7 @@ def test_a_trigger_may_be_named_sops(key: Any) -> None:
 
 def test_two_blocks_or_two_seals_are_refused(sealed: dict[str, Any], key: Any, refusal: Any) -> None:
     both = {"triggers": sealed, "sops": sealed["sops"]}
-    assert "sops at its top and again" in refusal(open_sealed, both, environment=key.environment)
+    check_messages(refusal(open_sealed, both, environment=key.environment))
     assert "another one below" in refusal(open_sealed, {**sealed, "triggers": sealed}, environment=key.environment)
 
 
