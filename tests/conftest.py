@@ -40,6 +40,9 @@ _chosen = ROOT / ".venv" / "java_home"
 if "JAVA_HOME" not in os.environ and _chosen.is_file():
     os.environ["JAVA_HOME"] = _chosen.read_text().strip()
 
+# So that a message that differs is shown with its difference.
+pytest.register_assert_rewrite("tests.unit.messages")
+
 TIERS = ("check", "test", "gate", "full")
 FOLDERS = {"unit": "check", "checks": "test", "integration": "full", "chaos": "full", "system": "full"}
 #: Fixtures that start a server process, also where they are a parameter's value.

@@ -140,6 +140,12 @@ def _versions(name: str, args: Namespace) -> Iterator[Finding]:
     for each in needed:
         if each.name.startswith("pyspark"):
             continue  # a check of its own, because one package's remedy breaks the other
+        if (
+            each.marker is not None
+            and not each.marker.evaluate({"extra": ""})
+            and each.marker.evaluate({"extra": "dev"})
+        ):
+            continue  # exact versions for the tests of this package; users may have others
         # What an extra needs may be missing; what is there has to fit.
         asked = each.marker is None or each.marker.evaluate({"extra": ""})
         found = _version(each.name)

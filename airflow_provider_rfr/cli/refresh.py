@@ -88,22 +88,22 @@ def history(args: Namespace) -> int:
 def watch(args: Namespace) -> int:
     """Follow a refresh until it is over; 1 if it ended in any other way than published.
 
-    The ledger alone says when, so that a retry within its silence is followed too.
+    It is not over while its ledger gives signs of life, or while Airflow will try its task again.
     """
     catalog = lake_of(args)
-    found = _found(catalog, args)
-    missed = int(found.state.value == "unreadable")
-    with _display(found, args) as display:
-        while found.is_working or 0 < missed <= _MOST_UNREADABLE:
-            display.update(found)
+    status = _found(catalog, args)
+    missed = int(status.state.value == "unreadable")
+    with _display(status, args) as display:
+        while status.is_working or 0 < missed <= _MOST_UNREADABLE or _is_retried(status):
+            display.update(status)
             time.sleep(_POLL_SECONDS)
-            found = _found(catalog, args)
-            missed = missed + 1 if found.state.value == "unreadable" else 0
-        display.update(found)
-    [found] = _with_tasks(catalog, [found])
-    if not print_data(found.to_json(), args):
-        say(f"{_name(found)}: {found.state.value}: {found.sentence}")
-    return 0 if found.state.value == "published" else 1
+            status = _found(catalog, args)
+            missed = missed + 1 if status.state.value == "unreadable" else 0
+        display.update(status)
+    [status] = _with_tasks(catalog, [status])
+    if not print_data(status.to_json(), args):
+        say(f"{_name(status)}: {status.state.value}: {status.sentence}")
+    return 0 if status.state.value == "published" else 1
 
 
 @command
@@ -203,6 +203,22 @@ def _with_tasks(catalog: Catalog, from_ledgers: Sequence[TableStatus]) -> Sequen
         # The ledgers are enough, but later: a killed attempt counts as working until its ledger is silent.
         _log.debug("Airflow's database can't be read", exc_info=error)
         return from_ledgers
+
+
+def _is_retried(status: TableStatus) -> bool:
+    """Tell whether Airflow's database says that the task of an ended attempt goes on."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
+    from airflow_provider_rfr.hooks.tasks import is_retried
+
+    if status.state.value in ("published", "unreadable") or not can_be_reached():
+        return False
+    try:
+        return is_retried(status)
+    except SQLAlchemyError as error:
+        _log.debug("Airflow's database can't be read", exc_info=error)
+        return False
 
 
 def _none_of(table: str) -> ConfigurationError:

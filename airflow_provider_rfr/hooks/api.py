@@ -131,10 +131,11 @@ def read_first_page(source: Mapping[str, Any], name: str) -> Page | None:
 
     :param source: with its settings and secrets
     :param name: of the stream
-    :raises ConfigurationError: the source is wrong, or has no such stream
+    :raises ConfigurationError: the source is wrong, has no such stream, or its primary key is in no record of the page
     :raises SourceError: the API answers with an error, or the page does not come in time
     """
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+    from airflow_provider_rfr.refresh.primary_key import check_key_of_page
     from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
     from airflow_provider_rfr.streams.core import ReadContext
     from airflow_provider_rfr.streams.loader import load_stream
@@ -151,7 +152,11 @@ def read_first_page(source: Mapping[str, Any], name: str) -> Page | None:
         stream = as_paged(load_stream(source, name))
         stream.bind(ReadContext(stop=stop))
         first = next(iter(stream.stream_slices()), None)
-        return None if first is None else stream.read_page(first, None)
+        if first is None:
+            return None
+        page = stream.read_page(first, None)
+        check_key_of_page(stream.primary_key, page.records)
+        return page
     except ReadInterrupted:
         raise SourceError(f"the first page did not come within {_PAGE_SECONDS:g} s") from None
     finally:

@@ -53,7 +53,8 @@ class HttpHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Send a GET to the address, with the credentials and headers.
 
-        A receiver of webhooks need not answer a GET, so only 401, 403, 407 and errors of the server (5xx) fail.
+        A receiver of webhooks need not answer a GET, so only 401, 403, 407 and errors of the server (5xx) fail;
+        501 means that the server has no GET.
         """
         from airflow_provider_rfr.http.client import Answer, Client, Request, trusted_certificates
         from airflow_provider_rfr.http.sockets import Deadline
@@ -69,7 +70,7 @@ class HttpHook(BaseHook):
             answer = client.send(request, Deadline(_TEST_SECONDS))
         if not isinstance(answer, Answer):
             return False, answer.detail
-        passes = answer.status < 500 and answer.status not in (401, 403, 407)
+        passes = (answer.status < 500 and answer.status not in (401, 403, 407)) or answer.status == 501
         return passes, f"The endpoint answered {answer.status} {answer.phrase}".rstrip()
 
 

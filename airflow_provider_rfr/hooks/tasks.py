@@ -44,6 +44,14 @@ def with_tasks(
     return tuple(corrected.get(status.ledger, status) for status in statuses)
 
 
+def is_retried(status: TableStatus) -> bool:
+    """Tell whether the task of a refresh runs, or Airflow will try it again."""
+    task = _task_of(status)
+    if task is None or (state := _states({task}).get(task)) is None:
+        return False
+    return state.state in _AGAIN | _AT_WORK
+
+
 def states_of_uses(uses: Sequence[Use]) -> dict[TaskRef, str]:
     """Return the state of each task that uses a connection; of an ended task, as the state of a refresh."""
     from airflow_provider_rfr.refresh.status import State

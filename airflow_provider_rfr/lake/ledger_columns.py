@@ -44,7 +44,11 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("records", pa.large_string(), "the page's records, one JSON text a line"),
     ("received", pa.int64(), "records that the API sent, before any filter"),
     ("promised", pa.int64(), "records that the partition has by the API's own count, null if it does not say"),
-    ("absent", pa.large_string(), "on a first page that is the last: the absent field that would lead to the next"),
+    (
+        "absent",
+        pa.large_string(),
+        "why the first page may not be the last: the absent field that would lead on, or a second page like it",
+    ),
 )
 
 

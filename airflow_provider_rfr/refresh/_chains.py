@@ -22,7 +22,15 @@ from typing import Any
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
 from airflow_provider_rfr.refresh._messages import Cursor, OverlapCheck, PartitionProgress, PartitionWork, TaskFigures
 from airflow_provider_rfr.refresh.errors import portable_error
-from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, decode_token, encode_records, encode_token
+from airflow_provider_rfr.refresh.pages import (
+    REMEDY_FOR_IGNORED_TOKEN,
+    REPEATS_FIRST_PAGE,
+    PageRow,
+    checksum_of,
+    decode_token,
+    encode_records,
+    encode_token,
+)
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import PageGuard
 
@@ -280,6 +288,7 @@ class Chain:
         is_known = page.is_beyond and row.record_count > 0 and _mark(f"c{row.checksum}") in self._seen_set
         if is_known or (is_end and self._repeats_last(row)):
             nothing = encode_records(())
+            is_first_again = row.page == 2 and not page.is_beyond
             return replace(
                 row,
                 token_out=None,
@@ -288,6 +297,7 @@ class Chain:
                 received=0,
                 records=nothing,
                 checksum=checksum_of(nothing),
+                absent=REPEATS_FIRST_PAGE if is_first_again else None,
             )
         if is_end and row.token_out is not None and row.token_out == row.token_in:
             return replace(row, token_out=None, complete=True)
@@ -307,9 +317,14 @@ class Chain:
             self.restart()
             return True
         if repeated is not None:
+            if row.page == 2 and self._repeats_last(row):
+                advice = (
+                    f"{REPEATS_FIRST_PAGE}: the API seems to ignore which page is asked for; {REMEDY_FOR_IGNORED_TOKEN}"
+                )
+            else:
+                advice = "if the API ends this way, set on_repeated_page to end"
             self.error = RepeatedPageError(
-                f"{repeated} came twice in one chain, so it would never end; if the API ends this way, set"
-                " on_repeated_page to end",
+                f"{repeated} came twice in one chain, so it would never end; {advice}",
                 request=row.request,
                 partition=self.work.key,
                 page=row.page,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_rfr.exceptions import PublishRefusedError
+from airflow_provider_rfr.refresh.pages import REMEDY_FOR_IGNORED_TOKEN, REPEATS_FIRST_PAGE
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD
 
 _log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | N
     :param keys: of the partitions
     :raises PublishRefusedError: such a partition may have more pages
     """
-    is_marked = pc.is_valid(pages["absent"])
+    is_marked = pc.and_(pc.is_valid(pages["absent"]), pc.equal(pages["page"], 1))
     may_have_more = pc.greater_equal(pages["received"], page_size or 1)
     unexplained = pages.filter(pc.and_(is_marked, may_have_more))
     if not unexplained.num_rows:
@@ -111,4 +112,29 @@ def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | N
         f"no partition has a second page, and of {unexplained.num_rows} the first page may not be the last: partition"
         f" {keys[first['partition_ordinal']]}: {first['absent']}; nothing was published and readers keep the old table;"
         f" {REMEDY_FOR_ABSENT_FIELD}"
+    )
+
+
+def check_ignored_tokens(pages: pa.Table, keys: Sequence[str], page_size: int | None) -> None:
+    """Refuse partitions that ended at a repeat of page 1 if no partition has a second page: the token is ignored.
+
+    :param pages: live page rows
+    :param keys: of the partitions
+    :raises PublishRefusedError: such a partition may have more pages
+    """
+    has_records = pc.greater(pages["record_count"], 0)
+    if pc.any(pc.and_(has_records, pc.greater(pages["page"], 1))).as_py():
+        return
+    repeats = pages.filter(pc.fill_null(pc.equal(pages["absent"], REPEATS_FIRST_PAGE), False))
+    is_full = pc.and_(pc.equal(pages["page"], 1), pc.greater_equal(pages["received"], page_size or 1))
+    is_suspect = pc.and_(is_full, pc.is_in(pages["partition_ordinal"], repeats["partition_ordinal"].combine_chunks()))
+    suspects = pages.filter(is_suspect)
+    if not suspects.num_rows:
+        return
+    first = keys[suspects["partition_ordinal"][0].as_py()]
+    raise PublishRefusedError(
+        f"no partition has a second page of its own, and in {suspects.num_rows} of them {REPEATS_FIRST_PAGE}, first in"
+        f" partition {first}: the API seems to ignore which page is asked for; nothing was published and readers keep"
+        f" the old table; {REMEDY_FOR_IGNORED_TOKEN}; if one page is all there is, set paginator.page_size to more than"
+        " its records, or declare a total"
     )

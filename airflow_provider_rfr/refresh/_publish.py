@@ -33,8 +33,7 @@ from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
 from airflow_provider_rfr.refresh._columns import ColumnRules, SeenColumns
-from airflow_provider_rfr.refresh._completeness import check_absent_fields, check_promises
-from airflow_provider_rfr.refresh._primary_key import key_columns
+from airflow_provider_rfr.refresh._completeness import check_absent_fields, check_ignored_tokens, check_promises
 from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
     LedgerFiles,
@@ -51,6 +50,7 @@ from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
+from airflow_provider_rfr.refresh.primary_key import key_columns
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)
@@ -271,6 +271,7 @@ class Publisher:
         """Compare the pages with the fields and the counts of the API."""
         if not self.stream.absent_field_ends:
             check_absent_fields(pages, self.book.keys, self.stream.page_size)
+        check_ignored_tokens(pages, self.book.keys, self.stream.page_size)
         fail = self.config.options.on_missing_records == "fail"
         self.missing = check_promises(pages, self.book.keys, fail=fail)
 

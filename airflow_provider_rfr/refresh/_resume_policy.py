@@ -275,8 +275,9 @@ def decide(
         return _Decision(Opening.NEW, f"force_restart: generation {number} is abandoned")
     if (why := _why_not_resumed(header, prints, options, now or datetime.now(timezone.utc), own)) is not None:
         return _Decision(Opening.NEW, why)
-    done = f"{header.pages} pages are kept, {header.partitions_done} of {header.partitions} partitions are done"
-    return _Decision(Opening.RESUME, f"generation {number} continues: {done}")
+    done = f"{header.pages} pages are committed, {header.partitions_done} of {header.partitions} partitions are done"
+    uncommitted = "pages that were written after the last commit are looked for"
+    return _Decision(Opening.RESUME, f"generation {number} continues: {done}; {uncommitted}")
 
 
 def _why_not_resumed(

@@ -19,12 +19,12 @@ from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
 from airflow_provider_rfr.refresh._budget import BEAT_SECONDS, Beat, Budget, BudgetAddress, BudgetLimiter
 from airflow_provider_rfr.refresh._chains import Chain, FetchedPage, Scheduler
 from airflow_provider_rfr.refresh._messages import RoundTask, TaskResult
-from airflow_provider_rfr.refresh._primary_key import check_key_of_page
 from airflow_provider_rfr.refresh.adoption import adopt_predecessor
 from airflow_provider_rfr.refresh.cluster import task_attempt
 from airflow_provider_rfr.refresh.errors import secret_values
 from airflow_provider_rfr.refresh.flush import Flusher, FlushWriter
 from airflow_provider_rfr.refresh.pages import PageRow, page_row
+from airflow_provider_rfr.refresh.primary_key import check_key_of_page
 from airflow_provider_rfr.streams.core import NextPage, Page, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged

@@ -25,7 +25,6 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh._budget import BudgetLimiter, DriverBudget
 from airflow_provider_rfr.refresh._columns import ColumnRules, SeenColumns
 from airflow_provider_rfr.refresh._messages import RefreshFigures, TaskFigures
-from airflow_provider_rfr.refresh._primary_key import key_columns
 from airflow_provider_rfr.refresh._publish import Publisher, PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh._resume_policy import (
     Fingerprints,
@@ -45,6 +44,7 @@ from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.maintenance import maintain
 from airflow_provider_rfr.refresh.partitions import PartitionBook
+from airflow_provider_rfr.refresh.primary_key import key_columns
 from airflow_provider_rfr.streams.core import ReadContext, unique_slices
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged

@@ -27,6 +27,10 @@ from airflow_provider_rfr.streams.json_numbers import dumps
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh._columns import SeenColumns
 
+#: Text in ``absent`` of a second page that ended its partition because it repeats the first.
+REPEATS_FIRST_PAGE = "page 2 has the records of page 1"
+REMEDY_FOR_IGNORED_TOKEN = "check under which name, and where in the request, the paginator sends which page it wants"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRow:

@@ -25,12 +25,17 @@ E = TypeVar("E", bound=BaseException)
 
 #: Parts of messages that differ from run to run, and what stands for them in a snapshot.
 VARIABLE_PARTS = (
+    (re.compile(r"[^\s'\"(]*/site-packages/"), "<site-packages>/"),
     (re.compile(re.escape(str(Path(__file__).parents[2]))), "<checkout>"),
     (re.compile(r"/tmp/pytest-of-[^/\s]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\":,;)]+"), "<tmp_path>"),
-    (re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,40}\b"), "<id>"),
+    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
+    (re.compile(r"(?<![^\W_])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,40}(?![^\W_])"), "<id>"),
+    (re.compile(r"\be\d+-r\d+-t\d+-a\d+-s\d+-"), "<task>-"),
     (re.compile(r"\b\d{16,19}\b"), "<snapshot>"),
     (re.compile(r"\b0x[0-9a-f]{9,}"), "<address>"),
     (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+"), "<time>"),
+    (re.compile(r"\.py, line \d+"), ".py, line <line>"),
+    (re.compile(r"\b(in|rotated) [0-9.]+ s\b"), r"\1 <seconds> s"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d{4,5}\b"), r"\1:<port>"),
 )
 
@@ -51,7 +56,7 @@ class MessagesExtension(AmberSnapshotExtension):
     @classmethod
     def get_snapshot_name(cls, *, test_location: PyTestLocation, index: SnapshotIndex = 0) -> str:
         name = super().get_snapshot_name(test_location=test_location, index=index)
-        return f"{test_location.basename}.{name}"
+        return f"{name} ({test_location.basename})"
 
     @classmethod
     def matches_test_location(cls, *, test_location: PyTestLocation, snapshot_location: str) -> bool:

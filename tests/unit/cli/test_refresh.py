@@ -179,6 +179,30 @@ def test_watch_ends_with_the_refresh_and_says_how(
     assert told(capsys)["state"] == state
 
 
+@pytest.mark.parametrize(("error", "outcome"), [("SourceError: 503", "failed"), ("it was stopped", "stopped")])
+def test_watch_follows_a_task_that_airflow_tries_again(
+    error: str, outcome: str, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(
+        tasks, "_states", lambda wanted: {task: tasks._TaskState("up_for_retry", None) for task in wanted}
+    )
+    ledger = begun(lake.catalog)
+    read_page(ledger)
+    ledger.end(error, outcome)
+    thread = threading.Timer(0.5, lambda: published(begun(lake.catalog)))
+    thread.start()
+    assert rfr("watch", NAME) == 0
+    thread.join()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("raw.orders: published: ")
+
+
+def test_watch_ends_with_a_task_that_airflow_does_not_try_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "_states", lambda wanted: {task: tasks._TaskState("failed", None) for task in wanted})
+    begun(lake.catalog).end("SourceError: 503")
+    assert rfr("watch", NAME) == 1
+
+
 def test_watch_draws_a_bar_in_a_terminal(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,7 +93,9 @@ def test_a_short_header_spoils_no_error() -> None:
     assert masked("HTTP 412 after 1 of 2 attempts: /a", hook) == "HTTP 412 after 1 of 2 attempts: /a"
 
 
-@pytest.mark.parametrize(("status", "works"), [(204, True), (405, True), (401, False), (403, False), (503, False)])
+@pytest.mark.parametrize(
+    ("status", "works"), [(204, True), (405, True), (501, True), (401, False), (403, False), (503, False)]
+)
 def test_the_test_button_sends_what_a_delivery_would(
     monkeypatch: pytest.MonkeyPatch, endpoint: Receiver, status: int, works: bool
 ) -> None:

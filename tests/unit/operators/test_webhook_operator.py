@@ -219,7 +219,7 @@ def test_with_fail_on_dead_the_task_does_not_wait_for_what_is_pending_before_it_
     triggers["config"]["slow"] = block(receiver, retry={"schedule": "standard"})["config"]["hook"]
     receiver.answer = lambda request: (401 if len(receiver.requests) == 1 else 503, b"")
     task = operator(triggers, fail_on_dead=True, deferrable=True, slot_seconds=0)
-    with raises(AirflowFailException):
+    with pytest.raises(AirflowFailException, match="HTTP 401. The data is published"):
         task.execute({})
 
 

@@ -156,6 +156,36 @@ def test_an_api_that_begins_again_behind_its_last_page_doubles_nothing(shop, pol
     assert shop.ids == list(range(1, 21))
 
 
+def ignores_the_cursor(asked: Asked) -> Any:
+    return {"data": [{"id": 1}, {"id": 2}], "paging": {"nextt": "2"}}
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_an_api_that_ignores_the_cursor_does_not_publish_its_first_page(shop, size):
+    shop.api.answer = ignores_the_cursor
+    paginator = BY_CURSOR | ({"page_size": size} if size else {})
+    with raises(RefreshFailedError):
+        shop.load(paginator)
+    with raises(PublishRefusedError):
+        shop.load(paginator, on_repeated_page="end")
+    assert not shop.is_published
+
+
+def test_a_short_first_page_that_is_sent_again_is_the_only_one(shop):
+    shop.api.answer = ignores_the_cursor
+    assert shop.load({**BY_CURSOR, "page_size": 3}, on_repeated_page="end").rows == 2
+
+
+def test_one_partition_that_obeys_the_cursor_explains_the_others(shop):
+    def answer(asked: Asked) -> Any:
+        if asked.path != "/b" or "cursor" not in asked.query:
+            return {"data": [{"id": 1 if asked.path == "/a" else 2}], "paging": {"nextt": "2"}}
+        return {"data": [{"id": 3}], "paging": {"nextt": None}}
+
+    shop.api.answer = answer
+    assert shop.load(BY_CURSOR, ["a", "b"], on_repeated_page="end").rows == 3
+
+
 def test_empty_pages_are_counted_over_rounds(shop):
     shop.api.answer = lambda asked: {"data": [], "paging": {"nextt": f"{len(shop.api.asked)}"}}
     with raises(RefreshFailedError):

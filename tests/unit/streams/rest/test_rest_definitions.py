@@ -286,7 +286,7 @@ WRONG = "{{ wrong.x }}"
 def test_a_wrong_name_in_a_template_is_found_without_the_configuration(definition, path, names):
     with raises(SourceDefinitionError) as error:
         inline_source({"definition": definition})
-    assert names in str(error.value)
+    assert error.value.field == path and names in str(error.value)
 
 
 def test_all_wrong_templates_are_named_at_once():
