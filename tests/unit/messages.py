@@ -30,6 +30,8 @@ VARIABLE_PARTS = (
     (re.compile(r"/tmp/pytest-of-[^/\s]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\":,;)]+"), "<tmp_path>"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
     (re.compile(r"(?<![^\W_])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,40}(?![^\W_])"), "<id>"),
+    (re.compile(r"\b(ssh-ed25519|ssh-rsa) [A-Za-z0-9+/=]+"), r"\1 <key>"),
+    (re.compile(r"\bage1[0-9a-z]{58}\b"), "<key>"),
     (re.compile(r"\be\d+-r\d+-t\d+-a\d+-s\d+-"), "<task>-"),
     (re.compile(r"\b\d{16,19}\b"), "<snapshot>"),
     (re.compile(r"\b0x[0-9a-f]{9,}"), "<address>"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from uuid import UUID
@@ -38,11 +38,6 @@ def plan(
     going = {uuid: decision for uuid, decision in decisions.items() if not decision.problems}
     views = Views(states, decisions, removed.forgotten.values())
     sinks, of_sinks, undecided = decide_exports(states, decisions, {sink.uuid for sink in removed.sinks})
-    drifted = (
-        (decision.old_name, decision.desired.kind, decision.drift, uuid)
-        for uuid, decision in decisions.items()
-        if decision.drift
-    )
     blocked = [decision.finding() for decision in decisions.values() if decision.problems]
     blocked += [*undecided, *removed.blocked, *views.blocked]
     untouched = [each for each in going.values() if not each.touched]
@@ -54,7 +49,7 @@ def plan(
         policies=states.policies,
         steps=_numbered(going, removed, views, of_sinks),
         dependents=(*_dependents(going), *views.dependents, *sinks),
-        drift=_by_name(Finding(*each) for each in drifted),
+        drift=_drift(decisions),
         blocked=_by_name(blocked),
         warnings=tuple(dict.fromkeys([*sorted(_warnings(wanted, recorded, live)), *views.warnings])),
         stale=tuple(sorted(set(_stale(spec, decisions, removed)))),
@@ -64,6 +59,15 @@ def plan(
         done=sum(each.done for each in untouched),
     )
     return replace(found, plan_hash=found.digest())
+
+
+def _drift(decisions: Mapping[UUID, Decision]) -> tuple[Finding, ...]:
+    """Return what was changed by hand, sorted by name."""
+    return _by_name(
+        Finding(decision.old_name, decision.desired.kind, decision.drift, uuid)
+        for uuid, decision in decisions.items()
+        if decision.drift
+    )
 
 
 _LIST = "rfr_system.builtin_objects"

@@ -16,7 +16,6 @@ import pytest
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, reseal, seal
 from airflow_provider_rfr.webhooks.sealing._keys import _MAX_ENVELOPE
 from tests.soon import soon
-from tests.unit.messages import check_messages
 
 
 def test_a_wrong_key_is_told_with_recipients_and_places(
@@ -89,7 +88,7 @@ def test_the_key_may_come_from_a_command_that_no_shell_sees(
     assert "SOPS_AGE_KEY_CMD: the command ended with 3" in told
     for broken in ("/no/such/program", "'unclosed", " "):
         environment["SOPS_AGE_KEY_CMD"] = broken
-        check_messages(refusal(open_sealed, sealed, environment=environment))
+        assert "could not be run" in refusal(open_sealed, sealed, environment=environment)
 
 
 def test_the_command_is_not_run_where_a_key_was_found_before(sealed: dict[str, Any], key: Any, tmp_path: Path) -> None:
@@ -109,9 +108,9 @@ def test_an_ssh_key_seals_and_opens(kind: str, document: dict[str, Any], tmp_pat
     assert open_sealed(sealed, environment=environment) == document
     assert open_sealed(reseal(sealed, environment=environment), environment=environment) == document
     subprocess.run(["ssh-keygen", "-q", "-p", "-f", str(file), "-N", "pass phrase"], check=True, timeout=60)
-    check_messages(refusal(open_sealed, sealed, environment=environment))
+    assert "one with a passphrase" in refusal(open_sealed, sealed, environment=environment)
     file.unlink()
-    check_messages(refusal(open_sealed, sealed, environment=environment))
+    assert f"{file}: can't be read (No such file" in refusal(open_sealed, sealed, environment=environment)
 
 
 def test_what_is_no_readable_key_file_is_told_and_the_next_place_is_tried(
@@ -170,16 +169,16 @@ def test_a_secret_key_as_recipient_is_not_repeated(document: dict[str, Any], key
 
 
 def test_recipients_are_a_list_with_one_at_least(document: dict[str, Any], key: Any, refusal: Any) -> None:
-    check_messages(refusal(seal, document, []))
+    assert "at least one recipient" in refusal(seal, document, [])
     for wrong in (key.public, None, {key.public}):
-        check_messages(refusal(seal, document, wrong))
+        assert "must be a list" in refusal(seal, document, wrong)
 
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
 def test_a_data_key_of_another_size_is_none(size: int, sealed: dict[str, Any], key: Any, refusal: Any) -> None:
     recipient = pyrage.x25519.Recipient.from_str(key.public)
     sealed["sops"]["age"][0]["enc"] = pyrage.encrypt(bytes(size), [recipient], armored=True).decode()
-    check_messages(refusal(open_sealed, sealed, environment=key.environment))
+    assert "no key of this machine" in refusal(open_sealed, sealed, environment=key.environment)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ def test_a_document_with_many_recipients_is_refused_before_any_is_tried(
     sealed: dict[str, Any], key: Any, refusal: Any
 ) -> None:
     sealed["sops"]["age"] *= 51
-    check_messages(refusal(open_sealed, sealed, environment=key.environment))
+    assert "more than 50 key sources" in refusal(open_sealed, sealed, environment=key.environment)
 
 
 @pytest.mark.parametrize("module", ["pyrage", "cryptography"])
