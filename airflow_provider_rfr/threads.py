@@ -38,8 +38,8 @@ def in_threads(work: Callable[[_Given], _Found], given: Sequence[_Given]) -> lis
     left = iter(list(zip(given, results, strict=True)))
 
     def settle_all() -> None:
-        for each, result in left:
-            _settle(result, partial(work, each))
+        for item, result in left:
+            _settle(result, partial(work, item))
 
     for _ in range(min(_PARALLEL, len(given))):
         Thread(target=settle_all, daemon=True).start()

@@ -116,7 +116,7 @@ class DesiredObject:
     def keep_reason(self) -> str | None:
         """Why no loss can be accepted. That it no longer says so counts from the next deploy on, too."""
         said = (self.obj.keep, self.recorded.keep if self.recorded is not None else None)
-        return next((each for each in said if isinstance(each, str)), None)
+        return next((name for name in said if isinstance(name, str)), None)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _declared(
                 ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
                 base = f"{obj.name}_{ending}"
                 free = chain([base], (f"{base}_{number}" for number in count(1)))
-                name = next(each for each in free if each.casefold() not in taken)
+                name = next(name for name in free if name.casefold() not in taken)
                 taken.add(name.casefold())
             yield replace(obj, id=identity, name=name), instance.id
 
@@ -192,7 +192,7 @@ class Resolver:
 
     def resolve(self) -> DesiredState:
         """The desired state; a :class:`PlanError`, if objects read each other in a cycle."""
-        reads = {each.key: [read.name for read in each.reads] for each in self._resolved.values()}
+        reads = {obj.key: [read.name for read in obj.reads] for obj in self._resolved.values()}
         try:
             order = in_order(reads, str)
         except CycleError as error:
@@ -241,9 +241,9 @@ class Resolver:
             return self._live.objects.get(obj.key)
         at_home, before, now = self._live.objects.get(known.key), relation(known.kind), relation(obj.kind)
         ours = self._live.by_marker.get(obj.id, ())
-        named = [each for key in (known.key, obj.key) for each in ours if each.key == key]
-        fitting = [each for each in named if each.kind is now]
-        recorded = [each for each in ours if each.kind is before]
+        named = [place for key in (known.key, obj.key) for place in ours if place.key == key]
+        fitting = [place for place in named if place.kind is now]
+        recorded = [place for place in ours if place.kind is before]
         only = recorded if len(recorded) == 1 else []
         # A table that was retired to make room for an object that was never created has its rows.
         if found := fitting or (only if now is before else []) or named or only:
@@ -275,7 +275,7 @@ class Resolver:
     def _own(self, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
         """With the ids of what is ours."""
         found = ((read, self._objects.get(read.name)) for read in reads)
-        return tuple(Dependency(each.name, obj.id if obj else None, each.columns) for each, obj in found)
+        return tuple(Dependency(read.name, obj.id if obj else None, read.columns) for read, obj in found)
 
     def _finished(self, uuid: UUID) -> DesiredObject:
         """With the query to execute; what it reads is finished already."""
@@ -349,7 +349,7 @@ class Resolver:
                 column.name for column in columns for was in column.was if was.name and was.name.casefold() in before
             ]
             stay = {*before, *_folded(came)}
-            return tuple(each for each in now if each.casefold() in stay)
+            return tuple(name for name in now if name.casefold() in stay)
 
         query = desired.obj.query or ""
         try:

@@ -17,8 +17,8 @@ from airflow_provider_rfr.lake.types import parse_type, quoted
 def contract_of(columns: Sequence[Column]) -> str:
     """The digest of number, name and type of the columns; its prefix names the format."""
     text = "\n".join(
-        f"{number} {quoted(each.name.casefold())} {parse_type(each.type).folded()}"
-        for number, each in enumerate(columns, 1)
+        f"{number} {quoted(column.name.casefold())} {parse_type(column.type).folded()}"
+        for number, column in enumerate(columns, 1)
     )
     return f"c1:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
 

@@ -223,4 +223,4 @@ def nearest(name: str, names: Iterable[str], *, show: int = 20) -> str:
     valid = sorted(names)
     close = difflib.get_close_matches(name, valid, n=1) if len(valid) <= _MOST_COMPARED else []
     allowed = [f"allowed: {', '.join(valid)}"] if 0 < len(valid) <= show else []
-    return " ".join([*(f"did you mean {each}?" for each in close), *allowed])
+    return " ".join([*(f"did you mean {name}?" for name in close), *allowed])

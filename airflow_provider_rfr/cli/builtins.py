@@ -61,7 +61,7 @@ def refresh(args: Namespace) -> None:
     # Spark is started by the first query, so not where nothing came.
     with closing(_engine(hook, args)) as sql:
         done = hook.refresh_views(args.names, sql=sql, force=args.force)
-        print_value([asdict(each) for each in done], args, "no materialized view is deployed")
+        print_value([asdict(outcome) for outcome in done], args, "no materialized view is deployed")
 
 
 @command
@@ -109,7 +109,7 @@ def history(args: Namespace) -> None:
         if args.deploy_id:
             rows = [_row(step, _OF_STEPS) for step in deploys.steps_of(connection, args.deploy_id)]
         else:
-            rows = [_row(each, _OF_DEPLOYS) for each in deploys.history(connection, hook.project, args.limit)]
+            rows = [_row(deploy, _OF_DEPLOYS) for deploy in deploys.history(connection, hook.project, args.limit)]
     print_value(rows, args, "nothing was deployed yet")
 
 
@@ -118,7 +118,8 @@ def drift(args: Namespace) -> int:
     """What was changed by hand. Exit code 2 if anything was."""
     found = _hook(args).plan(_policies(args))
     rows = [
-        {"name": each.name, "kind": each.kind.value, "problems": list(map(str, each.problems))} for each in found.drift
+        {"name": finding.name, "kind": finding.kind.value, "problems": list(map(str, finding.problems))}
+        for finding in found.drift
     ]
     print_value(rows, args, "nothing was changed by hand")
     return 2 if found.drift else 0
@@ -131,7 +132,7 @@ def adopt(args: Namespace) -> None:
     found = hook.plan(_policies(args, adopt=args.names))
     adopted = {step.name.casefold() for step in found.steps if step.how.value == "adopt"}
     if missing := [name for name in args.names if name.casefold() not in adopted]:
-        problems = {each.name.casefold(): "; ".join(map(str, each.problems)) for each in found.blocked}
+        problems = {finding.name.casefold(): "; ".join(map(str, finding.problems)) for finding in found.blocked}
         problem = problems.get(missing[0].casefold(), "it is managed already, is not declared, or is not there")
         raise ConfigurationError("name", f"{missing[0]} can't be adopted: {problem}", "see the plan")
     _show(found, args)
@@ -239,7 +240,7 @@ def _policies(args: Namespace, **more: Any) -> Any:
 
     names = ("break_views", "drift", "accept_data_loss", "adopt", "keep_days")
     given = {name: getattr(args, name, None) for name in names} | more
-    given["sinks"] = dict(_pair(each) for each in getattr(args, "sink", None) or ())
+    given["sinks"] = dict(_pair(pair) for pair in getattr(args, "sink", None) or ())
     return policies_of({name: value for name, value in given.items() if value})
 
 
@@ -258,7 +259,7 @@ def _deploy(hook: BuiltinsHook, found: Plan, args: Namespace) -> Applied:
 
 
 def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:
-    return hook.spark_engine(dict(_pair(each) for each in args.spark_conf or ()), args.jars or ())
+    return hook.spark_engine(dict(_pair(pair) for pair in args.spark_conf or ()), args.jars or ())
 
 
 def _show(found: Plan, args: Namespace) -> None:

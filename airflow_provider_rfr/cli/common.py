@@ -80,7 +80,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 def _check_texts(args: Namespace) -> None:
     """Refuse bytes that are not UTF-8, which no catalog and no database takes. Paths may have them."""
     for name, value in vars(args).items():
-        texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+        texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
         if any(map(_UNDECODED.search, texts)):
             raise ConfigurationError(name, "has bytes that are not UTF-8", "write it in UTF-8")
 
@@ -156,7 +156,9 @@ def _with_stored_connections() -> Iterator[None]:
 
 def plain(text: str) -> str:
     """The text on one line, without what a terminal would obey: names and errors may come from a source."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text.split())
+    )
 
 
 def say(text: str) -> None:
@@ -199,15 +201,15 @@ def print_data(value: Any, args: Namespace) -> bool:
 
 def _lines_of(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            if isinstance(each, (Mapping, list)):
-                yield f"{name}:" if each else f"{name}: none"
-                yield from (f"  {line}" for line in _lines_of(each))
+        for name, item in value.items():
+            if isinstance(item, (Mapping, list)):
+                yield f"{name}:" if item else f"{name}: none"
+                yield from (f"  {line}" for line in _lines_of(item))
             else:
-                yield f"{name}: {'none' if each is None else plain(str(each))}"
+                yield f"{name}: {'none' if item is None else plain(str(item))}"
     elif isinstance(value, list):
-        for each in value:
-            named = each.items() if isinstance(each, Mapping) else ((None, each),)
+        for item in value:
+            named = item.items() if isinstance(item, Mapping) else ((None, item),)
             shown = ((name, plain(str(text))) for name, text in named if text is not None)
             yield "  ".join(text if name is None else f"{name}={text}" for name, text in shown)
 

@@ -61,12 +61,12 @@ def validate(args: Namespace) -> None:
 @command
 def dependents(args: Namespace) -> None:
     found = _hook(args).dependents(args.connection)
-    if print_data([each.to_json() for each in found], args):
+    if print_data([connection.to_json() for connection in found], args):
         return
-    for each in found:
-        stale = ", with settings that were altered since" if each.use.is_stale else ""
-        error = f" ({each.use.error})" if each.use.error else ""
-        print(each.line("", f"{each.reason}{stale}{error}"))
+    for connection in found:
+        stale = ", with settings that were altered since" if connection.use.is_stale else ""
+        error = f" ({connection.use.error})" if connection.use.error else ""
+        print(connection.line("", f"{connection.reason}{stale}{error}"))
     print(f"{len(found)} use {args.connection}", file=sys.stderr)
 
 

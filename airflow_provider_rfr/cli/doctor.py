@@ -137,22 +137,26 @@ def _versions(name: str, args: Namespace) -> Iterator[Finding]:
         yield Finding(name, _SKIPPED, f"{_PACKAGE} is not installed, it runs from its sources")
         return
     wrong = {}
-    for each in needed:
-        if each.name.startswith("pyspark"):
+    for requirement in needed:
+        if requirement.name.startswith("pyspark"):
             continue  # a check of its own, because one package's remedy breaks the other
         if (
-            each.marker is not None
-            and not each.marker.evaluate({"extra": ""})
-            and each.marker.evaluate({"extra": "dev"})
+            requirement.marker is not None
+            and not requirement.marker.evaluate({"extra": ""})
+            and requirement.marker.evaluate({"extra": "dev"})
         ):
             continue  # exact versions for the tests of this package; users may have others
         # What an extra needs may be missing; what is there has to fit.
-        asked = each.marker is None or each.marker.evaluate({"extra": ""})
-        found = _version(each.name)
-        if (found is None and asked) or (found is not None and not each.specifier.contains(found, prereleases=True)):
-            said = f"{each.name} is {found or 'not there'}"
+        asked = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        found = _version(requirement.name)
+        if (found is None and asked) or (
+            found is not None and not requirement.specifier.contains(found, prereleases=True)
+        ):
+            said = f"{requirement.name} is {found or 'not there'}"
             # By name: several extras may ask for it.
-            wrong[each.name] = Finding(name, _MISSING, said, f"pip install '{each.name}{each.specifier}'")
+            wrong[requirement.name] = Finding(
+                name, _MISSING, said, f"pip install '{requirement.name}{requirement.specifier}'"
+            )
     yield from wrong.values()
     if not wrong:
         shown = ", ".join(

@@ -71,14 +71,14 @@ def history(args: Namespace) -> int:
 
     catalog = lake_of(args)
     [found] = _with_tasks(catalog, [_found(catalog, args)])
-    rows = [{**each.to_json(), "seconds": round(each.seconds, 1)} for each in found.history]
+    rows = [{**generation.to_json(), "seconds": round(generation.seconds, 1)} for generation in found.history]
     code = int(found.state.value == "unreadable")
     told = {"table": found.table, "state": found.state.value, "sentence": found.sentence, "generations": rows}
     if print_data(told, args):
         return code
     names = ("generation", "outcome", "opened", "took", "rows", "records", "pages", "attempts", "dag_run_id", "error")
-    for row, each in zip(rows, found.history, strict=True):
-        row |= {"opened": each.opened_at.isoformat(" ", "seconds"), "took": duration_in_words(each.seconds)}
+    for row, generation in zip(rows, found.history, strict=True):
+        row |= {"opened": generation.opened_at.isoformat(" ", "seconds"), "took": duration_in_words(generation.seconds)}
     shown = [{name.replace("_", " "): row.get(name, "") for name in names} for row in rows]
     print_columns(shown, found.sentence)
     return code
@@ -255,5 +255,5 @@ def _row(found: TableStatus) -> dict[str, str]:
         "pages/s": "" if rate is None else rate_in_words(rate),
         "attempts": str(header.attempts),
         "last commit": f"{duration_in_words(max(0.0, age))} ago",
-        "run": "/".join(each for each in (header.dag_id, header.dag_run_id, header.task_id) if each),
+        "run": "/".join(part for part in (header.dag_id, header.dag_run_id, header.task_id) if part),
     }

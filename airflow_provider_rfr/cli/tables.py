@@ -37,11 +37,11 @@ def expire(args: Namespace) -> int:
             continue
         if args.release and not args.dry_run:
             known = sorted(key.removeprefix(HOLD) for key in table.properties if key.startswith(HOLD))
-            if unknown := [each for each in args.release if each not in known]:
+            if unknown := [trigger for trigger in args.release if trigger not in known]:
                 remedy = f"one of {', '.join(known)}" if known else "nothing holds any"
                 problem = f"nothing called {unknown[0]!r} holds snapshots of {name}"
                 raise ConfigurationError("--release", problem, remedy)
-            write_table_properties(catalog, name, {hold_property(each): None for each in args.release})
+            write_table_properties(catalog, name, {hold_property(trigger): None for trigger in args.release})
         done = expire_table(catalog, name, dry_run=args.dry_run)
         held = ", ".join(f"{holder} ({count})" for holder, count in done.held.items())
         row = {"table": name, "snapshots": done.snapshots, "files": done.files, "undeleted": done.undeleted}
@@ -81,7 +81,7 @@ def drop_ledgers(args: Namespace) -> None:
             dropped += [part_ledger for part_ledger in part_ledgers(catalog, name) if part_ledger.is_expired(seconds)]
         else:
             dropped += drop_part_ledgers(catalog, name, seconds)
-    print_value([_row(each) for each in dropped], args, "no ledger of a part is that old")
+    print_value([_row(ledger) for ledger in dropped], args, "no ledger of a part is that old")
 
 
 def _append_history(catalog: Catalog) -> None:

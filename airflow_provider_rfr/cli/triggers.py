@@ -121,7 +121,7 @@ def list_deliveries(args: Namespace) -> None:
     store, selection = _selected(args)
     found = operations.deliveries(store, selection, args.limit)
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
-    shown = [_row(each, rows.get(each.key)) for each in found]
+    shown = [_row(delivery, rows.get(delivery.key)) for delivery in found]
     if not print_data(shown, args):
         print_columns(shown, "there are no such deliveries")
 
@@ -219,14 +219,14 @@ def _change(
     for table in args.target or (None,):
         operations.known_endpoints(store, _lake(args), table, args.trigger)
     changed = change(store, selection)
-    return store, changed, [each for each in args.delivery_id if each not in changed]
+    return store, changed, [delivery_id for delivery_id in args.delivery_id if delivery_id not in changed]
 
 
 def _show_change(args: Namespace, changed: list[str], refused: Mapping[str, str], done: str) -> int:
     """Print what was changed, and why others were not; returns the exit code."""
     if not print_data({"changed": changed, "refused": dict(refused)}, args):
-        for each in changed:
-            print(each)
+        for identity in changed:
+            print(identity)
         print(f"{len(changed)} {done}", file=sys.stderr)
     for delivery_id, reason in refused.items():
         print(f"{delivery_id}: {reason}", file=sys.stderr)

@@ -59,7 +59,7 @@ def check_unused(services: Services, statement: Statement) -> dict[str, str]:
     elif new == name:
         problems.append(Problem("", "has this name already", "write another one"))
     removed = [*referring_to(services, name), name] if statement.cascade else [name]
-    users = [user for each in removed for user in _users(services, each)]
+    users = [user for name in removed for user in _users(services, name)]
     refusing = [user for user in users if not (statement.cascade and user.effect)]
     problems += [Problem("", f"can't be {done}: {user.problem}", user.remedy) for user in refusing]
     if problems:
@@ -128,7 +128,7 @@ def give_up(
     with services.store.read() as connection:
         others = concurrent_alterations(connection, services.store.now(connection), name)
     for other in others:
-        references = [each["after"] for option, each in other.options.items() if option.endswith(REFERENCE_SUFFIX)]
+        references = [value["after"] for option, value in other.options.items() if option.endswith(REFERENCE_SUFFIX)]
         if name in references or MASK in references:
             raise ConnectionConflictError(name, f"{other.conn_id} gets another reference just now; try again")
     effects = check_unused(services, statement)

@@ -278,7 +278,7 @@ def _rotate(services: Services, plan: _Alteration, recovered: Sequence[Alteratio
     if not type_named(plan.stored.conn_type).has_keys:
         raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
     _check_editable(services, plan.name, [plan.name])
-    if any(PUBLIC_KEYS in each.options for each in recovered):
+    if any(PUBLIC_KEYS in definition.options for definition in recovered):
         public = str(plan.stored.get(PUBLIC_KEYS) or "").rpartition("\n")[2]
         notice = f"a rotation whose process died was stored, and this is its end; {_INSTALL}{public}"
         return replace(_compared(services, plan), notice=notice)
@@ -291,7 +291,7 @@ def _rotate(services: Services, plan: _Alteration, recovered: Sequence[Alteratio
         raise ConnectionConflictError(plan.name, f"{problem}, and try again after {_ROTATION_MILLISECONDS // 1000} s")
     rotation, public = rotated(plan.stored)
     plan = _compared(services, replace(plan, candidate=rotation))
-    secrets = {name: each for name, each in plan.kept.items() if name not in plan.changed_options}
+    secrets = {name: secret for name, secret in plan.kept.items() if name not in plan.changed_options}
     # The key of a dry run is thrown away.
     return replace(plan, secrets=secrets, notice="" if plan.statement.settings.dry_run else _INSTALL + public)
 
@@ -351,10 +351,12 @@ def _check_rights(services: Services, stored: Definition, made: Draft, paths: Ma
     if all(change.option == "description" for change in changes_between(stored, made.candidate)):
         return
     # A tunnel decides where the secrets of the connections go that use it.
-    above = {each for path in paths.values() for each in path[:-1]}
+    above = {conn_id for path in paths.values() for conn_id in path[:-1]}
     todo = [name, *above]
     while todo:
-        new = [each for each in services.gateway.referring(todo.pop()) if each not in above and each != name]
+        new = [
+            conn_id for conn_id in services.gateway.referring(todo.pop()) if conn_id not in above and conn_id != name
+        ]
         above |= set(new)
         todo += new
     denied_above = services.gateway.may_not_edit(sorted(above))

@@ -128,12 +128,12 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _leaves(place: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, each in value.items():
+    for name, item in value.items():
         full = f"{place}.{name_of([str(name)])}"
-        if isinstance(each, Mapping) and each:
-            yield from _leaves(full, each)
-        elif each not in (None, ""):
-            yield full, each
+        if isinstance(item, Mapping) and item:
+            yield from _leaves(full, item)
+        elif item not in (None, ""):
+            yield full, item
 
 
 REFERENCE_SUFFIX: Final = "_conn_id"
@@ -145,7 +145,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("must be text")
     text = str(value)
-    if any(each == "\0" or "\ud800" <= each <= "\udfff" for each in text):
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("must be text in UTF-8, without NUL")
     return text
 
@@ -182,7 +182,7 @@ def _url(value: Any) -> str:
         fits = fits and ("://" in text or bool(set(host) & set(".:")) or bool(parts.port) or host == "localhost")
     except ValueError:
         fits = False
-    if not fits or any(each.isspace() for each in text):
+    if not fits or any(character.isspace() for character in text):
         raise ValueError("must be a web address, e.g. https://api.example.com/v1")
     return text
 
@@ -283,10 +283,10 @@ class ConnectionType:
         if found is not None or not (name.startswith(_EXTRA) and len(path) <= _DEEPEST and all(path)):
             return found
         above = [option for option in self.options.values() if name.startswith(f"{option.name}.")]
-        if any(each.read is not _object for each in above):
+        if any(option.read is not _object for option in above):
             return None
         # A field below a secret object (rfr_api's extra.secrets) is as secret as the object.
-        inherited = any(each.secret for each in above)
+        inherited = any(option.secret for option in above)
         is_reference = path[-1].endswith(REFERENCE_SUFFIX)
         is_header = self.has_headers and path[0] not in REQUEST_OPTIONS and not is_reference
         secret = inherited or is_header or is_secret_extra(name.removeprefix(_EXTRA))
@@ -504,9 +504,9 @@ class ContentHash:
 def _plain(value: Any) -> Any:
     """A value in a normal form: Airflow's API turns numbers in extra fields into text, and nulls into empty text."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items() if each not in (None, "")}
+        return {str(name): _plain(item) for name, item in value.items() if item not in (None, "")}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if value in (None, ""):
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -190,8 +190,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _texts(each)
+        for address in value:
+            yield from _texts(address)
     elif not isinstance(value, bool) and value not in (None, ""):
         yield str(value)
 

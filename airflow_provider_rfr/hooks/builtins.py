@@ -162,7 +162,7 @@ class BuiltinsHook(BaseHook):
 
         with self.store.read() as connection:
             found = done_by(connection, self.project, actor)
-        plans = {each.deploy_id: plan_of(each) for each in found}
+        plans = {deploy.deploy_id: plan_of(deploy) for deploy in found}
         return {deploy_id: plan for deploy_id, plan in plans.items() if plan is not None}
 
     @staticmethod

@@ -254,7 +254,7 @@ def connections_of_types(types: Iterable[str]) -> dict[str, str]:
             # No secret is read.
             query = select(Connection.conn_id, Connection.conn_type).where(Connection.conn_type.in_(wanted))
             found = {str(conn_id): str(kind) for conn_id, kind in session.execute(query)}
-    variables = (each for each in os.environ if each.startswith(CONNECTION_VARIABLE))
+    variables = (variable for variable in os.environ if variable.startswith(CONNECTION_VARIABLE))
     for name in (variable.removeprefix(CONNECTION_VARIABLE).lower() for variable in variables):
         with suppress(ConfigurationError):
             definition = find_definition(name)

@@ -57,10 +57,11 @@ class ConnectionUse:
         # Read only after the task is registered: an alteration in between is then always seen.
         reached = closure(names, find_definition).values()
         copies = [
-            uses.UsedConnection(each.name, " > ".join(each.path), self._hashes.of(each.definition)) for each in reached
+            uses.UsedConnection(connection.name, " > ".join(connection.path), self._hashes.of(connection.definition))
+            for connection in reached
         ]
         store.run(lambda connection: uses.note_copies(connection, task, self._token, copies))
-        self._read = [each.definition for each in reached if each.definition is not None]
+        self._read = [connection.definition for connection in reached if connection.definition is not None]
 
     def __enter__(self) -> ConnectionUse:
         self._thread.start()

@@ -117,8 +117,8 @@ def _names(target: Any) -> Iterator[str]:
             if isinstance(figures, Mapping) and isinstance(figures.get("target"), str):
                 yield figures["target"]
     elif isinstance(target, (Sequence, Set)):
-        for each in target:
-            yield from _names(each)
+        for part in target:
+            yield from _names(part)
 
 
 _FILES = ("file", "manifest", "components")

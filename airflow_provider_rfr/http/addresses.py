@@ -53,9 +53,9 @@ class _HostList:
         """Whether all special addresses are allowed: the one that was found, or those that are wrapped in it."""
         name = host.lower().strip("[]").removesuffix(".")
         by_name = not self.names.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
-        for each in special:
-            networks = [network for network in self.networks if each in network or found in network]
-            if _is_reserved(each):
+        for address in special:
+            networks = [network for network in self.networks if address in network or found in network]
+            if _is_reserved(address):
                 # 0.0.0.0/0 holds the metadata service by accident: only a network that is meant for it opens it.
                 if not any(network.num_addresses == 1 or _is_reserved(network) for network in networks):
                     return False
@@ -80,7 +80,7 @@ class AddressGuard:
     def refusal(self, host: str, port: int, address: str) -> str | None:
         """Why nothing may be sent to an address that the host resolved to, for the log; None if it is allowed."""
         found = ipaddress.ip_address(address.partition("%")[0])
-        special = [each for each in _all_meant(found) if _kind(each) is not None]
+        special = [address for address in _all_meant(found) if _kind(address) is not None]
         if not self.installation.lists(host, port, found, special):
             lacking = "[rfr] webhook_allowed_hosts of Airflow's configuration"
         elif self.endpoint is not None and not self.endpoint.lists(host, port, found, special):
@@ -96,8 +96,8 @@ def _is_reserved(what: _Address | _Network) -> bool:
     """Whether an address, or all of a network, is reserved."""
     network = ipaddress.ip_network(what)
     return any(
-        network.version == each.version and network.subnet_of(each)  # type: ignore[arg-type]
-        for each in _RESERVED
+        network.version == reserved.version and network.subnet_of(reserved)  # type: ignore[arg-type]
+        for reserved in _RESERVED
     )
 
 

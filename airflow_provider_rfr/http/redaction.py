@@ -57,7 +57,7 @@ def secrets_in(properties: Mapping[str, str]) -> tuple[str, ...]:
     for value in properties.values():
         password = urlsplit(value).password if "://" in value else None
         found |= {password, unquote(password)} if password else set()
-    return tuple(sorted(each for each in found if len(each) >= _SHORTEST))
+    return tuple(sorted(secret for secret in found if len(secret) >= _SHORTEST))
 
 
 def without_credentials(text: str) -> str:
@@ -227,7 +227,7 @@ def secrets_of_url(url: str) -> Iterator[str]:
         parts = urlsplit(url)
     except ValueError:
         return
-    yield from (each for each in (parts.username, parts.password) if each)
+    yield from (credential for credential in (parts.username, parts.password) if credential)
     if parts.path.strip("/"):
         yield parts.path
     for part in parts.path.split("/"):

@@ -141,7 +141,7 @@ def connect(host: str, port: int) -> socket.socket:
     deadline, guard = attempt.deadline, attempt.guard
     found = _resolve(host.strip("[]"), port, deadline)
     refusals = [guard.refusal(host, port, str(address[0])) if guard else None for _, address in found]
-    allowed = [each for each, refusal in zip(found, refusals, strict=True) if refusal is None]
+    allowed = [address for address, refusal in zip(found, refusals, strict=True) if refusal is None]
     if not allowed:
         raise AddressRefused(next((refusal for refusal in refusals if refusal), f"{host} has no address"))
     connecting = Deadline(min(deadline.left(), attempt.connect or deadline.left()))

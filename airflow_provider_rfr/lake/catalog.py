@@ -191,7 +191,7 @@ def _check_settings(settings: LakeSettings) -> None:
 
     :raises ConfigurationError: naming the property
     """
-    properties, kinds = settings.properties, [each.value for each in CatalogType]
+    properties, kinds = settings.properties, [catalog_type.value for catalog_type in CatalogType]
     kind = properties.get("type")
     if kind is not None and kind.lower() not in kinds:
         near = difflib.get_close_matches(kind.lower(), kinds, 1)

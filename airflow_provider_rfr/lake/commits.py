@@ -403,7 +403,7 @@ class CommitLog:
         Expired ones are missing; a warning is logged if an event may be lost by that.
         """
         after = -1 if after_sequence is None else after_sequence
-        found = sorted((each for each in self._line if each.sequence > after), key=lambda each: each.sequence)
+        found = sorted((commit for commit in self._line if commit.sequence > after), key=lambda each: each.sequence)
         # Sequence numbers may have gaps, of other branches; a gap at the end of the line means expired snapshots.
         at_the_end = bool(found) and found[0] == self._line[-1]
         if after_sequence is not None and at_the_end and found[0].sequence > max(0, after) + 1:

@@ -368,7 +368,7 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     for batch in batches:
         if batch.num_rows:
             held.append(batch)
-        if sum(each.nbytes for each in held) >= _MAX_FILE_BYTES:
+        if sum(table.nbytes for table in held) >= _MAX_FILE_BYTES:
             yield pa.Table.from_batches(held)
             held = []
     if held:

@@ -169,11 +169,11 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
         kept.add(ref.snapshot_id)
         if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
             line = list(ancestors(metadata, ref.snapshot_id))
-            on_branches.update(each.snapshot_id for each in line)
+            on_branches.update(snapshot.snapshot_id for snapshot in line)
             newest = ref.min_snapshots_to_keep or least
             since = now_ms - (age if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
             copies = _number(metadata.properties, _MAX_COPIES, len(line))
-            kept.update(each.snapshot_id for each in line[: _kept_length(line, newest, since, copies)])
+            kept.update(snapshot.snapshot_id for snapshot in line[: _kept_length(line, newest, since, copies)])
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
     kept.update(
         snapshot.snapshot_id
@@ -212,10 +212,10 @@ def _hold(metadata: TableMetadata, kept: set[int]) -> dict[str, int]:
         if key.startswith(HOLD):
             # A value that is not a number holds everything.
             needed = int(value) if value.isdecimal() and value.isascii() else 0
-            if count := sum((each.sequence_number or 0) >= needed for each in line):
+            if count := sum((snapshot.sequence_number or 0) >= needed for snapshot in line):
                 held[key.removeprefix(HOLD)] = count
     # The line starts with the newest snapshot, and each holder needs the newest ones of it.
-    kept.update(each.snapshot_id for each in line[: max(held.values(), default=0)])
+    kept.update(snapshot.snapshot_id for snapshot in line[: max(held.values(), default=0)])
     return held
 
 
@@ -311,7 +311,7 @@ class _Expiry:
                 return None
 
         done = list(ExecutorFactory.get_or_create().map(delete, files))
-        self._deleted += sum(each or 0 for each in done)
+        self._deleted += sum(count or 0 for count in done)
         failed = done.count(None)
         self._undeleted += failed
         if not failed:
@@ -334,7 +334,7 @@ class _Files:
         if data:
             # A merge may have moved a data file's entry into a manifest of a snapshot that stays.
             data -= self._live(kept.values(), may_miss=False)
-        lists = {each.manifest_list for each in going} - {each.manifest_list for each in staying}
+        lists = {snapshot.manifest_list for snapshot in going} - {snapshot.manifest_list for snapshot in staying}
         stats = self._statistics(going) - self._statistics(staying)
         return [*sorted(data), *sorted(stats), *sorted(alone), *sorted(lists)]
 
@@ -347,18 +347,18 @@ class _Files:
     def _manifests(self, snapshots: Iterable[Snapshot], *, may_miss: bool) -> dict[str, ManifestFile]:
         io = self._table.io
         lists = _read_all(lambda snapshot: snapshot.manifests(io), snapshots, may_miss)
-        return {each.manifest_path: each for found in lists for each in found}
+        return {manifest.manifest_path: manifest for found in lists for manifest in found}
 
     def _live(self, manifests: Iterable[ManifestFile], *, may_miss: bool) -> set[str]:
         """Data and delete files that the manifests show, without those that they only note as deleted."""
         io = self._table.io
         entries = _read_all(lambda manifest: manifest.fetch_manifest_entry(io), manifests, may_miss)
-        return {each.data_file.file_path for found in entries for each in found}
+        return {entry.data_file.file_path for found in entries for entry in found}
 
     def _statistics(self, snapshots: Iterable[Snapshot]) -> set[str]:
         ids = {snapshot.snapshot_id for snapshot in snapshots}
         every = (*self._table.metadata.statistics, *self._table.metadata.partition_statistics)
-        return {each.statistics_path for each in every if each.snapshot_id in ids}
+        return {statistics.statistics_path for statistics in every if statistics.snapshot_id in ids}
 
 
 def _read_all(read: Callable[[_Item], list[_Found]], items: Iterable[_Item], may_miss: bool) -> list[list[_Found]]:

@@ -131,12 +131,14 @@ class SourceTable:
 
     def last_of(self, deploy_id: str | None) -> int | None:
         """The newest snapshot of the main line that this deploy made."""
-        tags = ((each, summary_of(each).get(MIGRATION_TAG, "")) for each in self._main_line())
-        return next((each.snapshot_id for each, tag in tags if tag.partition("/")[0] == deploy_id), None)
+        tags = ((snapshot, summary_of(snapshot).get(MIGRATION_TAG, "")) for snapshot in self._main_line())
+        return next((snapshot.snapshot_id for snapshot, tag in tags if tag.partition("/")[0] == deploy_id), None)
 
     def last_before(self, timestamp_ms: int) -> int | None:
         """The newest snapshot of the main line that was made at that time or before."""
-        return next((each.snapshot_id for each in self._main_line() if each.timestamp_ms <= timestamp_ms), None)
+        return next(
+            (snapshot.snapshot_id for snapshot in self._main_line() if snapshot.timestamp_ms <= timestamp_ms), None
+        )
 
     def contents(self, snapshot_id: int) -> list[FileScanTask]:
         """Files to read for all rows that the snapshot shows.
@@ -159,7 +161,7 @@ class SourceTable:
         line = self.increments(after, until, sequence)
         return [
             FileScanTask(entry.data_file)
-            for snapshot_id in [each.snapshot_id for each in line if each.brings is Brings.ROWS]
+            for snapshot_id in [increment.snapshot_id for increment in line if increment.brings is Brings.ROWS]
             for manifest in self._data_manifests(self._snapshot(snapshot_id))
             # A merged manifest also holds the files of earlier commits.
             if manifest.added_snapshot_id == snapshot_id

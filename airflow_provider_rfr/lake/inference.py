@@ -327,9 +327,9 @@ class _SchemaReader:
         found = [self.column(option, place, followed) for place, option in options]
         if "type" in own or "properties" in own:
             found.append(self.column(own, path, followed))
-        if not all(pa.types.is_struct(each.type) for each in found):
+        if not all(pa.types.is_struct(field.type) for field in found):
             return _joined(found)
-        merged = {inner.name: inner for each in found for inner in each.type}
+        merged = {inner.name: inner for field in found for inner in field.type}
         check_columns(list(merged.values()), f"{path}.allOf")
         return pa.field("", pa.struct(list(merged.values())))
 
@@ -352,10 +352,10 @@ def _kinds(schema: Mapping[str, Any], path: str) -> frozenset[str]:
     named = schema.get("type")
     if named is not None:
         listed = named if isinstance(named, list | tuple) else [named]
-        for each in listed:
-            if each not in _JSON_TYPES:
+        for type_name in listed:
+            if type_name not in _JSON_TYPES:
                 raise ConfigurationError(
-                    f"{path}.type", f"{_short(each)} is not a type", f"one of {', '.join(_JSON_TYPES)}"
+                    f"{path}.type", f"{_short(type_name)} is not a type", f"one of {', '.join(_JSON_TYPES)}"
                 )
         return frozenset(listed) - {"null"} or frozenset({"null"})
     if "properties" in schema:
@@ -395,18 +395,18 @@ def _joined(found: Sequence[pa.Field]) -> pa.Field:
     """One column for several alternatives: the only one, the wider number, text for scalars, else JSON text."""
     if not found:
         return _JSON_TEXT
-    if all(each.equals(found[0], check_metadata=True) for each in found):
+    if all(field.equals(found[0], check_metadata=True) for field in found):
         return found[0]
-    if any(is_json_text(each) or pa.types.is_nested(each.type) for each in found):
+    if any(is_json_text(field) or pa.types.is_nested(field.type) for field in found):
         return _JSON_TEXT
-    numbers = {each.type for each in found} == {pa.int64(), pa.float64()}
+    numbers = {field.type for field in found} == {pa.int64(), pa.float64()}
     return pa.field("", pa.float64() if numbers else pa.string())
 
 
 def _options(schemas: Any, path: str) -> list[tuple[str, Any]]:
     if not isinstance(schemas, list | tuple) or not schemas:
         raise ConfigurationError(path, f"{_short(schemas)} is not a list of schemas")
-    return [(f"{path}[{number}]", each) for number, each in enumerate(schemas)]
+    return [(f"{path}[{number}]", schema) for number, schema in enumerate(schemas)]
 
 
 def _short(value: Any) -> str:

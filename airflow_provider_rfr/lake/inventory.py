@@ -91,7 +91,7 @@ def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
             return TableEntry(name)
 
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="rfr-inventory") as pool:
-        return tuple(each for each in pool.map(read, names) if each is not None)
+        return tuple(facts for facts in pool.map(read, names) if facts is not None)
 
 
 def entry_of(name: str, table: Table) -> TableEntry:
@@ -186,13 +186,13 @@ def view_names(catalog: Catalog) -> frozenset[str]:
     if not holds_views(catalog):
         return frozenset()
     found = (identifier for namespace in namespaces(catalog) for identifier in catalog.list_views(namespace))
-    return frozenset(".".join(each).casefold() for each in found)
+    return frozenset(".".join(candidate).casefold() for candidate in found)
 
 
 def find_view(catalog: Catalog, name: str) -> ViewEntry | None:
     """The view of this name, compared without case; None if there is none."""
     found = _sql_views(catalog, name) if isinstance(catalog, SqlCatalog) else list_views(catalog)
-    return next((each for each in found if each.name.casefold() == name.casefold()), None)
+    return next((candidate for candidate in found if candidate.name.casefold() == name.casefold()), None)
 
 
 def _sql_views(catalog: SqlCatalog, name: str | None = None) -> list[ViewEntry]:

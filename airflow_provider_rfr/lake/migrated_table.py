@@ -142,7 +142,7 @@ class MigratedTable:
         stage_columns(transaction, change)
         names = {field.field_id: field.name for field in self._table.schema().fields}
         coming = transaction.table_metadata.schema().fields
-        return {each.name.casefold(): names[each.field_id] for each in coming if each.field_id in names}
+        return {column.name.casefold(): names[column.field_id] for column in coming if column.field_id in names}
 
     def replace_rows(
         self,

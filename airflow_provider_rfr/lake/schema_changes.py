@@ -103,8 +103,8 @@ def stage_columns(transaction: Transaction, change: TableChange) -> None:
         fields = transaction.table_metadata.spec().fields
         if removed := fields[_kept_partitions(transaction, change.partitioning) :]:
             with transaction.update_spec() as spec:
-                for each in removed:
-                    spec.remove_field(each.name)
+                for partition_field in removed:
+                    spec.remove_field(partition_field.name)
     if change.keys is not None:
         with transaction.update_schema(allow_incompatible_changes=True, case_sensitive=False) as update:
             update.set_identifier_fields()
@@ -153,7 +153,7 @@ def _key_properties(keys: Sequence[str]) -> dict[str, str]:
 def _identifier_names(schema: Schema, keys: Iterable[str]) -> list[str]:
     """The key's columns as Iceberg's identifier fields, which must be required; none if one of them is not."""
     found = [schema.find_field(key, case_sensitive=False) for key in keys]
-    return [each.name for each in found] if all(each.required for each in found) else []
+    return [field.name for field in found] if all(field.required for field in found) else []
 
 
 def _kept_partitions(transaction: Transaction, wanted: Sequence[str]) -> int:
@@ -177,7 +177,7 @@ def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None
             # A refresh adds columns to its target by itself, so the column may exist already.
             wanted = operation["column"].casefold(), operation["type"].casefold()
             present = (field for field in update._schema.fields if field.field_id not in update._deletes)
-            if wanted not in ((each.name.casefold(), type_text(each.field_type).casefold()) for each in present):
+            if wanted not in ((field.name.casefold(), type_text(field.field_type).casefold()) for field in present):
                 update.add_column(path, type_from_text(operation["type"]))
         case "widen" | "narrow":
             column = update._schema.find_field(operation["column"], case_sensitive=False)
@@ -217,14 +217,14 @@ def _retype_struct(update: UpdateSchema, path: _Path, old: StructType, new: Stru
     for dropped in (inner.name for name, inner in before.items() if name not in kept):
         update.delete_column((*path, dropped))
     wanted = []
-    for each in new.fields:
-        known = before.get(each.name.casefold())
+    for new_field in new.fields:
+        known = before.get(new_field.name.casefold())
         if known is None:
-            update.add_column((*path, each.name), each.field_type)
-            present.append(each.name)
+            update.add_column((*path, new_field.name), new_field.field_type)
+            present.append(new_field.name)
         else:
-            _retype(update, (*path, known.name), known.field_type, each.field_type)
-        wanted.append(each.name if known is None else known.name)
+            _retype(update, (*path, known.name), known.field_type, new_field.field_type)
+        wanted.append(new_field.name if known is None else known.name)
     for place, name in enumerate(wanted):
         if present[place] != name:
             present.remove(name)

@@ -112,7 +112,7 @@ def _iceberg_type(kind: ColumnType, ids: Iterator[int]) -> iceberg.IcebergType:
         return iceberg.ListType(element_id=number, element=_iceberg_type(kind.inner[0], ids), element_required=False)
     if kind.name == "map":
         key_id, value_id = next(ids), next(ids)
-        key, value = (_iceberg_type(each, ids) for each in kind.inner)
+        key, value = (_iceberg_type(inner, ids) for inner in kind.inner)
         return iceberg.MapType(key_id=key_id, key_type=key, value_id=value_id, value_type=value, value_required=False)
     if kind.name == "struct":
         fields = zip(kind.fields, kind.inner, strict=True)
@@ -223,8 +223,8 @@ def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
         yield from full_names(f"{name}.element", kind.value_type)
         kind = kind.value_type
     if pa.types.is_struct(kind):
-        for each in kind:
-            yield from full_names(f"{name}.{each.name}", each.type)
+        for field in kind:
+            yield from full_names(f"{name}.{field.name}", field.type)
 
 
 def counted(names: Collection[str], noun: str) -> str:

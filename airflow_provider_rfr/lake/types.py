@@ -83,17 +83,17 @@ class ColumnType:
 
     def folded(self) -> ColumnType:
         """The type with its fields' names as names are compared."""
-        inner = tuple(each.folded() for each in self.inner)
+        inner = tuple(inner.folded() for inner in self.inner)
         return ColumnType(self.name, self.numbers, inner, tuple(name.casefold() for name in self.fields))
 
     def has_twins(self) -> bool:
         """Return whether a struct inside this type has two fields of one name."""
         names = self.folded().fields
-        return len(set(names)) < len(names) or any(each.has_twins() for each in self.inner)
+        return len(set(names)) < len(names) or any(inner.has_twins() for inner in self.inner)
 
     def contains(self, name: str) -> bool:
         """Whether this type, or one inside it, has that name."""
-        return self.name == name or any(each.contains(name) for each in self.inner)
+        return self.name == name or any(inner.contains(name) for inner in self.inner)
 
 
 class TypeChange(str, Enum):
@@ -178,7 +178,7 @@ def lost_fields(old: ColumnType, new: ColumnType) -> list[str]:
 def field_types(kind: ColumnType) -> dict[str, ColumnType]:
     """Return the types of all fields of the structs in a type, by their paths as :func:`lost_fields` writes them."""
     if kind.name != "struct":
-        return {path: inner for each in kind.inner for path, inner in field_types(each).items()}
+        return {path: inner for inner_type in kind.inner for path, inner in field_types(inner_type).items()}
     found = dict[str, ColumnType]()
     for name, inner in zip(kind.fields, kind.inner, strict=True):
         found |= {name: inner, **{f"{name}.{path}": below for path, below in field_types(inner).items()}}

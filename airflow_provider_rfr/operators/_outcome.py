@@ -119,7 +119,7 @@ def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
         problem = f"{stream}: {problem}"
     if more:
         problem += f" (and {more} more)"
-    final = next((each for each in (kind, cause) if not each.retryable), None)
+    final = next((error for error in (kind, cause) if not error.retryable), None)
     if final is not None:
         return AirflowFailException(_sentence(problem, final.advice))
     if RateLimitedError in (kind, cause):

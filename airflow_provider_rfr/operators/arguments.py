@@ -53,7 +53,7 @@ def option_fields(*without: str) -> dict[str, Param]:
 
 def _with_one_type(schema: dict[str, Any]) -> dict[str, Any]:
     """Without ``anyOf``: Airflow's form chooses a field by ``type`` alone, and takes null where that lists it."""
-    value = next((each for each in schema.pop("anyOf", ()) if each != {"type": "null"}), None)
+    value = next((option for option in schema.pop("anyOf", ()) if option != {"type": "null"}), None)
     return schema if value is None else {**schema, **value, "type": [value["type"], "null"]}
 
 

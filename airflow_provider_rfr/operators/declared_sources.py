@@ -178,10 +178,10 @@ def declared_sources(
 
     spec = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec
     found = [obj for obj in spec.objects if obj.kind is Kind.SOURCE]
-    for each in found:
-        if each.per_instance is not None:
-            _log.info("%s: a source of each %s has no DAG made for it", each.name, each.per_instance)
-    return [_DeclaredSource(each, project, lake_conn_id) for each in found if each.per_instance is None]
+    for source in found:
+        if source.per_instance is not None:
+            _log.info("%s: a source of each %s has no DAG made for it", source.name, source.per_instance)
+    return [_DeclaredSource(source, project, lake_conn_id) for source in found if source.per_instance is None]
 
 
 def cron_timetable(cron: Any, place: str, otherwise: str) -> CronTriggerTimetable:
@@ -203,5 +203,5 @@ def cron_timetable(cron: Any, place: str, otherwise: str) -> CronTriggerTimetabl
 def plain(value: Any) -> Any:
     """Frozen values of a declaration as the dicts and lists that Airflow's templates and JSON take."""
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -343,7 +343,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         inline = (
             [self.source.get(key) for key in ("definition", "manifest")] if isinstance(self.source, Mapping) else []
         )
-        if isinstance(content, Mapping) and any(content is each for each in inline):
+        if isinstance(content, Mapping) and any(content is document for document in inline):
             return content
         return super().render_template(content, context, jinja_env, seen_oids)
 
@@ -355,7 +355,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         :raises TaskDeferred: the triggerer follows from here, then :meth:`execute_complete` is called
         """
         began = datetime.now(timezone.utc)
-        conn_ids = [each for each in (self.api_conn_id, self.lake_conn_id, self._conn_id) if each]
+        conn_ids = [conn_id for conn_id in (self.api_conn_id, self.lake_conn_id, self._conn_id) if conn_id]
         with final_errors(self.log.error):
             return connection_use.running_with(
                 context,

@@ -88,8 +88,8 @@ class RefreshMaterializedViewOperator(SparkApplicationOperator):
             if done is None or "views" not in done:
                 raise RfrError("Spark ended well, but did not say what it refreshed; see the driver's log")
             found: dict[str, dict[str, Any]] = done["views"]
-            for name, each in found.items():
-                self.log.info("%s: %s, %s rows", name, each["state"], each["rows"])
+            for name, outcome in found.items():
+                self.log.info("%s: %s, %s rows", name, outcome["state"], outcome["rows"])
             return found
 
 
@@ -146,7 +146,7 @@ class _DeclaredView:
         how: Mapping[str, Any] = plain(self.declared.refresh or {})
         for name in _GIVEN.keys() & how.keys():
             raise ConfigurationError(f"refresh.{name}", f"is {_GIVEN[name]}", "leave it out", self._place)
-        given = {**arguments, **{name: each for name, each in how.items() if name != "schedule"}}
+        given = {**arguments, **{name: value for name, value in how.items() if name != "schedule"}}
         given |= {"views": [self.name], "project": self.project, "lake_conn_id": self.lake_conn_id}
         try:
             return RefreshMaterializedViewOperator(task_id=task_id, **given)
@@ -184,5 +184,5 @@ def declared_materialized_views(
     from airflow_provider_rfr.builtins.sql.facts import declared_inputs
 
     declared = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec.by_key()
-    found = [each for each in declared.values() if each.kind is Kind.MATERIALIZED_VIEW and each.per_instance is None]
-    return [_DeclaredView(each, declared_inputs(each, declared), project, lake_conn_id) for each in found]
+    found = [obj for obj in declared.values() if obj.kind is Kind.MATERIALIZED_VIEW and obj.per_instance is None]
+    return [_DeclaredView(view, declared_inputs(view, declared), project, lake_conn_id) for view in found]

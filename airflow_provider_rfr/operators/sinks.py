@@ -76,7 +76,7 @@ class SinkOperator(BaseOperator):
         """
         with final_errors(self.log.error):
             chosen = self._chosen(BuiltinsHook.of_task(self))
-            named = [each.sink.settings.get("connection") for each in chosen if each.sink is not None]
+            named = [obj.sink.settings.get("connection") for obj in chosen if obj.sink is not None]
             conn_ids = [self.lake_conn_id, *(str(name) for name in named if name)]
             store = self.control_store_conn_id
             run, stop = self._run_all, self.on_kill
@@ -144,6 +144,6 @@ class SinkOperator(BaseOperator):
         names = [self.sinks] if isinstance(self.sinks, str) else list(self.sinks)
         names = [name for name in names if name.strip()]
         if unknown := [name for name in names if name.casefold() not in declared]:
-            known = ", ".join(each.name for each in declared.values()) or "none"
+            known = ", ".join(obj.name for obj in declared.values()) or "none"
             raise ConfigurationError("sinks", f"{unknown[0]} is not a declared sink", f"declared: {known}")
         return [declared[name.casefold()] for name in names] if names else list(declared.values())

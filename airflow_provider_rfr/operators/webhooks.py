@@ -172,15 +172,15 @@ class CommitWebhookOperator(BaseOperator):
             for problem in problems
             if problem.on_failure == "block" or (problem.is_refusal and problem.on_failure != "ignore")
         ]
-        texts = [str(each) for each in failing]
+        texts = [str(delivery) for delivery in failing]
         if self.fail_on_dead:
-            known = {each.detail for each in failing}
-            texts += [f"{each.key}: {each.detail}" for each in dead if each.detail not in known]
+            known = {delivery.detail for delivery in failing}
+            texts += [f"{delivery.key}: {delivery.detail}" for delivery in dead if delivery.detail not in known]
         if not texts:
             return
         different = list(dict.fromkeys(texts))
         more = f"; and {len(different) - _MOST_SHOWN} more" if len(different) > _MOST_SHOWN else ""
-        is_blocked = any(each.on_failure == "block" for each in failing)
+        is_blocked = any(delivery.on_failure == "block" for delivery in failing)
         blocks = "the next refresh of the table waits until then; " if is_blocked else ""
         raise AirflowFailException(
             f"{'; '.join(different[:_MOST_SHOWN])}{more}. The data is published; {blocks}once the cause is removed,"

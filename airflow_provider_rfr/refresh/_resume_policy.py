@@ -141,9 +141,9 @@ class Relocations:
     def of(cls, moved: Sequence[Any]) -> Relocations:
         """From the document's ``run.moved``."""
         return cls(
-            [each.base_url.rstrip("/") for each in moved if each.base_url],
-            [each.login for each in moved if each.login],
-            next((each.upstream for each in reversed(moved) if each.upstream), None),
+            [address.base_url.rstrip("/") for address in moved if address.base_url],
+            [address.login for address in moved if address.login],
+            next((address.upstream for address in reversed(moved) if address.upstream), None),
         )
 
     def as_begun(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -172,9 +172,9 @@ class Relocations:
 
     def _moved_back(self, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: self._moved_back(each) for key, each in value.items()}
+            return {key: self._moved_back(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self._moved_back(each) for each in value]
+            return [self._moved_back(item) for item in value]
         if not isinstance(value, str):
             return value
         if len(self.logins) > 1 and value == self.logins[-1]:

@@ -79,7 +79,7 @@ def run_round_task(
         # Before the last flush: what a reader that was left behind still delivers must be in no file.
         progress = scheduler.progress()
         flusher.finish()
-    by_ordinal = {each.ordinal: each for each in (*adopted.progress, *progress)}
+    by_ordinal = {partition.ordinal: partition for partition in (*adopted.progress, *progress)}
     return TaskResult(tuple(writer.files), tuple(by_ordinal.values()), scheduler.figures + adopted.figures)
 
 

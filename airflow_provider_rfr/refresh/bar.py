@@ -65,4 +65,4 @@ def drawn_bar() -> Iterator[Bar]:
 
 
 def printable(text: str) -> str:
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -212,7 +212,7 @@ class Refresh:
         if decision.opening is Opening.NEW:
             slices = (stream_slice.partition for stream_slice in unique_slices(self._stream))
             return self._ledger.open_generation(
-                ((self._stream.partition_key(each), each) for each in slices),
+                ((self._stream.partition_key(stream_slice), stream_slice) for stream_slice in slices),
                 read_fingerprint=prints.read,
                 publish_fingerprint=prints.publish,
                 run_key=run.key,

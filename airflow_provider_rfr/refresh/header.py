@@ -180,7 +180,7 @@ class LedgerHeader:
         for name in _FIELDS:
             value = getattr(self, name)
             if name == "past":
-                value = json.dumps([each.to_json() for each in value]) if value else None
+                value = json.dumps([generation.to_json() for generation in value]) if value else None
             elif isinstance(value, Enum):
                 value = value.value
             if value is not None:

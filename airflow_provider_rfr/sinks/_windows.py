@@ -90,7 +90,7 @@ class Pins(_Stored):
         names = spec.columns or tuple(given)
         called = given or names
         was = {new.casefold(): old for old, new in (renamed or {}).items()}
-        keys = [each.casefold() for each in called]
+        keys = [name.casefold() for name in called]
         # Where an old name is another sent column's now, done again this would take the one for the other.
         known = {} if set(was.values()) & set(keys) else {pin.called.casefold(): pin.ids for pin in pins}
         ids = [known.get(was.get(key, key), known.get(key, ())) for key in keys]
@@ -119,7 +119,7 @@ class Pins(_Stored):
 
     def payload_names(self) -> Mapping[str, str]:
         """Names in the payload, by all names by which a sent column is known, as they are compared."""
-        known = {each.casefold(): self._payload_name(pin) for pin in self.columns for each in (pin.name, pin.called)}
+        known = {name.casefold(): self._payload_name(pin) for pin in self.columns for name in (pin.name, pin.called)}
         return known | {name.casefold(): name for name in map(self._payload_name, self.columns)}
 
     def _payload_name(self, pin: Pin) -> str:
@@ -185,7 +185,7 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, A
     if spec.on_replace == "resume_from_new":
         return cursor_at(first.snapshot_id, table)
     if spec.on_replace == "resend":
-        last = [each for each in line if each.brings is Brings.OTHERS][-1]
+        last = [increment for increment in line if increment.brings is Brings.OTHERS][-1]
         return {**window(None, last.snapshot_id), "round": row.round + 1}
     reason = f"snapshot {first.snapshot_id} replaced the rows of its source, and on_replace is {spec.on_replace}"
     return held(reason, first.snapshot_id)
@@ -215,12 +215,12 @@ def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]
 def _last_added(line: Sequence[Increment], skipped: Collection[Brings], size: int) -> int:
     """The last of the snapshots that make a batch, of a line whose first one brings rows; one schema wrote them all."""
     last, rows = line[0], 0
-    for each in line:
-        if each.brings is Brings.ROWS:
-            if rows >= size or each.schema_id != last.schema_id:
+    for increment in line:
+        if increment.brings is Brings.ROWS:
+            if rows >= size or increment.schema_id != last.schema_id:
                 break
-            last, rows = each, rows + each.rows
-        elif each.brings is Brings.MIGRATION or each.brings not in skipped:
+            last, rows = increment, rows + increment.rows
+        elif increment.brings is Brings.MIGRATION or increment.brings not in skipped:
             # What is decided about the rows before a migration says nothing of those behind it.
             break
     return last.snapshot_id
@@ -307,7 +307,7 @@ def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches,
     for batch in before:
         columns = [_cast(batch.column(field.name), field.type) for field in shape]
         shaped = pa.RecordBatch.from_arrays(columns, names=shape.names)
-        values = (tuple(each.values()) for each in shaped.select(keys).to_pylist())
+        values = (tuple(row.values()) for row in shaped.select(keys).to_pylist())
         for (key, digest), raw in zip(_digests(shaped, keys), values, strict=True):
             if key in known:
                 raise twice
@@ -328,7 +328,7 @@ def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches,
 def _digests(batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
     """Of each row's key, whose own text is kept in a buffer that is much larger than it is, and of the row."""
     for row in rows_of(batch):
-        key, whole = (blake2b(dumps(each), digest_size=16).digest() for each in ([row[name] for name in keys], row))
+        key, whole = (blake2b(dumps(part), digest_size=16).digest() for part in ([row[name] for name in keys], row))
         yield key, whole
 
 

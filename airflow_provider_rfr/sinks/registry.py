@@ -106,7 +106,7 @@ def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | N
         return
     begin, end = hold_property("sink."), f".{identity.hex[:8]}"
     # Also under a name that it had.
-    ours = (each for each in table.properties if each.startswith(begin) and each.endswith(end))
+    ours = (name for name in table.properties if name.startswith(begin) and name.endswith(end))
     holds: dict[str, str | None] = dict.fromkeys(ours)
     if row is not None:
         needed = None

@@ -153,9 +153,9 @@ class FileSender:
         self._files.makedirs(self._folder, exist_ok=True)
         if not self._collected:
             # What killed runs left is of their last batch, which is the first one of this run.
-            for each in map(str, self._files.ls(self._folder, detail=False)):
-                if each.rpartition("/")[2].startswith(f".{name}."):
-                    self._files.rm_file(each)
+            for file in map(str, self._files.ls(self._folder, detail=False)):
+                if file.rpartition("/")[2].startswith(f".{name}."):
+                    self._files.rm_file(file)
             self._collected = True
         # A hidden name, so that readers of the folder skip it; a new one, so that two runs never share it.
         hidden = f"{self._folder}/.{name}.{uuid4().hex}.part"

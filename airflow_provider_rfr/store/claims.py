@@ -76,7 +76,7 @@ def claim(
 ) -> list[Claim]:
     """Claim what is due, the oldest first; ``endpoints``: rows of the wish's endpoints, as of this transaction."""
     found = [endpoints[endpoint_id] for endpoint_id in wish.endpoint_ids if endpoint_id in endpoints]
-    able = [each for each in found if each.is_enabled and not each.is_circuit_open(now)]
+    able = [endpoint for endpoint in found if endpoint.is_enabled and not endpoint.is_circuit_open(now)]
     if not able or wish.room < 1:
         return []
     query = _due([row.id for row in able], now)
@@ -293,7 +293,7 @@ def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[
     moments: list[int] = []
     for wish in wishes:
         found = [endpoints[endpoint_id] for endpoint_id in wish.endpoint_ids if endpoint_id in endpoints]
-        enabled = {each.id: each for each in found if each.is_enabled}
+        enabled = {endpoint.id: endpoint for endpoint in found if endpoint.is_enabled}
         # By endpoint, and by whether it was never tried: when the first delivery can be claimed.
         fresh = case((and_(_D.started_at.is_(None), _D.commits == 1), 1), else_=0)
         able = case((_D.lease_until > _D.due_at, _D.lease_until), else_=_D.due_at)

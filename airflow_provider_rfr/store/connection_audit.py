@@ -87,7 +87,7 @@ def last_change(connection: Connection, conn_id: str, option: str, since: int, u
     """When an alteration last stored another value of the option, in milliseconds; None if not between these times."""
     ended, stored = func.coalesce(_A.ended_at, _A.started_at), (AlterationState.STORED, AlterationState.APPLIED)
     query = select(_A.options, ended.label("ended")).where(_A.conn_id == conn_id, ended.between(since, until))
-    rows = connection.execute(query.where(_A.state.in_([each.value for each in stored])))
+    rows = connection.execute(query.where(_A.state.in_([state.value for state in stored])))
     return max((row.ended for row in rows if option in json.loads(row.options)), default=None)
 
 

@@ -274,10 +274,10 @@ def _names(value: Any, conn_id: str) -> bool:
             return _names(json.loads(value), conn_id)
     if isinstance(value, dict):
         return any(
-            (each == conn_id and (name == "connection" or name.endswith("conn_id"))) or _names(each, conn_id)
-            for name, each in value.items()
+            (item == conn_id and (name == "connection" or name.endswith("conn_id"))) or _names(item, conn_id)
+            for name, item in value.items()
         )
-    return isinstance(value, list) and any(_names(each, conn_id) for each in value)
+    return isinstance(value, list) and any(_names(item, conn_id) for item in value)
 
 
 def write_registry(

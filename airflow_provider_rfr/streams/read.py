@@ -318,7 +318,7 @@ def _page_plan(stream: Stream, stream_state: Mapping[str, Any]) -> _ReadPlan:
     slices = unique_slices(stream)
     # Two are enough to see whether the stream is divided, and cost few requests.
     first = list(islice(slices, 2))
-    divided = "states" in stream_state or [len(each.partition) for each in first] != [0]
+    divided = "states" in stream_state or [len(stream_slice.partition) for stream_slice in first] != [0]
     paged = as_paged(stream, stream_state=stream_state)
     cursor = page_cursor(stream, divided, stream_state)
     assert cursor is not None

@@ -89,7 +89,7 @@ class Viewer:
         if wanted and _has_teams():
             teams = Connection.get_conn_id_to_team_name_mapping(wanted)
             # Nobody knows any more whose a connection was that is gone.
-            wanted = [each for each in wanted if each in teams]
+            wanted = [team for team in wanted if team in teams]
 
         def is_readable(conn_id: str) -> bool:
             details = ConnectionDetails(conn_id=conn_id, team_name=teams.get(conn_id))

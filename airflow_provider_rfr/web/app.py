@@ -88,7 +88,7 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
             problems=viewer.told(known.problems),
             found=found,
             wanted=wanted,
-            has_several_lakes=len({each.lake for each in mine}) > 1,
+            has_several_lakes=len({refresh.lake for refresh in mine}) > 1,
         )
 
     return await run_in_threadpool(answer)
@@ -120,7 +120,7 @@ async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, 
             details_problem=viewer.told(details.problems_with("The pages in the ledger")),
             told_problem=viewer.told(told.problems_with("The control store")),
             curve=None if details.value is None else charts.pages_over_time(details.value),
-            told=tuple(each for each in told.value or () if all(map(viewer.sees, each.dag_ids))),
+            told=tuple(delivery for delivery in told.value or () if all(map(viewer.sees, delivery.dag_ids))),
             may_trigger=_may_trigger(refresh, viewer),
         )
 
@@ -136,7 +136,7 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
     found, problems = await request.app.state.lakes.each_lake("deliveries", read_webhooks)
 
     def answer() -> Response:
-        webhooks = Webhooks.of_lakes([each.seen_by(viewer) for _, each in found])
+        webhooks = Webhooks.of_lakes([lake_webhooks.seen_by(viewer) for _, lake_webhooks in found])
         may_deliver = viewer.may_trigger("deliver_webhooks")
         return page(
             request,

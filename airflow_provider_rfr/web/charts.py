@@ -40,11 +40,11 @@ def generations(history: Sequence[PastGeneration]) -> tuple[Bar, ...]:
     if not history:
         return ()
     shown = list(reversed(history))
-    amounts = [each.records if each.rows is None else each.rows for each in shown]
-    most, longest = max(*amounts, 1), max(*(each.seconds for each in shown), 1.0)
+    amounts = [generation.records if generation.rows is None else generation.rows for generation in shown]
+    most, longest = max(*amounts, 1), max(*(generation.seconds for generation in shown), 1.0)
     step = min(_WIDEST, WIDTH / len(shown))
     bars = []
-    for place, (each, amount) in enumerate(zip(shown, amounts, strict=True)):
+    for place, (generation, amount) in enumerate(zip(shown, amounts, strict=True)):
         height = max(_LEAST, (HEIGHT - 30) * amount / most)
         x = place * step
         bars.append(
@@ -54,11 +54,12 @@ def generations(history: Sequence[PastGeneration]) -> tuple[Bar, ...]:
                 width=round(step * 0.7, 1),
                 height=round(height, 1),
                 dot_x=round(x + step / 2, 1),
-                dot_y=round(HEIGHT - 15 - (HEIGHT - 30) * each.seconds / longest, 1),
-                outcome=each.outcome,
-                label=str(each.generation),
-                title=f"generation {each.generation}: {each.outcome}, {amount:,} rows, {each.seconds:,.0f} s,"
-                f" {each.attempts} {'attempt' if each.attempts == 1 else 'attempts'}",
+                dot_y=round(HEIGHT - 15 - (HEIGHT - 30) * generation.seconds / longest, 1),
+                outcome=generation.outcome,
+                label=str(generation.generation),
+                title=f"generation {generation.generation}: {generation.outcome}, {amount:,} rows,"
+                f" {generation.seconds:,.0f} s,"
+                f" {generation.attempts} {'attempt' if generation.attempts == 1 else 'attempts'}",
             )
         )
     return tuple(bars)

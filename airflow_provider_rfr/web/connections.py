@@ -55,7 +55,7 @@ class Connections:
         rows = []
         for conn_id in sorted(readable):
             of_it = tuple(use for use in uses if use.of(conn_id) is not None)
-            stale = sum(copy.is_stale for each in of_it if (copy := each.of(conn_id)) is not None)
+            stale = sum(copy.is_stale for use in of_it if (copy := use.of(conn_id)) is not None)
             rows.append(ConnectionUses(conn_id, of_it, stale))
         return tuple(rows), tuple(alteration for alteration in self.alterations if alteration.conn_id in readable)
 

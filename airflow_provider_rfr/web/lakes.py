@@ -79,11 +79,11 @@ class Lakes:
         ids = await self._ids.latest()
         if ids.value is None:
             return Known((), ids.problems_with(_CONNECTIONS))
-        found = await asyncio.gather(*(self._of(each).latest() for each in ids.value))
+        found = await asyncio.gather(*(self._of(lake_id).latest() for lake_id in ids.value))
         pairs = list(zip(ids.value, found, strict=True))
         return Known(
-            tuple(Refresh(lake, each) for lake, latest in pairs for each in latest.value or ()),
-            tuple(each for lake, latest in pairs for each in latest.problems_with(f"The lake {lake}")),
+            tuple(Refresh(lake, status) for lake, latest in pairs for status in latest.value or ()),
+            tuple(problem for lake, latest in pairs for problem in latest.problems_with(f"The lake {lake}")),
         )
 
     async def details(self, refresh: Refresh) -> Latest[RefreshDetails | None]:
@@ -159,7 +159,10 @@ def _showable(status: TableStatus) -> TableStatus:
     """The same without cursors in errors, so that no page can show one, and no search can find one."""
     header = status.header
     if header is not None:
-        past = tuple(replace(each, error=each.error and without_cursors(each.error)) for each in header.past)
+        past = tuple(
+            replace(generation, error=generation.error and without_cursors(generation.error))
+            for generation in header.past
+        )
         header = replace(header, error=header.error and without_cursors(header.error), past=past)
     return replace(status, sentence=without_cursors(status.sentence), header=header)
 

@@ -71,7 +71,7 @@ def read_project() -> Project | None:
             objects=recorded.objects,
             deploys=history,
             steps=deploys.steps_of(connection, history[0].deploy_id) if history else (),
-            garbage=tuple(each.physical for each in deploys.queued(connection, PROJECT)),
+            garbage=tuple(retired.physical for retired in deploys.queued(connection, PROJECT)),
         )
 
 

@@ -95,8 +95,8 @@ def listed(refreshes: Sequence[Refresh], wanted: Wanted, viewer: Viewer) -> List
     order = {state: place for place, state in enumerate(State)}
     found = [refresh for refresh in refreshes if wanted.is_in_scope(refresh, viewer) and wanted.is_matched(refresh)]
     found.sort(key=lambda each: (order[each.status.state], each.status.table, each.status.ledger, each.lake))
-    counts = Counter(each.status.state.value for each in found)
-    shown = tuple(each for each in found if wanted.state in ("", each.status.state.value))
+    counts = Counter(row.status.state.value for row in found)
+    shown = tuple(row for row in found if wanted.state in ("", row.status.state.value))
     names = tuple(state.value for state in State)
     return Listed(
         shown, names, {state.value: counts[state.value] for state in State if counts[state.value]}, len(found)
@@ -107,6 +107,6 @@ def history(refresh: Refresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
     """The generations, the newest first; of those that the viewer may not see, the figures alone."""
     hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "map_index": None, "error": None}
     return tuple(
-        each if viewer.sees(each.dag_id) else replace(each, **hidden)  # type: ignore[arg-type]
-        for each in refresh.status.history
+        generation if viewer.sees(generation.dag_id) else replace(generation, **hidden)  # type: ignore[arg-type]
+        for generation in refresh.status.history
     )

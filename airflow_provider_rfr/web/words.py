@@ -97,4 +97,6 @@ def _end_of_value(text: str, start: int) -> int:
     return len(text)
 
 
-FILTERS: Final = {each.__name__: each for each in (number, rate, size, duration, ago, clock, at, short, quoted)}
+FILTERS: Final = {
+    function.__name__: function for function in (number, rate, size, duration, ago, clock, at, short, quoted)
+}

@@ -152,9 +152,9 @@ def _value_fault(text: str) -> PydanticCustomError | None:
         return mistake(f"must have at most {_LONGEST_HEADER} characters")
     if text != text.strip(" \t"):
         return mistake("begins or ends with a space", "leave it out")
-    if any(ord(each) < 0x20 and each != "\t" for each in text) or "\x7f" in text:
+    if any(ord(character) < 0x20 and character != "\t" for character in text) or "\x7f" in text:
         return mistake("has a line break or another control character in its value")
-    if any(ord(each) > 0xFF for each in text):
+    if any(ord(character) > 0xFF for character in text):
         return mistake("has a character outside Latin-1 in its value", "write it percent-encoded, or in base64")
     return None
 
@@ -336,9 +336,9 @@ class _TreeCopier:
             for key in value:
                 if not isinstance(key, str):
                     self._refuse(place, f"a key is {_kind(key)}", _IN_QUOTES)
-            return {str(key): self.copy(each, (*place, str(key))) for key, each in value.items()}
+            return {str(key): self.copy(item, (*place, str(key))) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.copy(each, (*place, number)) for number, each in enumerate(value)]
+            return [self.copy(item, (*place, number)) for number, item in enumerate(value)]
         return self._scalar(value, place)
 
     def _scalar(self, value: Any, place: tuple[str | int, ...]) -> Any:
@@ -417,7 +417,7 @@ class Success(TriggerModel):
 
     def accepts(self, status: int, body: bytes) -> bool:
         """Whether this answer is delivery. Nothing can be pointed at in a body that is not JSON."""
-        if 300 <= status < 400 or not any(each in (status, f"{status // 100}xx") for each in self.status):
+        if 300 <= status < 400 or not any(pattern in (status, f"{status // 100}xx") for pattern in self.status):
             return False
         if self.pointer is None:
             return True

@@ -246,9 +246,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value
 
 
@@ -260,5 +260,5 @@ def _secrets_in(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from _secrets_in(list(value.values()))
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _secrets_in(each)
+        for item in value:
+            yield from _secrets_in(item)

@@ -83,12 +83,12 @@ def render_payload(tree: Any, variables: Mapping[str, Any], budget: Budget | Non
         problem = f"{found.problem} (in the payload at {pointer or 'its top'})"
         raise TemplateError(problem, found.line, found.column)
     if isinstance(tree, (list, tuple)):
-        return [render_payload(each, variables, budget, f"{pointer}/{n}") for n, each in enumerate(tree)]
+        return [render_payload(item, variables, budget, f"{pointer}/{n}") for n, item in enumerate(tree)]
     if isinstance(tree, Mapping):
         rendered = {}
-        for key, each in tree.items():
+        for key, item in tree.items():
             step = key.replace("~", "~0").replace("/", "~1")
-            rendered[well_formed(key)] = render_payload(each, variables, budget, f"{pointer}/{step}")
+            rendered[well_formed(key)] = render_payload(item, variables, budget, f"{pointer}/{step}")
         return rendered
     return tree
 
@@ -145,9 +145,9 @@ def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, list):
-        return [_escaped(each, escape) for each in value]
+        return [_escaped(item, escape) for item in value]
     if isinstance(value, dict):
-        return {name: _escaped(each, escape) for name, each in value.items()}
+        return {name: _escaped(item, escape) for name, item in value.items()}
     return value
 
 

@@ -128,7 +128,7 @@ class TriggerBlock(TriggerModel):
         document = written = plain_tree(data)
         endpoints = document.get("config") if isinstance(document, Mapping) else None
         if as_list := isinstance(endpoints, list):
-            document = {**document, "config": {f"trigger{n}": each for n, each in enumerate(endpoints)}}
+            document = {**document, "config": {f"trigger{n}": endpoint for n, endpoint in enumerate(endpoints)}}
         if isinstance(endpoints, (Mapping, list)) and len(endpoints) > MOST_ENDPOINTS:
             # Checking them takes long.
             many = mistake(f"must have at most {MOST_ENDPOINTS} entries")

@@ -117,16 +117,16 @@ def why_not_changed(store: ControlStore, lake: str, ids: Iterable[str], *, is_re
         return reasons
     with store.read() as connection:
         found = rows.select_deliveries(connection, Selection(lake=lake, ids=list(reasons)))
-    for each in found:
-        if each.merged_into is not None:
+    for delivery in found:
+        if delivery.merged_into is not None:
             done = "replay" if is_replay else "cancel"
-            reasons[each.id] = f"it was delivered with others as {each.merged_into}; {done} that"
-        elif is_replay and each.state == "pending":
-            reasons[each.id] = "it is pending, so it is delivered anyway"
+            reasons[delivery.id] = f"it was delivered with others as {delivery.merged_into}; {done} that"
+        elif is_replay and delivery.state == "pending":
+            reasons[delivery.id] = "it is pending, so it is delivered anyway"
         else:
-            reasons[each.id] = f"it is {each.state}, and not what the other options name"
-            if not is_replay and each.state not in rows.CANCELLABLE:
-                reasons[each.id] = f"it is {each.state}, so there is nothing to cancel"
+            reasons[delivery.id] = f"it is {delivery.state}, and not what the other options name"
+            if not is_replay and delivery.state not in rows.CANCELLABLE:
+                reasons[delivery.id] = f"it is {delivery.state}, so there is nothing to cancel"
     return reasons
 
 
@@ -169,7 +169,7 @@ def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
     """
     with store.read() as connection:
         dead = rows.select_deliveries(connection, Selection(lake=lake, tables=(table,), states=("dead",)))
-    blocking = [each for each in dead if each.on_failure == "block"]
+    blocking = [delivery for delivery in dead if delivery.on_failure == "block"]
     if not blocking:
         return None
     newest = blocking[0]
@@ -236,7 +236,7 @@ def _change(
 
     def transaction(connection: Connection) -> list[str]:
         found = rows.select_deliveries(connection, replace(selection, states=states))
-        ids = [each.id for each in found]
+        ids = [delivery.id for delivery in found]
         for chunk in in_chunks(ids):
             work(connection, store.now(connection), chunk)
         return ids

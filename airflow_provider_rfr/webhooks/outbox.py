@@ -94,7 +94,7 @@ def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str,
             "give one of the blocks a name of its own (name: ...). If it is one block that moved, say so:"
             f" airflow rfr triggers resume {row.key.table} {row.key.name}",
         )
-    newest_last = [*(each for each in places if each != place), place]
+    newest_last = [*(other for other in places if other != place), place]
     return {"address": address, "conn_id": endpoint.connection, "places": json.dumps(newest_last[-_MOST_PLACES:])}
 
 

@@ -146,10 +146,10 @@ def _fitted(body: Any, place: Sequence[str], most: int | None) -> Any:
         return _fitted_text(body, most)
     first, rest = place[0], place[1:]
     if isinstance(body, list):
-        return [_fitted(each, rest, most) for each in body] if first == "*" else body
+        return [_fitted(item, rest, most) for item in body] if first == "*" else body
     if not isinstance(body, Mapping):
         return body
-    return {key: _fitted(each, rest, most) if first in ("*", key) else each for key, each in body.items()}
+    return {key: _fitted(item, rest, most) if first in ("*", key) else item for key, item in body.items()}
 
 
 def _fitted_text(value: Any, most: int | None) -> str:
@@ -414,13 +414,13 @@ class Teams(Preset):
 def _cut_blocks(node: Any, most: int) -> Any:
     """The blocks with their text objects cut to *most* characters, or to what Slack takes at such a place."""
     if isinstance(node, list):
-        return [_cut_blocks(each, most) for each in node]
+        return [_cut_blocks(item, most) for item in node]
     if not isinstance(node, Mapping):
         return node
     most = _MOST_SLACK_TEXTS.get(node.get("type"), most)
     if node.get("type") in ("mrkdwn", "plain_text"):
         return {**node, "text": _fitted_text(node.get("text"), most)}
-    return {name: _cut_blocks(each, _MOST_SLACK_TEXTS.get(name, most)) for name, each in node.items()}
+    return {name: _cut_blocks(item, _MOST_SLACK_TEXTS.get(name, most)) for name, item in node.items()}
 
 
 _MOST_GITHUB_KEYS = 10

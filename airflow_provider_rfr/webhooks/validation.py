@@ -156,7 +156,7 @@ def check_triggers(
     raw = unwrapped(document)
     endpoints = raw.get("config") if isinstance(raw, Mapping) else None
     if isinstance(endpoints, Sequence) and not isinstance(endpoints, str):
-        endpoints = {f"trigger{number}": each for number, each in enumerate(endpoints)}
+        endpoints = {f"trigger{number}": endpoint for number, endpoint in enumerate(endpoints)}
     order: dict[str, int] = {}
     for name, written in endpoints.items() if isinstance(endpoints, Mapping) else ():
         if isinstance(name, str):
@@ -212,11 +212,11 @@ def template_problems(endpoint: Endpoint) -> list[Problem]:
 def _leaves(tree: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Every value that is neither map nor list, with its place."""
     if isinstance(tree, Mapping):
-        for key, each in tree.items():
-            yield from _leaves(each, (*place, key))
+        for key, item in tree.items():
+            yield from _leaves(item, (*place, key))
     elif isinstance(tree, (list, tuple)):
-        for number, each in enumerate(tree):
-            yield from _leaves(each, (*place, number))
+        for number, item in enumerate(tree):
+            yield from _leaves(item, (*place, number))
     else:
         yield place, tree
 

@@ -53,7 +53,7 @@ class Mark(NamedTuple):
         places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
         ink = [place for place in places if not raw[place].isspace()]
         before = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
-        if "".join(raw[each] for each in ink) != "".join(text.split()) or before >= len(ink):
+        if "".join(raw[place] for place in ink) != "".join(text.split()) or before >= len(ink):
             return None
         above, start = raw.count("\n", 0, ink[before]), raw.rfind("\n", 0, ink[before])
         return f"{self.line + above}:{ink[before] - start if above else self.column + ink[before]}"
@@ -90,11 +90,11 @@ class Document:
             raise yaml.MarkedYAMLError(problem=f"it is nested more than {_DEEPEST} deep", problem_mark=start)
         if isinstance(event, yaml.SequenceStartEvent):
             inside = enumerate(self._until(yaml.SequenceEndEvent))
-            return [self._value(each, (*path, number)) for number, each in inside]
+            return [self._value(event, (*path, number)) for number, event in inside]
         found = dict[str, Any]()
-        for each in self._until(yaml.MappingEndEvent):
-            key, name = self._value(each, (*path, None)), getattr(each, "value", "here")
-            line = each.start_mark.line + 1
+        for event in self._until(yaml.MappingEndEvent):
+            key, name = self._value(event, (*path, None)), getattr(event, "value", "here")
+            line = event.start_mark.line + 1
             if not isinstance(key, str):
                 self.flaws.append(Flaw(line, f"the key {name} is not text", "put it in quotes"))
             elif key == "<<":
@@ -180,7 +180,7 @@ def _list_what_columns_were(columns: Any) -> None:
     for column in columns if isinstance(columns, list) else ():
         if isinstance(column, dict) and "was" in column:
             was = column["was"] if isinstance(column["was"], list) else [column["was"]]
-            column["was"] = [{"name": each} if isinstance(each, str) else each for each in was]
+            column["was"] = [{"name": name} if isinstance(name, str) else name for name in was]
 
 
 def _flaw(marks: Mapping[Path, Mark], model: type, error: ErrorDetails) -> Flaw:

@@ -44,7 +44,7 @@ def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
         found += _name_findings(obj.keys, (column.name for column in columns), "keys")
         transform = partial(canonical_transform, columns=columns)
         numbered = enumerate(partitioning)
-        partitioning = tuple(_canonical(each, transform, found, f"partitioning.{number}") for number, each in numbered)
+        partitioning = tuple(_canonical(text, transform, found, f"partitioning.{number}") for number, text in numbered)
         found += _name_findings(partitioning, partitioning, "partitioning")
     if obj.sink is not None and obj.kind is Kind.SINK:
         found += findings(obj.sink)
@@ -60,7 +60,7 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, SinkSpec):
         return replace(value, settings=_frozen(value.settings))
     if isinstance(value, Mapping):
-        return MappingProxyType({key: _frozen(each) for key, each in value.items()})
+        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -94,17 +94,17 @@ def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column
         if not is_good or set(name) & set(".`\\"):
             found.append(Problem(f"{path}.name", f"{name[:40]!r} can't be a column's name", _GOOD_NAME))
         was = []
-        for at, each in enumerate(column.was):
+        for at, former in enumerate(column.was):
             inside, what = f"{path}.was.{at}", f"{name}: was: "
-            if each == Was():
+            if former == Was():
                 found.append(Problem(inside, f"{what}it says nothing", "give name, type, using or fields"))
-            if each.name is not None and before.setdefault(each.name.casefold(), number) != number:
-                found.append(Problem(inside, f"two columns were called {each.name}"))
-            if each.using is not None:
-                _canonical(each.using, columns_read, found, inside, what)
-            kind = None if each.type is None else _canonical(each.type, parse_type, found, inside, what)
-            was.append(replace(each, type=kind, fields=_frozen(each.fields)))
-            found += (Problem(inside, f"{what}{text}", remedy) for text, remedy in _former_problems(column, each))
+            if former.name is not None and before.setdefault(former.name.casefold(), number) != number:
+                found.append(Problem(inside, f"two columns were called {former.name}"))
+            if former.using is not None:
+                _canonical(former.using, columns_read, found, inside, what)
+            kind = None if former.type is None else _canonical(former.type, parse_type, found, inside, what)
+            was.append(replace(former, type=kind, fields=_frozen(former.fields)))
+            found += (Problem(inside, f"{what}{text}", remedy) for text, remedy in _former_problems(column, former))
         kind = _canonical(column.type, parse_type, found, f"{path}.type", f"{name}: ")
         yield replace(column, type=kind, was=tuple(was))
     names = [column.name for column in columns]
@@ -163,38 +163,38 @@ def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Ite
     for number, name in enumerate(names):
         if name.casefold() not in known:
             yield Problem(f"{path}.{number}", f"there is no column {name}", spec.nearest(name, known.values()))
-    for (number, name), _ in _repeated(enumerate(names), lambda each: each[1].casefold()):
+    for (number, name), _ in _repeated(enumerate(names), lambda item: item[1].casefold()):
         yield Problem(f"{path}.{number}", f"{name} is listed twice")
 
 
 def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is_whole: bool) -> Iterator[Problem]:
     """What is wrong among the objects, which come with what is wrong with each by itself."""
     declared = [check for check, _ in checks]
-    for each, first in _repeated(declared, lambda each: each.obj.key):
-        yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
-    known, reads = {each.obj.key: each for each in declared}, dict[str, Sequence[Dependency]]()
-    for each, first in _repeated(known.values(), lambda each: each.obj.id):
-        problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
-        yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
+    for entry, first in _repeated(declared, lambda entry: entry.obj.key):
+        yield entry.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
+    known, reads = {entry.obj.key: entry for entry in declared}, dict[str, Sequence[Dependency]]()
+    for entry, first in _repeated(known.values(), lambda entry: entry.obj.id):
+        problem = f"its id {entry.obj.id} is that of {first.obj.name}: {first.obj.place}"
+        yield entry.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
     # Otherwise, what is missing may be in a document that became no object.
     names = defaultdict[str, list[str]](list)
     for key in known if is_whole else ():
         names[spec.namespace_of(key)].append(key.rpartition(".")[2])
-    for key, each in known.items():
+    for key, entry in known.items():
         try:
-            reads[key] = facts.object_reads(each.obj, known=known)
-            yield from _read_problems(each, reads[key], known, names)
+            reads[key] = facts.object_reads(entry.obj, known=known)
+            yield from _read_problems(entry, reads[key], known, names)
         except QueryError as error:
             ask_spark = "correct it; if Spark understands it, list what it reads in depends_on"
             is_unreadable = isinstance(error, UnreadableQueryError)
-            yield each.problem("query", error.problem, ask_spark if is_unreadable else error.remedy)
+            yield entry.problem("query", error.problem, ask_spark if is_unreadable else error.remedy)
     order, circles = _order({key: [read.name for read in found] for key, found in reads.items()})
     for circle in circles:
         path = " -> ".join(known[key].obj.name for key in (*circle, circle[0]))
         yield known[circle[0]].problem("query", f"it reads itself: {path}")
     # What a broken object promises is not held against its readers.
     hidden = {check.obj.key for check, wrong in checks if wrong}.union(known.keys() - reads.keys(), *circles)
-    columns_of = facts.declared_columns(each.obj for each in known.values())
+    columns_of = facts.declared_columns(entry.obj for entry in known.values())
     for key in order:
         if known[key].obj.kind in QUERIED and hidden.isdisjoint([key, *(read.name for read in reads[key])]):
             yield from _query_problems(known[key], columns_of)
@@ -262,36 +262,36 @@ def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | N
     return f"{found.name} is not exportable", "send a materialized_view over it, or have it declare exportable: true"
 
 
-def _query_problems(each: Declared, columns_of: facts.ColumnsOf) -> Iterator[Problem]:
+def _query_problems(reader: Declared, columns_of: facts.ColumnsOf) -> Iterator[Problem]:
     """What is wrong with the query of an object; the names that it reads were checked before."""
-    query, namespace = each.obj.query or "", spec.namespace_of(each.obj.name)
+    query, namespace = reader.obj.query or "", spec.namespace_of(reader.obj.name)
     try:
-        yield from (each.query_problem(*found) for found in facts.column_problems(query, columns_of, namespace))
+        yield from (reader.query_problem(*found) for found in facts.column_problems(query, columns_of, namespace))
         starred = facts.expand_stars(query, columns_of, namespace) != query
         names = facts.output_columns(query, columns_of, namespace)
     except UnreadableQueryError:
         return
     except QueryError as error:
-        yield each.problem("query", error.problem, error.remedy)
+        yield reader.problem("query", error.problem, error.remedy)
         return
     given = [name.casefold() for name in names]
     for (_, name), _ in _repeated(enumerate(given), lambda one: one[1]):
-        yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
-    columns, rest = [column.name for column in each.obj.columns], iter(given)
+        yield reader.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
+    columns, rest = [column.name for column in reader.obj.columns], iter(given)
     wanted = [name.casefold() for name in columns]
     # A star stands for those of its columns that are declared.
     fits = all(name in rest for name in wanted) if starred else wanted == given
     if columns and not fits:
         problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
-        yield each.problem("columns", problem, "write them alike, in the same order")
+        yield reader.problem("columns", problem, "write them alike, in the same order")
 
 
 def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> Iterator[Problem]:
     """What is wrong with the documents which say that something goes, and with lists of instances."""
-    for each in removed:
+    for entry in removed:
         # What comes behind is a column, or a field of one, under whatever name.
-        if problem := spec.name_problem(".".join(each.name.split(".")[:2])):
-            yield Problem(each.name, problem, "write namespace.name, or namespace.table.column", str(each.place))
+        if problem := spec.name_problem(".".join(entry.name.split(".")[:2])):
+            yield Problem(entry.name, problem, "write namespace.name, or namespace.table.column", str(entry.place))
     for one in listed:
         if not is_plain(one.name):
             problem = f"{one.name!r} is not a name"
@@ -299,5 +299,5 @@ def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> I
         if not all(text.strip() for pair in one.instances.items() for text in pair):
             yield Problem(one.name, "an instance has an empty id or name", "write ID: NAME", str(one.place))
     both: list[Removed | Instances] = [*removed, *listed]
-    for other, first in _repeated(both, lambda each: (type(each), each.name.casefold())):
+    for other, first in _repeated(both, lambda reader: (type(reader), reader.name.casefold())):
         yield Problem(other.name, f"a document says so already: {first.place}", "keep one of the two", str(other.place))

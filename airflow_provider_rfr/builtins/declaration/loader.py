@@ -41,8 +41,8 @@ class _Loader:
         elif isinstance(source, Removed):
             yield source
         elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
-            for each in source:
-                yield from self.read(each)
+            for declared in source:
+                yield from self.read(declared)
         else:
             problem = f"a source is {type(source).__name__}"
             yield Problem("", problem, "give a folder, a YAML file or an object", str(Place()))
@@ -66,17 +66,17 @@ class _Loader:
         if path.is_dir():
             found = sorted(path for path in path.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
             # A hidden folder may be the source itself.
-            found = [each for each in found if not re.search(r"(^|/)\.", each.relative_to(path).as_posix())]
+            found = [file for file in found if not re.search(r"(^|/)\.", file.relative_to(path).as_posix())]
         if not found:
             yield Problem("", "the folder has no YAML files", place=str(path))
-        for each in found:
+        for file in found:
             try:
-                if (real := each.resolve()) not in self._files:
+                if (real := file.resolve()) not in self._files:
                     self._files.add(real)
-                    yield from self._text(each.read_text("utf-8-sig"), str(each))
+                    yield from self._text(file.read_text("utf-8-sig"), str(file))
             except (OSError, UnicodeDecodeError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-                yield Problem("", f"it can't be read: {why}", place=str(each))
+                yield Problem("", f"it can't be read: {why}", place=str(file))
 
     def _text(self, text: str, file: str) -> Iterator[_Found]:
         for document in documents(text):
@@ -104,10 +104,10 @@ def load_objects(
     loader = _Loader(project)
     with_installed = project == _OWN_PROJECT if entry_points is None else entry_points
     found = [*(loader.installed() if with_installed else ()), *loader.read(sources)]
-    problems = [each for each in found if isinstance(each, Problem)]
-    checks = [checked(each) for each in found if isinstance(each, Declared)]
-    removed = sorted((each for each in found if isinstance(each, Removed)), key=lambda each: each.key)
-    listed = [each for each in found if isinstance(each, Instances)]
+    problems = [item for item in found if isinstance(item, Problem)]
+    checks = [checked(item) for item in found if isinstance(item, Declared)]
+    removed = sorted((item for item in found if isinstance(item, Removed)), key=lambda item: item.key)
+    listed = [item for item in found if isinstance(item, Instances)]
     every = catalog_problems(checks, is_whole=not problems), other_problems(removed, listed)
     problems += chain(*(wrong for _, wrong in checks), *every)
     if problems:

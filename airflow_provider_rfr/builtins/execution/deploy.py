@@ -154,8 +154,8 @@ def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
         if uuid in needed:
             needed.update(reads[uuid])
     here = [objects[uuid] for uuid in order if uuid in needed]
-    tables = {each.name: each.columns for each in here if each.kind in STORED and each.columns}
-    queries = [each for each in here if each.sql and (each.kind is Kind.VIEW or each.uuid in asked)]
+    tables = {obj.name: obj.columns for obj in here if obj.kind in STORED and obj.columns}
+    queries = [obj for obj in here if obj.sql and (obj.kind is Kind.VIEW or obj.uuid in asked)]
     texts = {bridge.name: str(bridge.details["sql"]) for bridge in bridges}
     outputs = sql.analyse(tables, queries, texts) if queries or texts else {}
     for rewrite in (ReplaceRows(work, step) for step in work.plan.steps if step.how is Action.REWRITE):

@@ -41,8 +41,8 @@ def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
     Rows of other history tables that wait are appended, too, because the deploy may have created their tables."""
     try:
         with store.read() as connection:
-            over = [each for each in deploys.history(connection, project) if each.state in _OVER]
-            rows = [row for each in over for row in _history(each, deploys.steps_of(connection, each.deploy_id))]
+            over = [deploy for deploy in deploys.history(connection, project) if deploy.state in _OVER]
+            rows = [row for deploy in over for row in _history(deploy, deploys.steps_of(connection, deploy.deploy_id))]
         history = History(store, catalog)
         history.report(_MIGRATIONS, rows, ("deploy_id", "seq"))
         history.maintain(always=True)
@@ -64,20 +64,20 @@ def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> It
     # A deploy whose process died has no end until another one begins, nor has the step that it was at.
     ended = deploy.ended_at or deploy.started_at
     yield {**same, **_outcome(deploy, ended), "seq": 0, "state": _OVER[deploy.state]}
-    for each in steps:
-        evidence = orjson.loads(each.evidence or "{}")
+    for record in steps:
+        evidence = orjson.loads(record.evidence or "{}")
         row = {
             **same,
-            **_outcome(each, ended),
-            "seq": each.seq,
-            "object_id": each.uuid,
-            "object_name": each.name,
-            "how": each.action,
-            "state": {"done": "done", "planned": "skipped"}.get(each.state, "failed"),
+            **_outcome(record, ended),
+            "seq": record.seq,
+            "object_id": record.uuid,
+            "object_name": record.name,
+            "how": record.action,
+            "state": {"done": "done", "planned": "skipped"}.get(record.state, "failed"),
             "rows_after": evidence.get("rows"),
             "snapshot_after": evidence.get("snapshot_after"),
         }
-        if (step := planned.get(each.seq)) is not None:
+        if (step := planned.get(record.seq)) is not None:
             row |= {"kind": step.kind.value, "reason": step.reason, "changes": step.changes, "loses": list(step.losses)}
         yield row
 
@@ -111,14 +111,14 @@ def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
             queue = deploys.queued(connection, project)
             unfinished = deploys.unfinished_ids(connection, project)
             needed = needed_physicals(connection)
-        for each in queue:
-            if each.not_before > now:
+        for retired in queue:
+            if retired.not_before > now:
                 outcome, why = "kept", "its time has not come"
-            elif each.deploy_id in unfinished:
+            elif retired.deploy_id in unfinished:
                 outcome, why = "kept", "its deploy did not finish, and the next one may need it"
             else:
-                outcome, why = _delete(catalog, lease, each, needed)
-            outcomes[outcome][each.physical] = why
+                outcome, why = _delete(catalog, lease, retired, needed)
+            outcomes[outcome][retired.physical] = why
     return Collected(tuple(outcomes["deleted"]), outcomes["kept"], outcomes["failed"])
 
 
@@ -163,19 +163,19 @@ def forget_objects(
         if unknown := [name for name in names if name.casefold() not in by_key]:
             raise ConfigurationError("name", f"{unknown[0]} is not recorded", nearest(unknown[0], by_key))
         leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
-        for each in leaving:
-            if each.kind is Kind.SINK:
-                raise ConfigurationError("name", f"{each.name} is a sink", "remove it by its declaration")
-            if each.kind is Kind.VIEW and sql is None:
-                raise ConfigurationError("sql", f"{each.name} is a view", "give an engine")
-            if sink := next((sink for sink in recorded.sinks if sink.source == each.uuid), None):
-                raise ConfigurationError("name", f"the sink {sink.name} exports {each.name}", "remove the sink first")
-        for each in leaving:
+        for obj in leaving:
+            if obj.kind is Kind.SINK:
+                raise ConfigurationError("name", f"{obj.name} is a sink", "remove it by its declaration")
+            if obj.kind is Kind.VIEW and sql is None:
+                raise ConfigurationError("sql", f"{obj.name} is a view", "give an engine")
+            if sink := next((sink for sink in recorded.sinks if sink.source == obj.uuid), None):
+                raise ConfigurationError("name", f"the sink {sink.name} exports {obj.name}", "remove the sink first")
+        for obj in leaving:
             lease.ensure()
-            _unmark(catalog, each, sql)
-        gone = [str(each.uuid) for each in leaving]
+            _unmark(catalog, obj, sql)
+        gone = [str(obj.uuid) for obj in leaving]
         lease.write(lambda connection, now: write_registry(connection, project, *base, now, forgotten=gone))
-    return tuple(each.name for each in leaving)
+    return tuple(obj.name for obj in leaving)
 
 
 def _unmark(catalog: Catalog, obj: RecordedObject, sql: SparkSqlEngine | None) -> None:

@@ -181,7 +181,9 @@ class TableStep(Mechanism):
         details, record = self.step.details, self.record
         updates, tighten = details.get("updates", ()), details.get("tighten", ())
         # After these, the keys have to be set again, if a key column is concerned.
-        moved = bool(tighten) or any(each["op"] in ("drop", "relax", "rename") for batch in updates for each in batch)
+        moved = bool(tighten) or any(
+            update["op"] in ("drop", "relax", "rename") for batch in updates for update in batch
+        )
         keys = record.keys if moved or "keys" in details else None
         return TableChange(updates, tighten, details.get("partitioning"), keys, self.properties(), self.unset())
 
@@ -246,7 +248,7 @@ class AlterTable(TableStep):
         table, change = self.table(), self.change()
         if change.tighten:
             origins = table.origins(change)
-            required = (str(each["column"]).casefold() for each in change.tighten)
+            required = (str(column["column"]).casefold() for column in change.tighten)
             self.refuse_nulls(table.with_nulls(origins[name] for name in required if name in origins))
         table.alter(change)
 
@@ -268,7 +270,7 @@ class ReplaceRows(TableStep):
             before, after = table.rows(), sum(file.rows for file in files)
             if after != before:
                 raise self.refused(f"{before} rows became {after}; nothing was changed", "")
-        self.refuse_nulls(nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
+        self.refuse_nulls(nulls_in_files(files, target, [str(column["column"]) for column in change.tighten]))
         self.work.lease.ensure()
         # Of a materialized view there is a snapshot in any case, so that a refresh at the same time can't commit too.
         table.replace_rows(change, files, target, summary, always=self.step.kind is Kind.MATERIALIZED_VIEW)

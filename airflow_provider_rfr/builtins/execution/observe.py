@@ -52,15 +52,15 @@ def observe(
     """
     with store.read() as connection:
         recorded = read_recorded(connection, project)
-        unfinished = frozenset(UUID(each) for each in touched(connection, project))
+        unfinished = frozenset(UUID(uuid) for uuid in touched(connection, project))
         left = unfinished_ids(connection, project)
     views = list_views(catalog)
     entries: tuple[TableEntry | ViewEntry, ...] = (*views, *list_tables(catalog))
     # What a finished deploy retired is garbage: the object may be another table by now.
     aside = ((entry, retired_by(entry.name)) for entry in entries)
-    there = (each for each, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
+    there = (entry for entry, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
     # Where a table and a view have one name, the table counts.
-    found = {each.key: each for each in (_live(entry, recorded) for entry in there)}
+    found = {obj.key: obj for obj in (_live(entry, recorded) for entry in there)}
     if spec is not None:
         found |= {key: replace(live, nulls=nulls) for key, live, nulls in _with_nulls(catalog, spec, found)}
     # Of a source, too, a user's star shows all columns.
@@ -135,7 +135,7 @@ def _pinned(
 
     def columns_of(name: str) -> tuple[str, ...] | None:
         found = columns.get(name.casefold().removeprefix(prefix))
-        return tuple(each for each in found if only is None or each.casefold() in only) if found else None
+        return tuple(column for column in found if only is None or column.casefold() in only) if found else None
 
     try:
         text = expand_stars(entry.query, columns_of, namespace)

@@ -102,7 +102,7 @@ def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: Con
     """Whether something came, by name, for the same materialized views as :func:`refresh`; takes no Spark, and raises
     the same errors of names and deploys."""
     deployed = _Deployed(project, catalog, store)
-    return {each.obj.name: each.is_due for each in map(deployed.load, deployed.chosen(names))}
+    return {view.obj.name: view.is_due for view in map(deployed.load, deployed.chosen(names))}
 
 
 class _Loaded(NamedTuple):

@@ -27,7 +27,7 @@ _SAID: Final = ("name", "kind", "columns", "keep", "partitioning", "keys", "comm
 
 def different(what: str, old: Sequence[str], new: Sequence[str]) -> list[Reason]:
     """The reason, if two lists of names, or of expressions over them, don't say the same."""
-    same = [each.casefold() for each in old] == [each.casefold() for each in new]
+    same = [column.casefold() for column in old] == [column.casefold() for column in new]
     return [] if same else [because(Why.DIFFERS, what, ", ".join(old) or "nothing", ", ".join(new) or "nothing")]
 
 
@@ -86,19 +86,19 @@ class Decision:
         """Note what it notices of the changes of what it reads, which are decided already, and what it won't find."""
         desired = self.desired
         before = {dep.name: dep.uuid for dep in desired.recorded.deps} if desired.recorded is not None else {}
-        for each in desired.reads:
-            read = decisions.get(each.uuid) if each.uuid is not None else None
-            if read is None or each.uuid is None:
+        for dependency in desired.reads:
+            read = decisions.get(dependency.uuid) if dependency.uuid is not None else None
+            if read is None or dependency.uuid is None:
                 continue
             name, effects = read.desired.obj.name, read.effects
-            if before.get(each.name) not in (None, each.uuid):
-                self.shape[each.uuid] = self.contents[each.uuid] = because(Why.READS_ANOTHER, name)
+            if before.get(dependency.name) not in (None, dependency.uuid):
+                self.shape[dependency.uuid] = self.contents[dependency.uuid] = because(Why.READS_ANOTHER, name)
                 continue
-            if columns := met(effects.shape, each.columns):
-                self.shape[each.uuid] = reads(name, columns)
-            if columns := met(effects.contents, each.columns):
-                self.contents[each.uuid] = reads(name, columns)
-            gone = [(old, now) for old, now in effects.gone.items() if old in (each.columns or ())]
+            if columns := met(effects.shape, dependency.columns):
+                self.shape[dependency.uuid] = reads(name, columns)
+            if columns := met(effects.contents, dependency.columns):
+                self.contents[dependency.uuid] = reads(name, columns)
+            gone = [(old, now) for old, now in effects.gone.items() if old in (dependency.columns or ())]
             # A sink knows columns by their ids: a new name stops nothing.
             kept = desired.kind is Kind.SINK
             self.problems += [lost_column(name, old, now) for old, now in gone if not (now and kept)]
@@ -112,7 +112,7 @@ class Decision:
         same = same_query(obj.query, known.raw_sql)
         changes = {change.what for change in self.diff.changes}
         # A sink has another source if that has another id; a new name does not make it another one.
-        source, before = (tuple(each.uuid for each in some) for some in (self.desired.reads, known.deps))
+        source, before = (tuple(dependency.uuid for dependency in some) for some in (self.desired.reads, known.deps))
         fed = obj.kind is not Kind.SINK or source == before
         policies = (obj.keep, obj.exportable) == (known.keep, known.exportable)
         found = {
@@ -142,7 +142,10 @@ class Decision:
         before, now = _metadata(known), _metadata(obj)
         for name in sorted({*before, *now}):
             if before.get(name) != now.get(name):
-                old, new = ("nothing" if each.get(name) is None else repr(each[name]) for each in (before, now))
+                old, new = (
+                    "nothing" if properties.get(name) is None else repr(properties[name])
+                    for properties in (before, now)
+                )
                 self.words.append(f"~ {name}: {old} -> {new}")
         if gone := sorted(known.properties.keys() - obj.properties.keys()):
             self.details["unset"] = gone
@@ -164,7 +167,7 @@ class Decision:
             return Effects(EVERYTHING, contents)
         if not known.columns or not obj.columns:
             before, now = self.outputs() if known.sql != self.desired.sql else ((), ())
-            return Effects(EVERYTHING, contents, {each: "" for each in before if now and each not in now})
+            return Effects(EVERYTHING, contents, {name: "" for name in before if now and name not in now})
         return self.diff.effects(contents)
 
     def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -177,7 +180,7 @@ class Decision:
         if known.kind in STORED and live is not None and live.kind is Kind.TABLE and live.columns:
             there = tuple(folded(live.columns))
             # What was added by hand stays behind the others, or its readers break.
-            return there, (*now, *(each for each in there if each not in before and each not in now))
+            return there, (*now, *(name for name in there if name not in before and name not in now))
         return before, now
 
     def nothing_left(self) -> None:
@@ -215,7 +218,7 @@ class States:
     @cached_property
     def accepted(self) -> frozenset[str]:
         """Losses that somebody accepted: names of objects, or of columns behind them, as they are compared."""
-        return self.policies.accept_data_loss | {each.key for each in self.spec.removed}
+        return self.policies.accept_data_loss | {entry.key for entry in self.spec.removed}
 
     @cached_property
     def downgrade(self) -> Reason | None:
@@ -232,7 +235,7 @@ def _outputs(obj: BuiltinObject | RecordedObject, sql: str | None) -> tuple[str,
         found = output_columns(sql, lambda name: None, namespace_of(obj.name))
     except QueryError:
         return ()
-    return tuple(each.casefold() for each in found)
+    return tuple(column.casefold() for column in found)
 
 
 def record_of(desired: DesiredObject, revision: int) -> RecordedObject:

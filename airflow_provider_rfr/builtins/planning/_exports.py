@@ -57,10 +57,10 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     now = tuple((called.get(column) or column).casefold() if is_recorded else column for column in read.columns)
     decision.desired = replace(desired, reads=(replace(read, columns=now),))
     spelled = {column.name.casefold(): column.name for column in theirs.obj.columns}
-    if any(gone.get(each) == "" for each in now):
+    if any(gone.get(column) == "" for column in now):
         # That it goes is a problem already; what can be pasted is the rest of the columns.
-        names = sink.columns or [spelled.get(each, each) for each in now]
-        kept = [name for name, each in zip(names, now, strict=True) if gone.get(each) != ""]
+        names = sink.columns or [spelled.get(column, column) for column in now]
+        kept = [name for name, column in zip(names, now, strict=True) if gone.get(column) != ""]
         decision.paste += [f"columns: {json.dumps(kept, ensure_ascii=False)}"] if kept else []
         decision.problems.append(because(Why.SAY_COLUMNS))
     return {old: spelled[new.casefold()] for old in known if (new := called.get(old)) and new.casefold() in now}

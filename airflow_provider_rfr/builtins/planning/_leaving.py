@@ -44,10 +44,10 @@ class Removals:
         if not self.blocked:
             why = (because(Why.UNFINISHED),)
             begun = (sink for sink in recorded.sinks if sink.uuid in live.unfinished and sink.uuid not in ours)
-            self.sinks += [Step(each.uuid, each.name, Kind.SINK, Action.REMOVE, why) for each in begun]
-            for identity, each in self._left():
-                step = Step(identity, each.name, each.kind, Action.REMOVE, why)
-                self.leftovers.append(self._gone(step, each, {}))
+            self.sinks += [Step(sink.uuid, sink.name, Kind.SINK, Action.REMOVE, why) for sink in begun]
+            for identity, leftover in self._left():
+                step = Step(identity, leftover.name, leftover.kind, Action.REMOVE, why)
+                self.leftovers.append(self._gone(step, leftover, {}))
 
     def _decide(self, known: RecordedObject, there: LiveObject | None) -> None:
         """Decide about an object that is recorded and no longer declared."""
@@ -74,10 +74,14 @@ class Removals:
         """What an unfinished deploy made, and what belongs to nothing now. Only the journal counts: a marker alone may
         be that of another registry."""
         live, wanted = self._states.live, self._states.wanted.objects.values()
-        used = {(each.uuid, each.live.key) for each in wanted if each.live is not None}
+        used = {(desired.uuid, desired.live.key) for desired in wanted if desired.live is not None}
         used |= {(identity, step.name.casefold()) for identity, step in self.steps.items()}
-        made = ((identity, each) for identity in live.unfinished for each in live.by_marker.get(identity, ()))
-        left = [each for each in made if retired_by(each[1].name) is None and (each[0], each[1].key) not in used]
+        made = ((identity, obj) for identity in live.unfinished for obj in live.by_marker.get(identity, ()))
+        left = [
+            (identity, obj)
+            for identity, obj in made
+            if retired_by(obj.name) is None and (identity, obj.key) not in used
+        ]
         # What leftovers read is not recorded; views may read tables.
         return sorted(left, key=lambda each: (each[1].kind is Kind.TABLE, each[1].key))
 
@@ -88,8 +92,10 @@ class Removals:
 
     def leaving(self, going: Decisions) -> tuple[list[Step], list[Step]]:
         """Steps of what leaves before anything comes, and of what leaves after everything came."""
-        needed = {each.desired.key for each in going.values() if each.how is Action.CREATE or each.renamed}
-        drops = {identity: self._drop(each) for identity, each in going.items() if each.leaves}
+        needed = {
+            decision.desired.key for decision in going.values() if decision.how is Action.CREATE or decision.renamed
+        }
+        drops = {identity: self._drop(decision) for identity, decision in going.items() if decision.leaves}
         steps = drops | self.steps
         early = {identity for identity, step in steps.items() if identity in drops or step.name.casefold() in needed}
         recorded = self._states.recorded
@@ -99,8 +105,8 @@ class Removals:
         early |= steps.keys() & readers_of(early, reversed(order), reads)
         first = [leftover for leftover in self.leftovers if leftover.name.casefold() in needed]
         last = [leftover for leftover in self.leftovers if leftover not in first]
-        first += [steps[each] for each in order if each in early]
-        return first, [*(steps[each] for each in order if each in steps and each not in early), *last]
+        first += [steps[identity] for identity in order if identity in early]
+        return first, [*(steps[identity] for identity in order if identity in steps and identity not in early), *last]
 
     def _drop(self, decision: Decision) -> Step:
         """What holds an object leaves, before the object comes as something else."""
@@ -118,7 +124,7 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
     was, named = relation(known.kind), live.objects.get(known.key)
     if was and named and (named.marker in (None, known.uuid) or named.marker not in known_ids):
         return named
-    ours = [each for each in live.by_marker.get(known.uuid, ()) if each.kind is was and retired_by(each.name) is None]
+    ours = [obj for obj in live.by_marker.get(known.uuid, ()) if obj.kind is was and retired_by(obj.name) is None]
     return ours[0] if len(ours) == 1 else None
 
 
@@ -130,7 +136,7 @@ def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple
     kept = isinstance(known.keep, str)
     why = because(Why.KEPT, what, known.keep) if kept else because(Why.WOULD_LOSE, what, known.name, known.name)
     coming = (desired for desired in states.wanted.objects.values() if desired.recorded is None)
-    like = [each.obj.name for each in coming if _is_like(known, each)]
+    like = [desired.obj.name for desired in coming if _is_like(known, desired)]
     ids = tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like)
     document = () if kept else (f"{{kind: removed, name: {known.name}}}",)
     return [why, *(because(Why.MAYBE_RENAMED_OBJECT, name, known.uuid) for name in like)], ids or document
@@ -152,9 +158,9 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
 def renames(going: Iterable[Decision]) -> Iterator[Step]:
     """Renames in an order in which each new name is free; those in a cycle use an intermediate name."""
     waiting = {
-        each.desired.live.key: (each.desired, each.desired.live.name)
-        for each in sorted(going, key=lambda each: each.desired.key)
-        if each.renamed and each.desired.live is not None
+        decision.desired.live.key: (decision.desired, decision.desired.live.name)
+        for decision in sorted(going, key=lambda decision: decision.desired.key)
+        if decision.renamed and decision.desired.live is not None
     }
     while waiting:
         key = next((key for key, (desired, _) in waiting.items() if desired.key not in waiting), None)

@@ -115,7 +115,7 @@ def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, polic
     both = recorded.keys() & declared.keys()
     free = {f"column {column.name}" for column in live.columns if column.name.casefold() not in both}
     otherwise = {difference.facts[0] for difference in _differences(desired.obj, live)} - free
-    conflicts = tuple(because(Why.DECLARE_IT, each) for each in drift if otherwise.intersection(each.facts[:1]))
+    conflicts = tuple(because(Why.DECLARE_IT, reason) for reason in drift if otherwise.intersection(reason.facts[:1]))
     return _from_live(desired, live, note, drift=drift, left=left, conflicts=conflicts)
 
 
@@ -126,7 +126,7 @@ def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> I
     if live.key not in (known.key, desired.key):
         yield because(Why.CALLED, live.name)
     yield from _differences(known, live)
-    texts = [each for each in (known.sql, desired.sql) if each is not None]
+    texts = [query for query in (known.sql, desired.sql) if query is not None]
     if live.query is not None and texts and not _is_text(live, *texts):
         yield because(Why.VIEW_TEXT)
 
@@ -167,8 +167,8 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
         more |= {"moved": moved}
     else:
         columns = tuple(
-            replace(each, was=said[name].was, comment=said[name].comment) if name in said else each
-            for name, each in there.items()
+            replace(column, was=said[name].was, comment=said[name].comment) if name in said else column
+            for name, column in there.items()
         )
         # Nobody knows what columns were that we did not make.
         more |= {"told": recorded is not None and live.marker is not None}
@@ -186,11 +186,11 @@ def _as_left(
         column, _, inside = path.partition(".")
         if inside and column in told:
             told[column] += tuple(Was(fields={inside: name}) for name in former)
-    left = tuple(replace(each, was=told[name]) for name, each in there.items())
+    left = tuple(replace(column, was=told[name]) for name, column in there.items())
     renamed = ColumnDiff(tuple(said.values()), left).renames
     # Where two of its names are recorded, only the deploy knew which of them it was.
     moved = {new: old for new, old in renamed.items() if said.keys() & {*names[new]} == {old}}
     # What was done before that deploy is still done.
     before = {name: name for name in said.keys() - moved.values()} | moved
     older = {name: said[was].was for name, was in before.items()}
-    return tuple(replace(each, was=(*told[name], *older.get(name, ()))) for name, each in there.items()), moved
+    return tuple(replace(column, was=(*told[name], *older.get(name, ()))) for name, column in there.items()), moved

@@ -121,17 +121,17 @@ class _Change:
         decision, diff, note = self._decision, self._diff, self._origin.note
         if self._obj.query is not None:
             return Action.RECOMPUTE
-        decision.problems += [because(Why.USING_UNREADABLE, *each) for each in diff.unreadable.items()]
+        decision.problems += [because(Why.USING_UNREADABLE, *item) for item in diff.unreadable.items()]
         if diff.missing and not self._desired.keeps_rows:
             # Rows that may be made again are not worth an expression.
             return Action.REPLACE_EMPTY
-        for each in diff.missing:
+        for column in diff.missing:
             if note is not None and note.why is Why.CHANGED_BY_HAND:
-                decision.problems.append(because(Why.NOT_UNDONE, each.column))
+                decision.problems.append(because(Why.NOT_UNDONE, column.column))
                 continue
-            decision.problems.append(because(Why.NEEDS_USING, each.column, each.before or "nothing", each.after))
-            if (was := diff.proposed(each)) is not None:
-                decision.paste.append(_entry(diff.wanted[each.column.casefold()], was))
+            decision.problems.append(because(Why.NEEDS_USING, column.column, column.before or "nothing", column.after))
+            if (was := diff.proposed(column)) is not None:
+                decision.paste.append(_entry(diff.wanted[column.column.casefold()], was))
         return Action.REWRITE
 
     def _lost(self, how: Action | None) -> Iterator[tuple[str, str]]:
@@ -169,7 +169,7 @@ class _Change:
 def _entry(column: Column, was: Was) -> str:
     """The column with its ``was``, as a line of YAML to paste."""
     both = (replace(column, was=()), was)
-    said, before = ({name: text for name, text in asdict(each).items() if text} for each in both)
+    said, before = ({name: text for name, text in asdict(policies).items() if text} for policies in both)
     entry = {**said, "was": before}
     text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
     return f"- {text.strip()}"

@@ -94,8 +94,8 @@ class Views:
         self._break_views = states.policies.break_views
         # By the names that readers of before know: a new object does not hide the one that gives its name up.
         known_last = sorted(decisions.values(), key=lambda each: each.desired.recorded is not None)
-        self._decisions = {each.old_name.casefold(): each for each in known_last}
-        self._removed = {each.key: each for each in removed}
+        self._decisions = {decision.old_name.casefold(): decision for decision in known_last}
+        self._removed = {obj.key: obj for obj in removed}
         self._noticed: dict[str, tuple[str, dict[UUID, Reason], bool]] = {}
         self._felt: dict[str, _Felt] = {}
         for decision in decisions.values():
@@ -114,9 +114,9 @@ class Views:
 
     def _feels(self, key: str, name: str, deps: Iterable[Dependency]) -> _Felt:
         found = [self._of(dep) for dep in deps]
-        felt = self._felt[key] = max((each for each, _ in found), default=_Felt.NOTHING)
+        felt = self._felt[key] = max((impact for impact, _ in found), default=_Felt.NOTHING)
         if felt is _Felt.BROKEN:
-            reasons = "; ".join(dict.fromkeys(str(why) for each, why in found if each is _Felt.BROKEN))
+            reasons = "; ".join(dict.fromkeys(str(why) for impact, why in found if impact is _Felt.BROKEN))
             self.warnings.append(f"view {name} can't be read for a moment: it {reasons}")
         return felt
 
@@ -172,15 +172,15 @@ class Views:
     def _pin(self, view: UserView, changed: Mapping[UUID, Reason]) -> None:
         """Write its stars out, if what they stand for is going to have other places."""
         starred = (self._by_old_name(read.name) for read in view.reads or () if read.columns is None)
-        moved = [each for each in starred if isinstance(each, Decision) and _moves(each, view.star_last)]
+        moved = [source for source in starred if isinstance(source, Decision) and _moves(source, view.star_last)]
         if not moved or "*" not in view.query or view.bridged or view.pinned == view.query:
             return
         if view.pinned is None:
-            names = ", ".join(each.old_name for each in moved)
+            names = ", ".join(decision.old_name for decision in moved)
             problem = f"its star can't be written out, and the columns of {names} change their places"
             self.warnings.append(f"view {view.name} (user) may show others' values: {problem}")
             return
-        why = {each.desired.uuid: because(Why.STAR_MOVES, each.old_name) for each in moved}
+        why = {decision.desired.uuid: because(Why.STAR_MOVES, decision.old_name) for decision in moved}
         for on, reason in why.items():
             if on not in changed:
                 self.dependents.append(Dependent(on, view.name, Kind.VIEW, "rebind", reason, user=True))

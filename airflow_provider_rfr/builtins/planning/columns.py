@@ -83,7 +83,7 @@ def folded(columns: Iterable[Column]) -> dict[str, Column]:
 
 def _names(column: Column) -> list[str]:
     """Those that it says it had, as they are compared."""
-    return [each.name.casefold() for each in column.was if each.name is not None]
+    return [was.name.casefold() for was in column.was if was.name is not None]
 
 
 def _field_names(was: Was) -> list[tuple[str, str]]:
@@ -168,17 +168,17 @@ class ColumnDiff:
         said = {name: _names(column) for name, column in self.wanted.items()}
         done = {name for name, was in moved.items() if was in said.get(name, ())}
         now = {was: name for name, was in moved.items() if name not in done}
-        for name in (each for each in said if each not in done):
+        for name in (name for name in said if name not in done):
             known = before.get(name)
-            for each in said[name]:
-                is_other = each not in before or moved.get(each) not in said[name]
-                source = now[each] if each in now and is_other else each
+            for former in said[name]:
+                is_other = former not in before or moved.get(former) not in said[name]
+                source = now[former] if former in now and is_other else former
                 if source == name or source not in before or source in done or source in found.values():
                     continue
-                if known is None or (self.recorded and each not in _names(known)):
+                if known is None or (self.recorded and former not in _names(known)):
                     found[name] = source
                     break
-        for name in (each for each in said if each in now and each not in done | found.keys()):
+        for name in (name for name in said if name in now and name not in done | found.keys()):
             if now[name] not in found.values():
                 found[name] = now[name]
         return found
@@ -257,11 +257,11 @@ class ColumnDiff:
             if known.comment != column.comment:
                 found.append(ColumnChange(Change.COMMENT, column.name, known.comment or "", column.comment or ""))
         kept = [source.name for source in self.sources.values()]
-        if [each.name for each in self.old if each.name in kept] != kept:
+        if [column.name for column in self.old if column.name in kept] != kept:
             order = (", ".join(column.name for column in columns) for columns in (self.old, self.new))
             found.append(ColumnChange(Change.REORDER, "order", *order))
-        dropped = (each for each in self.old if each.name not in kept)
-        return (*found, *(ColumnChange(Change.DROP, each.name, each.type) for each in dropped))
+        dropped = (column for column in self.old if column.name not in kept)
+        return (*found, *(ColumnChange(Change.DROP, column.name, column.type) for column in dropped))
 
     @property
     def how(self) -> Action | None:
@@ -293,10 +293,10 @@ class ColumnDiff:
         """SQL over the old columns by new column; a column that is not here keeps its values."""
         # A `using` may call a column what it is called now, or was at any time.
         called = {
-            each: identifier(source.name)
+            former: identifier(source.name)
             for name, source in self.sources.items()
-            for each in (name, *_names(self.wanted[name]))
-            if each not in self.before
+            for former in (name, *_names(self.wanted[name]))
+            if former not in self.before
         }
         # A new column is made of those that are recorded, whatever an unfinished deploy called them.
         of_new = called | {was: identifier(self.before[name].name) for name, was in self.moved.items()}
@@ -428,7 +428,7 @@ class ColumnDiff:
         """
         kept = {name: was for name, was in self.sources.items() if not self._is_retyped(name)}
         now = {was.name.casefold(): name for name, was in kept.items()}
-        first = [{"op": "drop", "column": each.name} for name, each in self.before.items() if name not in now]
+        first = [{"op": "drop", "column": column.name} for name, column in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
         for change in self.changes:
             if change.what in (Change.WIDEN, Change.NARROW, Change.RELAX) and change.column.casefold() in kept:
@@ -446,7 +446,7 @@ class ColumnDiff:
         # Where the columns are after the second update.
         current = [now[name] for name in self.before if name in now]
         current += sorted((name for name in self.wanted if name not in kept), key=lambda name: name in self.before)
-        places = zip(self.new, [None, *(each.name for each in self.new)], strict=False)
+        places = zip(self.new, [None, *(column.name for column in self.new)], strict=False)
         moves = [{"op": "move", "column": place.name, "after": behind} for place, behind in places]
         third = moves if current != [*self.wanted] else []
         for name, column in self.wanted.items():

@@ -206,7 +206,7 @@ class Plan:
     def stopped_by(self) -> list[str]:
         """What stops it."""
         drift = self.drift if self.policies.drift == "fail" else ()
-        return [*map(str, self.blocked), *(f"changed by hand (drift): {each}" for each in drift)]
+        return [*map(str, self.blocked), *(f"changed by hand (drift): {finding}" for finding in drift)]
 
     def sources_to_load(self) -> dict[str, str]:
         """Names of sources that have to be refreshed once the plan is done, and why: the table is ``created``, so has
@@ -216,7 +216,7 @@ class Plan:
     def digest(self) -> str:
         """Of the base and of everything that is done, without what is only shown."""
         steps = [replace(step, rows=None, bytes=None) for step in self.steps]
-        blocked = [(each.name, each.problems) for each in self.blocked]
+        blocked = [(finding.name, finding.problems) for finding in self.blocked]
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
         dependents = [
             (dependent.on, dependent.name, dependent.kind, dependent.how, dependent.uuid, dependent.user)
@@ -302,7 +302,7 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     fields = {name: (getattr(saved, name), getattr(fresh, name)) for name in ("project", "base_revision", "version")}
     found = [f"its {name} is {then}, and now {now}" for name, (then, now) in fields.items() if then != now]
     before, after = ([f"{step.how.value} {step.name}" for step in plan.steps] for plan in (saved, fresh))
-    found += [f"{each} is no longer to be done" for each in before if each not in after][:5]
-    found += [f"{each} has to be done as well" for each in after if each not in before][:5]
+    found += [f"{step} is no longer to be done" for step in before if step not in after][:5]
+    found += [f"{step} has to be done as well" for step in after if step not in before][:5]
     found = found or ["policies or details are others"]
     raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(found)}; plan again")

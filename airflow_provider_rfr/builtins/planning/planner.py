@@ -40,7 +40,7 @@ def plan(
     sinks, of_sinks, undecided = decide_exports(states, decisions, {sink.uuid for sink in removed.sinks})
     blocked = [decision.finding() for decision in decisions.values() if decision.problems]
     blocked += [*undecided, *removed.blocked, *views.blocked]
-    untouched = [each for each in going.values() if not each.touched]
+    untouched = [decision for decision in going.values() if not decision.touched]
     found = Plan(
         project=spec.project,
         version=spec.version,
@@ -56,7 +56,7 @@ def plan(
         records=tuple(_records(decisions, blocked, recorded.revision + 1)),
         forgotten=tuple(sorted(removed.forgotten)),
         unchanged=len(untouched),
-        done=sum(each.done for each in untouched),
+        done=sum(decision.done for decision in untouched),
     )
     return replace(found, plan_hash=found.digest())
 
@@ -80,7 +80,7 @@ class Decider:
     def __init__(self, states: States, removed: Removals) -> None:
         self._states, self._recorded, self._live, self._wanted = states, states.recorded, states.live, states.wanted
         held = ((desired, desired.live) for desired in states.wanted.objects.values() if desired.live is not None)
-        moving = (each.uuid for each, live in held if live.marker == each.uuid and live.key != each.key)
+        moving = (desired.uuid for desired, live in held if live.marker == desired.uuid and live.key != desired.key)
         # Those that give up their names.
         self._leaving = {*removed.forgotten, *(leftover.uuid for leftover in removed.leftovers), *moving}
         self._decisions: dict[UUID, Decision] = {}
@@ -136,9 +136,9 @@ class Decider:
         if live is None or state.DONE not in live.properties or desired.uuid not in self._live.unfinished:
             return False
         read = [self._decisions[read.uuid] for read in desired.reads if read.uuid in self._decisions]
-        if any(each.touched for each in read):
+        if any(decision.touched for decision in read):
             return False
-        held = {each.desired.uuid: each.desired.live for each in read}
+        held = {decision.desired.uuid: decision.desired.live for decision in read}
         inputs = [(uuid, there.properties.get(state.STEP, "") if there else "") for uuid, there in held.items()]
         return live.properties[state.DONE] == state.done_mark(self._recorded.revision, record_of(desired, 0), inputs)
 
@@ -176,7 +176,7 @@ class Decider:
     def _list_objects(self, decision: Decision) -> None:
         """Fill the list of the declared objects again when one comes, goes, or is called something else."""
         known = (obj for obj in self._recorded.objects if obj.uuid not in self._wanted.kept)
-        before = {(each.uuid, each.key, each.kind) for each in known}
+        before = {(obj.uuid, obj.key, obj.kind) for obj in known}
         now = {(desired.uuid, desired.key, desired.kind) for desired in self._wanted.objects.values()}
         if before == now:
             return
@@ -198,7 +198,7 @@ def _numbered(going: Decisions, removed: Removals, views: Views, of_sinks: list[
         views.bridges,
         first,
         renames(going.values()),
-        (each.step(each.how) for each in going.values() if each.how is not None),
+        (decision.step(decision.how) for decision in going.values() if decision.how is not None),
         (sink for sink in of_sinks if sink.how is not Action.HOLD),
         views.steps,
         last,
@@ -229,15 +229,15 @@ def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision
 
 def _dependents(going: Decisions) -> Iterator[Dependent]:
     """Our views that the steps touch, in the order of what they depend on."""
-    for uuid, each in going.items():
-        if each.how is not None and each.how in _SHOWN:
-            for on, reason in each.noticed.items():
-                yield Dependent(on, each.desired.obj.name, each.desired.kind, each.how.value, reason, uuid)
+    for uuid, decision in going.items():
+        if decision.how is not None and decision.how in _SHOWN:
+            for on, reason in decision.noticed.items():
+                yield Dependent(on, decision.desired.obj.name, decision.desired.kind, decision.how.value, reason, uuid)
 
 
 def _records(decisions: Decisions, blocked: Iterable[Finding], revision: int) -> Iterator[state.RecordedObject]:
     """Entries of the objects of which there is another one afterwards."""
-    stopped = {each.uuid for each in blocked}
+    stopped = {finding.uuid for finding in blocked}
     for decision in sorted(decisions.values(), key=lambda each: each.desired.key):
         desired, known = decision.desired, decision.desired.recorded
         fresh = record_of(desired, revision)
@@ -265,15 +265,15 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
             if column.was and column.name not in decision.was_used and not is_sent:
                 yield f"{obj.name}.{column.name}"
     lost = {name.casefold() for decision in decisions.values() for name in decision.losses}
-    lost |= {each.key for each in removed.forgotten.values()} | {each.name.casefold() for each in removed.blocked}
-    yield from (each.name for each in spec.removed if each.key not in lost)
+    lost |= {obj.key for obj in removed.forgotten.values()} | {finding.name.casefold() for finding in removed.blocked}
+    yield from (entry.name for entry in spec.removed if entry.key not in lost)
 
 
 def _warnings(wanted: DesiredState, recorded: state.RegistryState, live: state.ActualState) -> Iterator[str]:
     """What is worth a look and stops nothing: readers of users over what is not meant for that, and templates."""
     mview = Kind.MATERIALIZED_VIEW
     soft = (desired for desired in wanted.objects.values() if desired.obj.keep is False and desired.kind is not mview)
-    unstable = {each.key: each.obj.name for each in soft}
+    unstable = {desired.key: desired.obj.name for desired in soft}
     readers = [(f"view {view.name}", read.name) for view in live.user_views for read in view.reads or ()]
     for sink in recorded.sinks:
         source = wanted.objects.get(sink.source)
@@ -286,6 +286,6 @@ def _warnings(wanted: DesiredState, recorded: state.RegistryState, live: state.A
     for reader, name in readers:
         if name in unstable:
             yield f"{reader} (user): {unstable[name]} is not kept: it may change or go at any time"
-    for each in wanted.unlisted:
-        problem = f"{each.name} is one object for each {each.per_instance}, and nothing says which there are"
+    for template in wanted.unlisted:
+        problem = f"{template.name} is one object for each {template.per_instance}, and nothing says which there are"
         yield f"{problem}: none is made; declare a document of kind instances"

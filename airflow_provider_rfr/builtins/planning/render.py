@@ -41,7 +41,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
     yield f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
     yield from _entries(plan)
-    yield from (f"  # drift  {each}  (policy: {plan.policies.drift})" for each in plan.drift)
+    yield from (f"  # drift  {finding}  (policy: {plan.policies.drift})" for finding in plan.drift)
     yield from (f"  # note   {warning}" for warning in plan.warnings)
     if plan.stale:
         names = ", ".join(plan.stale)
@@ -57,11 +57,11 @@ def _entries(plan: Plan) -> Iterator[str]:
     shown = {(dependent.uuid, dependent.name) for dependent in plan.dependents if dependent.how in ("rebind", "break")}
     # A view that is issued again, or broken, is shown below its cause.
     of_view = (step for step in plan.steps if step.how in (Action.REBIND, Action.MARK_BROKEN))
-    placed = {each.seq for each in of_view if (each.uuid, each.name) in shown}
+    placed = {dependent.seq for dependent in of_view if (dependent.uuid, dependent.name) in shown}
     steps = [step for step in plan.steps if step.seq not in placed and step.how not in _OF_DEPENDENTS]
     own = {step.uuid for step in steps}
     # Names are behind indent, sign and kind.
-    names = [*map(_name, steps), *(each.name for each in plan.blocked)]
+    names = [*map(_name, steps), *(finding.name for finding in plan.blocked)]
     deeper = max((len(_name(dependent)) for dependent in plan.dependents), default=0)
     width = max(35, 11 + max(map(len, names), default=0), 15 + deeper)
 
@@ -71,19 +71,23 @@ def _entries(plan: Plan) -> Iterator[str]:
         yield from (f"{'':<{len(start)}}{line}" for line in said[1:])
 
     def below(on: UUID | None) -> Iterator[str]:
-        for each in nested.pop(on, ()):
-            yield from entry(f"      -> {_kind(each):<5} ", _name(each), each.how, [str(each.reason)])
-            if each.uuid not in own:
-                yield from below(each.uuid)
+        for affected in nested.pop(on, ()):
+            yield from entry(f"      -> {_kind(affected):<5} ", _name(affected), affected.how, [str(affected.reason)])
+            if affected.uuid not in own:
+                yield from below(affected.uuid)
 
     for step in steps:
         sign = _SIGNS.get(step.how, "~")
         yield from entry(f"  {sign} {_kind(step):<6} ", _name(step), step.how.value, [*_said(step)])
         yield from below(step.uuid)
-    for each in plan.blocked:
-        yield from entry(f"  ! {_kind(each):<6} ", each.name, "BLOCKED", [*map(str, each.problems), *each.changes])
-        yield from (f"        write:  {line}{f'    # {each.place}' if each.place else ''}" for line in each.paste)
-        yield from below(each.uuid)
+    for finding in plan.blocked:
+        yield from entry(
+            f"  ! {_kind(finding):<6} ", finding.name, "BLOCKED", [*map(str, finding.problems), *finding.changes]
+        )
+        yield from (
+            f"        write:  {line}{f'    # {finding.place}' if finding.place else ''}" for line in finding.paste
+        )
+        yield from below(finding.uuid)
     for on in list(nested):
         yield from below(on)
 

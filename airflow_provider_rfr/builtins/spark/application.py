@@ -97,8 +97,8 @@ def read_document(path: Path) -> MigrationDocument:
         document = MigrationDocument.model_validate(read_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
-        places = (".".join(map(str, each["loc"])) or "config" for each in found)
-        raise ConfigurationError.of(map(Problem, places, (each["msg"] for each in found))) from None
+        places = (".".join(map(str, error["loc"])) or "config" for error in found)
+        raise ConfigurationError.of(map(Problem, places, (error["msg"] for error in found))) from None
     except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"

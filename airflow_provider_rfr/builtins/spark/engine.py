@@ -185,7 +185,7 @@ class SparkSqlEngine:
         """The query with whole names, and what it gives."""
         text = resolved(query, namespace_of(name), self._lake.name, known)
         found = self._sql(name, as_subquery(text)).schema
-        return text, [(each.name, _type_of(each.dataType)) for each in found]
+        return text, [(field.name, _type_of(field.dataType)) for field in found]
 
     def _make_known(self, known: dict[str, str], name: str, text: str) -> None:
         """Register what is analysed for this session, under another name than that of anything real."""
@@ -259,14 +259,14 @@ def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnL
 
 def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> Sequence[LiveColumn]:
     """A view's columns, for their names and comments; none if they say no more than the query does itself."""
-    said = any(each.comment for each in before) or [each.name for each in before] != list(found)
+    said = any(column.comment for column in before) or [column.name for column in before] != list(found)
     return before if said and len(before) == len(found) else ()
 
 
 def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, ordered: bool) -> None:
     """Refuse a query that gives other columns than those that are declared. A view's are ``ordered``, because they are
     named by position: the same names in another order would label others' values."""
-    given, wanted = [each.casefold() for each in found], [each.casefold() for each in declared]
+    given, wanted = [name.casefold() for name in found], [name.casefold() for name in declared]
     if declared and (given != wanted if ordered else sorted(given) != sorted(wanted)):
         advice = "; write them in one order" if sorted(given) == sorted(wanted) else ""
         raise SchemaError(f"{what}: the query gives {', '.join(found)}; declared are {', '.join(declared)}{advice}")
@@ -383,7 +383,7 @@ def _of_application(given: Mapping[str, str], jars: Sequence[str], settings: Map
         # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
         "spark.redaction.regex": f"(?i){SECRET_NAMES}",
         **given,
-        **{name: ",".join(filter(None, dict.fromkeys(each))) for name, each in both.items()},
+        **{name: ",".join(filter(None, dict.fromkeys(values))) for name, values in both.items()},
     }
     return {name: value for name, value in found.items() if value}
 

@@ -54,7 +54,7 @@ class _Item(NamedTuple):
     name: Name
 
     def __str__(self) -> str:
-        return ".".join(identifier(each) for each in (self.source, self.name.written) if each)
+        return ".".join(identifier(name) for name in (self.source, self.name.written) if name)
 
 
 class _Scopes:
@@ -66,12 +66,12 @@ class _Scopes:
         self.outputs = cache(self._outputs)
         self._columns_of = columns_of
         self._namespace = namespace
-        self._selects = {id(each.expression): each for each in self.all}
+        self._selects = {id(query.expression): query for query in self.all}
 
     def _sources(self, scope: Scope) -> tuple[_Source, ...]:
         """What a scope reads, in Spark's order; nothing for a lateral view, whose SELECT reads all that as well."""
         found = [] if isinstance(scope.expression, exp.UDTF) else scope.references
-        return tuple(self._source(scope, *each) for each in found if each[0] in scope.sources)
+        return tuple(self._source(scope, alias, node) for alias, node in found if alias in scope.sources)
 
     def _source(self, scope: Scope, alias: str, node: exp.Expr) -> _Source:
         # A pivot over what WITH names looks like a table.
@@ -111,8 +111,8 @@ class _Scopes:
             query = query.this
         if not isinstance(query, exp.Select):
             raise QueryError("the columns of a function are not known here", _NAME_THEM)
-        for number, each in enumerate(query.expressions, 1):
-            found, star = _names_of(each), each.this if isinstance(each, exp.Column) else each
+        for number, expression in enumerate(query.expressions, 1):
+            found, star = _names_of(expression), expression.this if isinstance(expression, exp.Column) else expression
             if isinstance(star, exp.Star):
                 found = [item.name for item in self.star(self._selects[id(query)], star)]
             elif not found:
@@ -122,13 +122,13 @@ class _Scopes:
     def star(self, scope: Scope, star: exp.Star) -> list[_Item]:
         """The columns that a star, alone or behind a table's name, expands to, in Spark's order."""
         column, except_ = star.parent, star.args.get("except_") or ()
-        if any(star.args.get(each) for each in ("replace", "rename", "ilike")):
+        if any(star.args.get(modifier) for modifier in ("replace", "rename", "ilike")):
             raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
         items = self._of_table(scope, column) if isinstance(column, exp.Column) else self.items(scope)
-        names, left_out = [item.name for item in items], [each.name for each in except_]
-        for each in except_:
-            if (isinstance(each, exp.Column) and each.table) or each.name not in names:
-                raise QueryError(f"EXCEPT names {each.name}, which is none of the star's columns")
+        names, left_out = [item.name for item in items], [column.name for column in except_]
+        for left_column in except_:
+            if (isinstance(left_column, exp.Column) and left_column.table) or left_column.name not in names:
+                raise QueryError(f"EXCEPT names {left_column.name}, which is none of the star's columns")
         if not (left := [item for item in items if item.name not in left_out]):
             raise QueryError("a star expands to no column")
         return left
@@ -192,16 +192,16 @@ def _stands_for_columns(node: exp.Expr) -> bool:
 def _joined(left: list[_Item], right: list[_Item], join: exp.Expr | None) -> list[_Item]:
     """The columns of both sides of a join."""
     if _is_natural(join):
-        theirs = {each.name for each in right}
-        both = ", ".join(identifier(each.name.written) for each in left if each.name in theirs)
+        theirs = {item.name for item in right}
+        both = ", ".join(identifier(item.name.written) for item in left if item.name in theirs)
         problem = "NATURAL JOIN joins by whatever columns both sides happen to have"
         raise QueryError(problem, f"write USING ({both or 'the columns'})")
     if not isinstance(join, exp.Join):
         return [*left, *right]
-    using = [each.this for each in join.args.get("using") or ()]
-    first = [_Item(None, each.name) for name in using for each in left if each.name == name]
+    using = [column.this for column in join.args.get("using") or ()]
+    first = [_Item(None, item.name) for name in using for item in left if item.name == name]
     rest = left if join.is_semi_or_anti_join else [*left, *right]
-    return [*first, *(each for each in rest if each.name not in using)]
+    return [*first, *(item for item in rest if item.name not in using)]
 
 
 def _given(node: exp.Expr | None) -> tuple[Name, ...]:
@@ -235,10 +235,10 @@ class _Reader:
         # By its place in the text: a column that nothing has, as written, and where it was looked for.
         self.missing: dict[int, tuple[str, Sequence[_Source]]] = {}
         self._sources = scopes.sources
-        for each in (source for scope in scopes.all for source in scopes.sources(scope) if source.parts):
+        for read in (source for scope in scopes.all for source in scopes.sources(scope) if source.parts):
             # Columns that are not named matter, too, where they make the groups of a pivot.
-            whole = each.node.args.get("pivots") or each.node.alias_column_names
-            self.used[id(each.node)] = each.parts, {"*"} if whole else set()
+            whole = read.node.args.get("pivots") or read.node.alias_column_names
+            self.used[id(read.node)] = read.parts, {"*"} if whole else set()
         for scope in scopes.all:
             self._read(scope)
 
@@ -252,9 +252,9 @@ class _Reader:
             elif _stands_for_columns(node) and not isinstance(node.parent, exp.Column):
                 self._use(sources, "*")
             elif isinstance(node, exp.Join):
-                for each in node.args.get("using") or ():
-                    self._use(sources, each.name)
-                    self._expect([each], 0, sources, levels)
+                for column in node.args.get("using") or ():
+                    self._use(sources, column.name)
+                    self._expect([column], 0, sources, levels)
 
     def _use(self, sources: Iterable[_Source], column: str) -> None:
         for source in sources:
@@ -265,8 +265,8 @@ class _Reader:
         parts = tuple(word.name for word in words)
         for sources in map(self._sources, levels):
             named = [(source, length) for source in sources if (length := source.prefix(parts))]
-            for each, length in named:
-                self._use([each], parts[length])
+            for match, length in named:
+                self._use([match], parts[length])
             if len(named) == 1:
                 self._expect(words, named[0][1], [named[0][0]], levels)
             if named or any(parts[0] in source.columns for source in sources if not source.parts):
@@ -295,8 +295,8 @@ class _Reader:
 def _gives(scope: Scope, name: str) -> bool:
     """Whether what a scope selects may be called so; its other expressions can use that name."""
     selected = scope.expression.expressions if isinstance(scope.expression, exp.Select) else ()
-    given = (each for each in selected if not isinstance(each, exp.Column))
-    return any(isinstance(each, _MANY) or name in _names_of(each) for each in given)
+    given = (projection for projection in selected if not isinstance(projection, exp.Column))
+    return any(isinstance(projection, _MANY) or name in _names_of(projection) for projection in given)
 
 
 def _argument(node: exp.Expr) -> Parts:
@@ -454,7 +454,7 @@ def is_star_last(query: str) -> bool:
     if inner or not isinstance(select, exp.Select) or select.args.get("distinct") or len(scope.references) != 1:
         return False
     [*before, last] = select.expressions
-    return last.is_star and not any(each.is_star for each in before)
+    return last.is_star and not any(projection.is_star for projection in before)
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
@@ -493,6 +493,6 @@ def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -
     def reads(each: BuiltinObject) -> list[str]:
         return [read.name for read in object_reads(each, known=declared)]
 
-    views = {key: each for key, each in declared.items() if each.kind is Kind.VIEW}
+    views = {key: obj for key, obj in declared.items() if obj.kind is Kind.VIEW}
     names = tables_below(reads(obj), lambda name: reads(views[name]) if name in views else None)
     return tuple(declared[name].name if name in declared else name for name in names)

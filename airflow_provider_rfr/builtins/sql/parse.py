@@ -26,7 +26,9 @@ _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
 """Names the writer of a canonical text; texts of two writers are never compared."""
-_AS_WRITTEN: Final = {each for each in TokenType if each.name.endswith("STRING")} | {TokenType.IDENTIFIER}
+_AS_WRITTEN: Final = {token_type for token_type in TokenType if token_type.name.endswith("STRING")} | {
+    TokenType.IDENTIFIER
+}
 _BEGINNINGS: Final = {TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.FROM}
 _WRITES: Final = (exp.DML, exp.DDL, exp.Command, exp.Into)
 _CONTINUED: Final = re.compile(r"--[^\n]*\\\s*\n")

@@ -268,12 +268,12 @@ class Interpreter:
     def listings(self) -> list[Mapping[str, Any]]:
         """Definitions of streams that the API is asked for."""
         dynamic = self._source._source_config.get("dynamic_streams") or []
-        return [each for each in dynamic if each["components_resolver"].get("type") == "HttpComponentsResolver"]
+        return [stream for stream in dynamic if stream["components_resolver"].get("type") == "HttpComponentsResolver"]
 
     def declares(self, name: str | None) -> bool:
         """Whether the manifest itself has a stream of this name."""
         static = self._source._stream_configs(self.definition)
-        return any(each.get("name") == name for each in static)
+        return any(stream.get("name") == name for stream in static)
 
     @cached_property
     def concurrency(self) -> int | None:
@@ -301,7 +301,7 @@ class Interpreter:
             ]
             source._source_config = {**source._source_config, "dynamic_streams": dynamic}
         static = source._stream_configs(source._source_config)
-        named = [each for each in static if each.get("name") == name]
+        named = [stream for stream in static if stream.get("name") == name]
         return named or [*static, *source.dynamic_streams]
 
     def built(self, definitions: Sequence[Mapping[str, Any]]) -> list[Interpreted]:

@@ -262,8 +262,8 @@ def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
         yield value
         value = list(value.values())
     if isinstance(value, list):
-        for each in value:
-            yield from _nodes(each)
+        for item in value:
+            yield from _nodes(item)
 
 
 def _limits(interpreter: _cdk.Interpreter, stream: _cdk.Interpreted) -> ManifestLimits:

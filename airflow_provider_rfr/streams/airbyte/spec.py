@@ -87,7 +87,7 @@ def without_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any], spec:
         if isinstance(value, Mapping):
             inner = {"oneOf": below}
             found[name] = without_secrets(value, hidden if isinstance(hidden, Mapping) else {}, inner)
-        elif name not in secrets and not is_secret(name) and not any(each.get("airbyte_secret") for each in below):
+        elif name not in secrets and not is_secret(name) and not any(schema.get("airbyte_secret") for schema in below):
             found[name] = value
     return found
 
@@ -107,9 +107,9 @@ def _properties(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any
     if isinstance(properties, Mapping) and isinstance(properties.get(name), Mapping):
         yield properties[name]
     for key in _ALTERNATIVES:
-        for each in spec.get(key) or ():
-            if isinstance(each, Mapping):
-                yield from _properties(each, name)
+        for alternative in spec.get(key) or ():
+            if isinstance(alternative, Mapping):
+                yield from _properties(alternative, name)
 
 
 def secret_places(spec: Mapping[str, Any], config: Any, *above: str) -> Iterator[tuple[str, ...]]:
@@ -117,7 +117,7 @@ def secret_places(spec: Mapping[str, Any], config: Any, *above: str) -> Iterator
     secret."""
     for name, value in config.items() if isinstance(config, Mapping) else ():
         below = list(_properties(spec, name))
-        if any(each.get("airbyte_secret") for each in below):
+        if any(schema.get("airbyte_secret") for schema in below):
             yield (*above, name)
         else:
             yield from secret_places({"allOf": below}, value, *above, name)
@@ -152,7 +152,9 @@ def config_fields(spec: Mapping[str, Any], *above: str, choice: str = "") -> Ite
     """The fields that a manifest specifies, in its order."""
     properties, required = spec.get("properties"), spec.get("required") or ()
     for name, field in properties.items() if isinstance(properties, Mapping) else ():
-        alternatives = [each for key in _ALTERNATIVES for each in field.get(key) or () if "properties" in each]
+        alternatives = [
+            alternative for key in _ALTERNATIVES for alternative in field.get(key) or () if "properties" in alternative
+        ]
         if "properties" in field or alternatives:
             yield from config_fields(field, *above, name, choice=choice)
             continue
@@ -162,5 +164,7 @@ def config_fields(spec: Mapping[str, Any], *above: str, choice: str = "") -> Ite
         title = str(field.get("title") or "")
         is_hidden = bool(field.get("airbyte_secret"))
         yield ConfigField((*above, name), kind, is_hidden, name in required, title, choice)
-    for alternative in (each for key in _ALTERNATIVES for each in spec.get(key) or () if isinstance(each, Mapping)):
+    for alternative in (
+        alternative for key in _ALTERNATIVES for alternative in spec.get(key) or () if isinstance(alternative, Mapping)
+    ):
         yield from config_fields(alternative, *above, choice=str(alternative.get("title") or choice))

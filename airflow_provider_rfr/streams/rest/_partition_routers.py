@@ -220,7 +220,7 @@ def build_router(
         return ListRouter(router.field, values)
     if isinstance(router, model.DateWindowRouter):
         return DateWindowRouter(router, place, config)
-    parts = [build_router(each, f"{place}.of.{n}", config, streams, stream_named) for n, each in enumerate(router.of)]
+    parts = [build_router(part, f"{place}.of.{n}", config, streams, stream_named) for n, part in enumerate(router.of)]
     combined = ProductRouter(parts)
     if len(set(combined.fields)) != len(combined.fields):
         raise SourceDefinitionError(place, "two routers use the same field name", "rename one of them")
@@ -234,8 +234,8 @@ def with_windows(request: Request, router: model.Router | None, place: str) -> R
     :raises SourceDefinitionError: the request has something else there
     """
     if isinstance(router, model.ProductRouter):
-        for each in router.of:
-            request = with_windows(request, each, place)
+        for part in router.of:
+            request = with_windows(request, part, place)
     if not isinstance(router, model.DateWindowRouter) or router.send_as is None:
         return request
     for name, sent_as in zip(model.WINDOW_FIELDS, (router.send_as.start, router.send_as.end), strict=True):

@@ -152,7 +152,7 @@ class Selector:
         content = answer.content()
         if not (self.by_line and self.path):
             return where_missing(content, self.path)
-        lacking = ((n, each) for n, each in enumerate(content, start=1) if MISSING in lookup_each(each, self.path))
+        lacking = ((n, line) for n, line in enumerate(content, start=1) if MISSING in lookup_each(line, self.path))
         number, line = next(lacking, (1, content))
         return f"in line {number}, {where_missing(line, self.path)}"
 

@@ -145,7 +145,7 @@ class TimeFormat:
         directives = [] if text in _NAMED else re.findall(r"%(.?)", text, re.DOTALL)
         unknown = [directive for directive in directives if directive not in _UNIT_OF and directive not in _SILENT]
         if unknown:
-            allowed = " ".join(f"%{each}" for each in (*_UNIT_OF, *sorted(_SILENT)))
+            allowed = " ".join(f"%{directive}" for directive in (*_UNIT_OF, *sorted(_SILENT)))
             remedy = "write epoch" if unknown[0] == "s" else f"allowed are {allowed}"
             raise ValueError(f"format: %{unknown[0]} is not a part of a date here; {remedy}")
         units = (

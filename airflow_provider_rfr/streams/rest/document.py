@@ -65,7 +65,7 @@ def _templates_in(value: Any, place: str) -> Iterator[tuple[Any, str, Templated]
         prefix = f"{place}." if place else ""
         for name, info in type(value).model_fields.items():
             found, at = getattr(value, name), f"{prefix}{info.alias or name}"
-            mark = next((each for each in info.metadata if isinstance(each, Templated)), None)
+            mark = next((annotation for annotation in info.metadata if isinstance(annotation, Templated)), None)
             if mark is None:
                 yield from _templates_in(found, at)
             elif found is not None:

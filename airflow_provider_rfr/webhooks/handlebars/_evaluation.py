@@ -287,11 +287,11 @@ class _Evaluation:
             return Argument(None if value is _NO_CONTEXT else value, given.label, given.at)
 
         positional = [
-            argument(each, helper.missing if index < helper.lenient else Missing.ERROR)
-            for index, each in enumerate(expression.params)
+            argument(parameter, helper.missing if index < helper.lenient else Missing.ERROR)
+            for index, parameter in enumerate(expression.params)
         ]
         for_named = helper.missing if helper.ignores_named else Missing.ERROR
-        named = {key: argument(each, for_named) for key, each in expression.named}
+        named = {key: argument(parameter, for_named) for key, parameter in expression.named}
         return helper.run(Arguments(positional, named, self._budget, expression.at))
 
     def _path(self, path: Path, frame: _Frame, missing: Missing) -> object:

@@ -163,7 +163,7 @@ def _compares(wanted: Callable[[int], bool]) -> Callable[[Arguments], bool]:
 
 
 def _combines(holds: Callable[[Iterable[bool]], bool]) -> Callable[[Arguments], bool]:
-    return lambda arguments: holds(is_true(each.value) for each in arguments.positional)
+    return lambda arguments: holds(is_true(operand.value) for operand in arguments.positional)
 
 
 def _is_blank(value: object) -> bool:

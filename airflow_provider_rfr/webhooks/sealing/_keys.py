@@ -262,7 +262,7 @@ _MAX_OUTPUT = 16 * 2**20
 _ARGUMENTS = ("--decrypt", "--input-type", "json", "--output-type", "json", "/dev/stdin")
 _ALWAYS = frozenset(
     {"PATH", "HOME", "XDG_CONFIG_HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"}
-    | {name for each in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY") for name in (each, each.lower())}
+    | {name for variable in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY") for name in (variable, variable.lower())}
 )
 _PREFIXES = {
     "age": ("SOPS_AGE_",),

@@ -148,8 +148,8 @@ def _endpoint_problems(place: Place, endpoint: Any, leaf: _LeafCheck) -> Iterato
 def _sealed_field_problems(place: Place, name: str, value: Any, leaf: _LeafCheck) -> Iterator[tuple[Place, str]]:
     if not _SEALED[name].fits(value):
         yield place, "has the wrong form; see the field's description"
-    for where, each in _leaves(value, place):
-        problem = leaf(name, each)
+    for where, text in _leaves(value, place):
+        problem = leaf(name, text)
         if problem:
             yield where, problem
         if any(":" in str(part) for part in where[len(place) :]):
@@ -159,11 +159,11 @@ def _sealed_field_problems(place: Place, name: str, value: Any, leaf: _LeafCheck
 def _leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
     """Leaves with their places; empty maps and lists have none."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _leaves(each, (*place, key))
+        for key, item in value.items():
+            yield from _leaves(item, (*place, key))
     elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from _leaves(each, (*place, index))
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*place, index))
     else:
         yield place, value
 

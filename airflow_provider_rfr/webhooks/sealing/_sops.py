@@ -37,13 +37,13 @@ _MAX_SHOWN = 120
 
 def shown(text: object) -> str:
     """A key or name for a message: printable, one line, short. Never used for values."""
-    clean = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(text))
+    clean = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in str(text))
     return clean if len(clean) <= _MAX_SHOWN else f"{clean[:_MAX_SHOWN]}…"
 
 
 def pointer(place: Sequence[str | int]) -> str:
     """JSON pointer (RFC 6901); empty for the document itself."""
-    return "".join(f"/{shown(str(each).replace('~', '~0').replace('/', '~1'))}" for each in place)
+    return "".join(f"/{shown(str(part).replace('~', '~0').replace('/', '~1'))}" for part in place)
 
 
 def extra(module: str) -> ModuleType:
@@ -225,7 +225,7 @@ class _OpenedList(list[Any]):
 def hidden(value: Any) -> Any:
     """The value with maps and lists that do not show what they hold."""
     if isinstance(value, Mapping):
-        return Opened({key: hidden(each) for key, each in value.items()})
+        return Opened({key: hidden(item) for key, item in value.items()})
     return _OpenedList(map(hidden, value)) if isinstance(value, list) else value
 
 
@@ -271,7 +271,7 @@ class _Copier:
 
     def _text(self, text: str, place: Place) -> str:
         self._count(0, len(text))
-        if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise SealError(f"{_location(place)}: the text contains a lone surrogate, which is not a character")
         return str.__str__(text)  # a subclass may override __str__
 
