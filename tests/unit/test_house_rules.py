@@ -131,6 +131,16 @@ def test_functions_are_short() -> None:
     assert not {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION}
 
 
+def test_loop_variables_are_named_after_their_items() -> None:
+    loops = (ast.For, ast.AsyncFor, ast.comprehension)
+    targets = (
+        (module, node.target) for module in MODULES for node in ast.walk(tree(module)) if isinstance(node, loops)
+    )
+    names = [(module, name.id) for module, target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    assert len(names) > len(MODULES)
+    assert not [module for module, name in names if name == "each"]
+
+
 def test_every_module_says_what_it_is_for() -> None:
     assert not [module for module in MODULES if not ast.get_docstring(tree(module))]
 
