@@ -54,11 +54,7 @@ def _entries(plan: Plan) -> Iterator[str]:
     nested: dict[UUID | None, list[Dependent]] = defaultdict(list)
     for dependent in plan.dependents:
         nested[dependent.on].append(dependent)
-    shown = {(dependent.uuid, dependent.name) for dependent in plan.dependents if dependent.how in ("rebind", "break")}
-    # A view that is issued again, or broken, is shown below its cause.
-    of_view = (step for step in plan.steps if step.how in (Action.REBIND, Action.MARK_BROKEN))
-    placed = {dependent.seq for dependent in of_view if (dependent.uuid, dependent.name) in shown}
-    steps = [step for step in plan.steps if step.seq not in placed and step.how not in _OF_DEPENDENTS]
+    steps = _steps_of_their_own(plan)
     own = {step.uuid for step in steps}
     # Names are behind indent, sign and kind.
     names = [*map(_name, steps), *(finding.name for finding in plan.blocked)]
@@ -81,15 +77,22 @@ def _entries(plan: Plan) -> Iterator[str]:
         yield from entry(f"  {sign} {_kind(step):<6} ", _name(step), step.how.value, [*_said(step)])
         yield from below(step.uuid)
     for finding in plan.blocked:
-        yield from entry(
-            f"  ! {_kind(finding):<6} ", finding.name, "BLOCKED", [*map(str, finding.problems), *finding.changes]
-        )
+        said = [*map(str, finding.problems), *finding.changes]
+        yield from entry(f"  ! {_kind(finding):<6} ", finding.name, "BLOCKED", said)
         yield from (
             f"        write:  {line}{f'    # {finding.place}' if finding.place else ''}" for line in finding.paste
         )
         yield from below(finding.uuid)
     for on in list(nested):
         yield from below(on)
+
+
+def _steps_of_their_own(plan: Plan) -> list[Step]:
+    """Return the steps that are not shown below their cause, as those of views that are issued again or broken are."""
+    shown = {(dependent.uuid, dependent.name) for dependent in plan.dependents if dependent.how in ("rebind", "break")}
+    of_views = (step for step in plan.steps if step.how in (Action.REBIND, Action.MARK_BROKEN))
+    placed = {step.seq for step in of_views if (step.uuid, step.name) in shown}
+    return [step for step in plan.steps if step.seq not in placed and step.how not in _OF_DEPENDENTS]
 
 
 def _kind(each: Step | Dependent | Finding) -> str:
