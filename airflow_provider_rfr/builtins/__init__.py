@@ -1,4 +1,4 @@
-"""The platform's own tables, views and sinks: declared in code, migrated on deploy. Here is what declarations take."""
+"""The platform's own tables, views and sinks, declared in code and migrated on deploy; exports the declared types."""
 
 from __future__ import annotations
 

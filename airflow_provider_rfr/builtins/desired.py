@@ -50,8 +50,9 @@ class CycleError(ValueError):
 
 
 def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) -> tuple[Node, ...]:
-    """Every node after everything that it reads, if that has an entry of its own; of those that could come next, the
-    lowest rank first. Ranks differ.
+    """Return the nodes in dependency order: each comes after the nodes that it reads, as far as these have entries.
+
+    Among the nodes that could come next, the one with the lowest rank comes first. Ranks differ.
 
     :raises CycleError: there is no such order
     """
@@ -75,7 +76,7 @@ def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) 
 
 
 def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node, Iterable[Node]]) -> set[Node]:
-    """The roots, and everything that reads one of them, directly or not; the order is that of :func:`in_order`."""
+    """Return the roots and all their direct and indirect readers; ``order`` is that of :func:`in_order`."""
     found = set(roots)
     for node in order:
         if not found.isdisjoint(reads[node]):
@@ -109,19 +110,25 @@ class DesiredObject:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether a loss has to be accepted. That its rows may be made again counts from the next deploy on."""
+        """Tell whether a loss of rows has to be accepted.
+
+        A change of ``keep`` to false counts from the next deploy on.
+        """
         return self.obj.keep is not False or (self.recorded is not None and self.recorded.keep is not False)
 
     @property
     def keep_reason(self) -> str | None:
-        """Why no loss can be accepted. That it no longer says so counts from the next deploy on, too."""
+        """Return the reason why no loss can be accepted; None if there is none.
+
+        The removal of the reason counts from the next deploy on.
+        """
         said = (self.obj.keep, self.recorded.keep if self.recorded is not None else None)
         return next((name for name in said if isinstance(name, str)), None)
 
 
 @dataclass(frozen=True)
 class DesiredState:
-    """The desired state of all objects, by id, what is read before its readers.
+    """The desired state of all objects by id, in dependency order: inputs come before their readers.
 
     :ivar kept: ids that are recorded and not declared, and not to be touched
     :ivar unlisted: templates whose instances are not listed
@@ -134,27 +141,33 @@ class DesiredState:
 
 
 def relation(kind: Kind) -> Kind | None:
-    """What a catalog sees of it; of a sink, nothing."""
+    """Return the kind of relation that a catalog has for an object of this kind; None if it has none, as for a sink."""
     if kind in STORED:
         return Kind.TABLE
     return Kind.VIEW if kind is Kind.VIEW else None
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers of a version. What follows them is left out: a development version is of the release it leads to."""
+    """Return the release numbers of a version.
+
+    Suffixes are left out: a development version belongs to the release that it leads to.
+    """
     found = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
     return tuple(map(int, re.sub(r"(\.0+)+$", "", found.group(1)).split("."))) if found is not None else ()
 
 
 def instance_id(template: UUID, instance: str) -> UUID:
-    """The same whatever the instance is called."""
+    """Return the id of a template's object for an instance; it does not depend on the instance's name."""
     return uuid5(template, instance)
 
 
 def _declared(
     spec: CatalogSpec, recorded: RegistryState, live: ActualState
 ) -> Iterator[tuple[BuiltinObject, str | None]]:
-    """The declared objects; for each with ``per_instance`` those of its instances, with their instances' ids."""
+    """Yield the declared objects; for a template, its objects, one for each instance, with the instance's id.
+
+    A template is an object with ``per_instance``.
+    """
     made = {obj.marker: obj.name for obj in live.objects.values() if obj.marker and retired_by(obj.name) is None}
     taken = {*live.objects, *(obj.key for obj in (*spec.objects, *recorded.objects, *live.user_views))}
     for obj in spec.objects:
@@ -176,7 +189,7 @@ def _declared(
 
 
 class Resolver:
-    """Makes the desired state."""
+    """A resolver that computes the desired state."""
 
     def __init__(self, spec: CatalogSpec, recorded: RegistryState, live: ActualState) -> None:
         self._spec = spec
@@ -191,7 +204,10 @@ class Resolver:
         self._resolved = {obj.id: self._desired(obj, instance) for obj, instance in objects}
 
     def resolve(self) -> DesiredState:
-        """The desired state; a :class:`PlanError`, if objects read each other in a cycle."""
+        """Return the desired state.
+
+        :raises PlanError: objects read each other in a cycle
+        """
         reads = {obj.key: [read.name for read in obj.reads] for obj in self._resolved.values()}
         try:
             order = in_order(reads, str)
@@ -212,7 +228,10 @@ class Resolver:
         self._problems[uuid].append(because(Why.TEXT, problem))
 
     def _spelled(self, obj: BuiltinObject) -> BuiltinObject:
-        """A name is compared without case, but most catalogs find it only as it was written first."""
+        """Return the object with its name in the case in which it was first written.
+
+        We compare names without case, but most catalogs find an object only by its original spelling.
+        """
         known, there = self._recorded.by_uuid.get(obj.id), self._live.objects.get(obj.key)
         same = known or (there if there is not None and there.marker == obj.id else None)
         return obj if same is None or same.key != obj.key else replace(obj, name=same.name)
@@ -236,7 +255,10 @@ class Resolver:
         return DesiredObject(obj, self._own(reads), sql, known, self._there(obj, known), instance)
 
     def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
-        """What is live under the recorded name; what is ours under another one, if a deploy did not finish."""
+        """Return the object of the catalog that holds the declared one; None if there is none.
+
+        It has the recorded name, or, if a deploy did not finish, it carries our marker under another name.
+        """
         if known is None:
             return self._live.objects.get(obj.key)
         at_home, before, now = self._live.objects.get(known.key), relation(known.kind), relation(obj.kind)
@@ -259,8 +281,11 @@ class Resolver:
             return tuple(Dependency(name.casefold()) for name in obj.depends_on)
 
     def _sink_reads(self, sink: SinkSpec, known: RecordedObject | None) -> Dependency:
-        """The sent columns, in order, as the source calls them: the declared ones, else those that it had when the
-        sink was registered, as it called them then."""
+        """Return the sink's dependency: the sent columns, in order, under their present names in the source.
+
+        These are the declared columns. If the sink declares none, they are the source's columns at the time when the
+        sink was registered, under their names of that time. For a sink that follows the schema, the columns are None.
+        """
         name = sink.source.casefold()
         if sink.follow_schema:
             return Dependency(name)
@@ -273,12 +298,12 @@ class Resolver:
         return next(before, Dependency(name, None, sent))
 
     def _own(self, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
-        """With the ids of what is ours."""
+        """Return the dependencies with the ids of our own objects."""
         found = ((read, self._objects.get(read.name)) for read in reads)
         return tuple(Dependency(read.name, obj.id if obj else None, read.columns) for read, obj in found)
 
     def _finished(self, uuid: UUID) -> DesiredObject:
-        """With the query to execute; what it reads is finished already."""
+        """Return the object with the query to execute; the objects that it reads are finished already."""
         desired = self._resolved[uuid]
         if desired.obj.query is None or desired.sql is not None:
             return desired
@@ -289,9 +314,12 @@ class Resolver:
         return desired
 
     def _written_out(self, desired: DesiredObject) -> str:
-        """The query without stars. They are written out when it is registered, not on each deploy, and again when a
-        column that a star stood for is dropped; so that it gives the declared columns: who declares others asks for the
-        stars of today, or for that part of them which was there when the declaration was written."""
+        """Return the query with its stars expanded.
+
+        Stars are expanded when the query is registered, not on each deploy, and again when a column that a star stood
+        for is dropped. The result has to have the declared columns: if a declaration has others, its stars are expanded
+        to the present columns, or to those of them that the declaration names.
+        """
         obj, known = desired.obj, desired.recorded
         same = known if known is not None and same_query(known.raw_sql, obj.query) else None
         if same is not None and same.sql and same.kind is obj.kind and all(map(self._is_there, same.deps)):
@@ -329,18 +357,22 @@ class Resolver:
             return query
 
     def _is_there(self, read: Dependency) -> bool:
-        """Whether it has all columns that are read of it, as far as that is known."""
+        """Tell whether the object still has all columns that are read from it, as far as they are known."""
         now = self._columns(read.name)
         return read.columns is None or now is None or {*read.columns}.issubset(_folded(now))
 
     def _expanded(
         self, desired: DesiredObject, seen: Mapping[str, Sequence[str] | None], order: Sequence[str] = ()
     ) -> str:
-        """With its stars written out: to the columns ``seen`` of each table, all of one that is not there; in this
-        order of the query's columns, for a view that it reads may keep the order of when it was registered."""
+        """Return the query with its stars expanded; if that fails, note the problem and return the query unchanged.
+
+        :param seen: the columns to which the stars are limited, by table; a table without an entry has all its columns
+        :param order: order of the query's columns, because a view that it reads may keep the order in which it was
+            registered
+        """
 
         def columns_of(name: str) -> tuple[str, ...] | None:
-            """Columns that were there when the stars were written out, by the names that they have now."""
+            """Return the columns that existed when the stars were expanded, under their present names."""
             now, before, obj = self._columns(name), seen.get(name), self._objects.get(name)
             if now is None or before is None:
                 return now

@@ -1,5 +1,7 @@
-"""What is compared of a declaration besides its fields: its columns' contract, its query, and its definition. How names
-and queries are laid out, and in which order keys are written, makes no difference."""
+"""Digests and canonical forms by which declarations are compared: the columns' contract, the query, and the definition.
+
+The layout of names and queries and the order of keys make no difference.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from airflow_provider_rfr.lake.types import parse_type, quoted
 
 
 def contract_of(columns: Sequence[Column]) -> str:
-    """The digest of number, name and type of the columns; its prefix names the format."""
+    """Return the digest of number, name and type of the columns; its prefix names the format."""
     text = "\n".join(
         f"{number} {quoted(column.name.casefold())} {parse_type(column.type).folded()}"
         for number, column in enumerate(columns, 1)
@@ -24,15 +26,17 @@ def contract_of(columns: Sequence[Column]) -> str:
 
 
 def same_query(one: str | None, other: str | None) -> bool:
-    """Whether two queries differ in white space, comments and case at most."""
+    """Tell whether two queries differ at most in whitespace, comments and case."""
     if one is None or other is None or one == other:
         return one == other
     return canonical_sql(one) == canonical_sql(other)
 
 
 def definition_of(obj: BuiltinObject) -> str | None:
-    """What a source reads or a sink sends, without secrets; None for another kind. A sink's source is not part of it:
-    what it reads holds the id, which survives a rename."""
+    """Return the definition of a source or a sink as JSON, without secrets; None for another kind.
+
+    A sink's source is not part of it: the sink's dependency holds the source's id, which survives a rename.
+    """
     said: Any = obj.source
     if (sink := obj.sink) is not None:
         columns = [name.casefold() for name in sink.columns]

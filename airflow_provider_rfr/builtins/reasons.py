@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Why(str, Enum):
-    """What a reason says: its code in a plan's JSON, and its sentence, with a place for each fact."""
+    """The meaning of a reason: its code in a plan's JSON, and its sentence, with a placeholder for each fact."""
 
     sentence: str
 
@@ -102,5 +102,5 @@ class Reason:
 
 
 def because(why: Why, *facts: object) -> Reason:
-    """The reason with its facts as texts."""
+    """Return a reason with its facts as texts."""
     return Reason(why, tuple(map(str, facts)))

@@ -22,7 +22,7 @@ LONGEST_PART: Final = 100
 
 
 class Kind(str, Enum):
-    """What an object is."""
+    """The kind of an object."""
 
     TABLE = "table"
     VIEW = "view"
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Was:
-    """What a column was in a version before, so that its values are carried over.
+    """A former state of a column, from which its values are carried over.
 
     :ivar name: the name that it had; None: the present one
     :ivar type: the type that it had, as canonical text; None: any
@@ -102,7 +102,7 @@ class Named:
 
     @property
     def key(self) -> str:
-        """The name as it is compared."""
+        """Return the name as it is compared."""
         return self.name.casefold()
 
 
@@ -161,8 +161,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class CatalogSpec:
-    """Everything that this version of the code declares, sorted by name; and instances by what ``per_instance`` names.
-    Of a name that is not there, the instances are not known."""
+    """Everything that this version of the code declares, sorted by name; instances by their ``per_instance`` names.
+
+    If a name is not among these, its instances are unknown.
+    """
 
     project: str
     version: str
@@ -175,12 +177,15 @@ class CatalogSpec:
 
 
 def stable_id(project: str, first_name: str) -> UUID:
-    """The id of an object that writes none; always the same, so a renamed object writes its id."""
+    """Return the id of an object that declares none.
+
+    It is always made from the project and the first name, so a renamed object has to declare its id.
+    """
     return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
 
 
 def present_names(names: Iterable[str], columns: Sequence[Column]) -> tuple[str, ...]:
-    """The names as the columns have them now: of a name that one had, its present one; an unknown name as it is."""
+    """Return the present names of columns: a former name is replaced, an unknown name stays unchanged."""
     now = {was.name.casefold(): column.name for column in columns for was in column.was if was.name is not None}
     now |= {column.name.casefold(): column.name for column in columns}
     return tuple(now.get(name.casefold(), name) for name in names)
@@ -191,18 +196,18 @@ def namespace_of(name: str) -> str:
 
 
 def retired_name(name: str, deploy_id: str) -> str:
-    """The name that a deploy gives to a table which it puts aside."""
+    """Return the name that a deploy gives to a table which it retires."""
     return f"{name}__g{deploy_id[:8]}"
 
 
 def retired_by(name: str) -> str | None:
-    """How the id of the deploy begins that put the table aside; None: nobody did."""
+    """Return the start of the id of the deploy that retired the table; None if it is not retired."""
     found = _RETIRED.search(name)
     return found[1].lower() if found else None
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with the name of an object, None if nothing is."""
+    """Return the problem with the name of an object; None if the name is valid."""
     parts = name.split(".")
     if len(parts) < 2:
         return f"{name!r} has no namespace"
@@ -219,7 +224,7 @@ def name_problem(name: str) -> str | None:
 
 
 def nearest(name: str, names: Iterable[str], *, show: int = 20) -> str:
-    """A sentence with the nearest of the valid names, then all of them if they are few."""
+    """Return a sentence with the nearest of the valid names, and all of them if they are few."""
     valid = sorted(names)
     close = difflib.get_close_matches(name, valid, n=1) if len(valid) <= _MOST_COMPARED else []
     allowed = [f"allowed: {', '.join(valid)}"] if 0 < len(valid) <= show else []

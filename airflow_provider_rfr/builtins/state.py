@@ -19,17 +19,19 @@ Value = TypeVar("Value")
 
 
 def dumps(value: Any) -> bytes:
-    """Canonical JSON of a value type: the same bytes for equal values."""
+    """Return the canonical JSON of a value type: the same bytes for equal values."""
     return orjson.dumps(value, default=_plain, option=orjson.OPT_SORT_KEYS)
 
 
 def encode(value: Any) -> Any:
-    """The value as JSON's own types: fields by name, enums by value, ids as texts."""
+    """Return the value as JSON's own types: fields by name, enums by value, ids as texts."""
     return orjson.loads(dumps(value))
 
 
 def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
-    """The value that :func:`encode` made the document of; fields may be missing that have defaults, or be unknown.
+    """Return the value of a document that :func:`encode` made.
+
+    Fields with defaults may be missing, and unknown fields are ignored.
 
     :raises ValueError: it is none; no value is shown
     """
@@ -83,18 +85,18 @@ EMPTIED: Final = "rfr.emptied"
 
 
 def token_of(properties: Mapping[str, str]) -> int:
-    """Of the lease under which something was changed last; 0 if none is known."""
+    """Return the token of the lease under which something was changed last; 0 if it is unknown."""
     text = properties.get(TOKEN, "")
     return int(text) if text.isdigit() else 0
 
 
 def broken_mark(query: str, why: str) -> str:
-    """The value of :data:`BROKEN` for a view with this text."""
+    """Return the value of :data:`BROKEN` for a view with this text."""
     return f"{hashlib.sha256(' '.join(query.split()).encode()).hexdigest()[:16]} {why}"
 
 
 def was_mark(base: int, columns: Iterable[Column]) -> str:
-    """The value of :data:`WAS` for a table with these columns."""
+    """Return the value of :data:`WAS` for a table with these columns."""
     names = defaultdict[str, list[str]](list)
     for column in columns:
         for was in column.was:
@@ -115,7 +117,7 @@ def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequen
 
 @dataclass(frozen=True, slots=True)
 class RecordedObject(Named):
-    """An object as the last deploy that changed it left it: what was declared, and what became of it.
+    """An object as the last deploy that changed it left it: its declaration, and the result of the deploy.
 
     :ivar contract: digest of the columns' contract
     :ivar definition: what a source reads or a sink sends, without secrets
@@ -147,8 +149,11 @@ class RecordedObject(Named):
 
 
 def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, str]] = ()) -> str:
-    """A mark of an object that has become what the record says, from inputs (by id) after these steps. The base, which
-    is the revision that the deploy was planned from, makes it another one after each deploy that finishes."""
+    """Return the mark of an object that has reached the state of the record, from inputs (by id) after these steps.
+
+    The base is the revision from which the deploy was planned: with it, the mark is different after each finished
+    deploy.
+    """
     wanted = replace(record, revision=base, deploy_id="")
     said = dumps((wanted, sorted((str(identity), step) for identity, step in inputs)))
     return f"{base}/{hashlib.sha256(said).hexdigest()}"
@@ -206,7 +211,7 @@ class LiveObject(Named):
     nulls: frozenset[str] = frozenset()
 
     def emptied_by(self, revision: int) -> str | None:
-        """The deploy that took all rows since the registry was written at this revision; None: none did."""
+        """Return the deploy that removed all rows since the registry was written at this revision; None if none did."""
         at, _, deploy = self.properties.get(EMPTIED, "").partition("/")
         return deploy if deploy and at == str(revision) else None
 
@@ -233,8 +238,11 @@ class UserView(Named):
 
 @dataclass(frozen=True)
 class ActualState:
-    """What is in the catalog, also of users, and what unfinished deploys retired, by name as it is compared; and ids of
-    the objects that those began to change."""
+    """The state of the catalog, also of users' objects, by names as they are compared.
+
+    ``objects`` also has the tables that unfinished deploys retired; ``unfinished`` has the ids of the objects that
+    these deploys began to change.
+    """
 
     objects: Mapping[str, LiveObject] = field(default_factory=dict)
     user_views: tuple[UserView, ...] = ()
@@ -242,7 +250,7 @@ class ActualState:
 
     @cached_property
     def by_marker(self) -> Mapping[UUID | None, Sequence[LiveObject]]:
-        """What carries our markers, by them and by name; several if one is retired."""
+        """Return the objects that carry our markers, by marker, sorted by name; several if one of them is retired."""
         found = defaultdict[UUID | None, list[LiveObject]](list)
         for obj in sorted(self.objects.values(), key=lambda one: one.key):
             found[obj.marker].append(obj)

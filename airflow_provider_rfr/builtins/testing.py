@@ -1,4 +1,4 @@
-"""Checks of your own objects across deploys: what must hold after upgrades, crashes and repeated deploys.
+"""Checks of your own objects across deploys: conditions that must hold after upgrades, crashes and repeated deploys.
 
 A check initializes, manipulates twice and validates; scenarios put deploys between these, and each ends with one more
 deploy of the newest version, which must have nothing to do, and one more validation. After Materialize's Platform
@@ -81,22 +81,22 @@ class World:
         append_rows(self.catalog, table, rows)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Everything in a table."""
+        """Return all rows of a table."""
         found: list[dict[str, Any]] = self.catalog.load_table(table).scan().to_arrow().to_pylist()
         return found
 
 
 class Check:
-    """What must be so. Each method meets the objects of whatever version is deployed at that moment."""
+    """A condition that must hold. Each method sees the objects of the version that is deployed at that moment."""
 
     def initialize(self, world: World) -> None:
-        """Once, after the first deploy."""
+        """Prepare data; called once, after the first deploy."""
 
     def manipulate(self, world: World, number: int) -> None:
-        """Twice, with 1 and 2; deploys may come before and after each."""
+        """Change data; called twice, with 1 and 2; deploys may come before and after each call."""
 
     def validate(self, world: World) -> None:
-        """Any number of times; changes nothing, and raises if anything is not as it must be."""
+        """Raise if the condition does not hold, and change nothing; called any number of times."""
 
 
 def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> None:
@@ -109,7 +109,7 @@ class _Death(BaseException):
 
 
 def crash(world: World, spec: CatalogSpec, chance: random.Random) -> None:
-    """A deploy that dies at one of its writes and writes nothing more, or just gets through."""
+    """Run a deploy that dies at one of its writes and writes nothing more, or just succeeds."""
     plan = world.plan(spec)
     # Several threads write.
     writes, dies_at = itertools.count(1), chance.randrange(1, 4 + 3 * len(plan.steps))
@@ -149,7 +149,7 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
 
 
 def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
-    """Two deploys of the version at once; one of them may find that the other was faster."""
+    """Run two deploys of the version at once; one of them may find that the other was faster."""
 
     def run(plan: Plan) -> None:
         with suppress(StalePlanError):

@@ -31,7 +31,7 @@ _WRITE_OUT: Final = "write it out; an object says everything itself"
 
 
 class Flaw(NamedTuple):
-    """Something wrong in a text."""
+    """An error in a text."""
 
     line: int
     problem: str
@@ -39,14 +39,14 @@ class Flaw(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Where a value begins, and what the file has for one without parts, with its quotes or its ``|``."""
+    """A position at which a value begins, and for a scalar its raw text in the file, with its quotes or its ``|``."""
 
     line: int
     column: int = 1
     raw: str = ""
 
     def place_in(self, text: str, line: int, column: int) -> str | None:
-        """The file's line and column for a place in the text; None where the file writes the text otherwise."""
+        """Return the file's line and column for a place in the text; None if the file writes the text differently."""
         raw, lines = self.raw, text.split("\n")
         is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
         # Of what is not escaped, YAML changes nothing but white space.
@@ -63,8 +63,10 @@ Path = tuple[str | int | None, ...]
 
 
 class Document:
-    """What events of a text say, or a flaw that ends them: its value, the marks of all values in it by their paths, and
-    what is wrong with it as YAML."""
+    """A YAML document as it is parsed: its value, the marks of all values in it by their paths, and its flaws as YAML.
+
+    A document that is created with a flaw has no value: a syntax error ended the text.
+    """
 
     def __init__(self, text: str, events: Iterator[Any], *flaws: Flaw) -> None:
         self.flaws = [*flaws]
@@ -73,7 +75,7 @@ class Document:
         self.value = None if flaws else self._value(next(events), ())
 
     def _value(self, event: Any, path: Path) -> Any:
-        """The value that begins with an event; it takes all events of the value."""
+        """Return the value that begins with an event, and consume all events of the value."""
         start, end, line = event.start_mark, event.end_mark, event.start_mark.line + 1
         self.marks[path] = Mark(line, start.column + 1)
         if isinstance(event, yaml.AliasEvent):
@@ -110,8 +112,10 @@ class Document:
 
 
 def documents(text: str) -> Iterator[Document]:
-    """The documents of a text, empty ones left out. A mistake of syntax ends the text: it comes as a document without
-    a value, after those before it."""
+    """Yield the documents of a text without the empty ones.
+
+    A syntax error ends the text: it is yielded as a document without a value, after the documents before it.
+    """
     events = iter(yaml.parse(text, Loader=_LOADER))
     try:
         for event in events:
@@ -154,7 +158,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 
 
 def read(document: Document, place: Place, project: str) -> Declaration | None:
-    """What a document declares; None if it is wrong, and its flaws take what is."""
+    """Return the declaration of a document; if the document is invalid, add the errors to its flaws and return None."""
     given, marks, flaws = document.value, document.marks, document.flaws
     model: Any = BuiltinObject
     if isinstance(given, dict):
@@ -176,7 +180,7 @@ def read(document: Document, place: Place, project: str) -> Declaration | None:
 
 
 def _list_what_columns_were(columns: Any) -> None:
-    """A ``was`` may be a name, a mapping, or a list of these."""
+    """Normalize each column's ``was``, which may be a name, a mapping, or a list of these, to a list of mappings."""
     for column in columns if isinstance(columns, list) else ():
         if isinstance(column, dict) and "was" in column:
             was = column["was"] if isinstance(column["was"], list) else [column["was"]]
@@ -195,7 +199,7 @@ def _flaw(marks: Mapping[Path, Mark], model: type, error: ErrorDetails) -> Flaw:
 
 
 def _nearest(marks: Mapping[Path, Mark], location: Path) -> Mark:
-    """The mark of a location, or of the nearest one around it that is in the document."""
+    """Return the mark of a location, or of the nearest enclosing location that the document has."""
     return marks[location] if location in marks else _nearest(marks, location[:-1])
 
 
@@ -207,13 +211,13 @@ class Declared:
     marks: Mapping[Path, Mark]
 
     def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
-        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
+        """Return a problem at a path, e.g. ``columns.2.type``, or at the nearest enclosing part that has a place."""
         location = tuple(int(part) if part.isdecimal() else part for part in path.split("."))
         place = Place(self.obj.place.file, _nearest(self.marks, location).line)
         return Problem(self.obj.name, problem, remedy, str(place))
 
     def query_problem(self, line: int, column: int, problem: str, remedy: str) -> Problem:
-        """Something wrong at a line and column of the query."""
+        """Return a problem at a line and column of the query."""
         place = _nearest(self.marks, ("query",)).place_in(self.obj.query or "", line, column)
         if place is None:
             return self.problem("query", f"line {line}, column {column}: {problem}", remedy)

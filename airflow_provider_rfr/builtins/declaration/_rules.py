@@ -1,4 +1,4 @@
-"""What has to hold of declarations: of each object by itself, and among all of them."""
+"""The rules for declarations: for each object by itself, and for all objects together."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ T = TypeVar("T")
 
 
 def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
-    """The object in its canonical form, with nothing in it that can be changed; and what is wrong with it. What names
-    no type or no transform is left as it is."""
+    """Return the object in its canonical form, with immutable values, and the problems with it.
+
+    A text that is not a type or a transform is left unchanged.
+    """
     obj = declared.obj
     found = [*_field_problems(obj)]
     columns, partitioning = tuple(_columns(obj.columns, found)), tuple(obj.partitioning)
@@ -86,7 +88,7 @@ def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
 
 
 def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column]:
-    """The columns with canonical types."""
+    """Yield the columns with canonical types, and add problems with them to ``found``."""
     before = dict[str, int]()
     for number, column in enumerate(columns):
         path, name = f"columns.{number}", column.name
@@ -112,7 +114,7 @@ def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column
 
 
 def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the names that fields of a column had."""
+    """Yield the problems, each with a remedy, with the former names of the fields of a column."""
     try:
         paths = list(field_types(parse_type(column.type))) if was.fields else []
     except ConfigurationError:
@@ -125,7 +127,10 @@ def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
 
 
 def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], path: str, what: str = "") -> str:
-    """The canonical text; the text as it is, with a problem that begins with ``what``, if it can't be parsed."""
+    """Return the canonical text; if it can't be parsed, note a problem and return the text itself.
+
+    :param what: start of the problem's text
+    """
     try:
         return str(parse(text))
     except ConfigurationError as error:
@@ -134,7 +139,7 @@ def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], 
 
 
 def canonical_transform(text: str, columns: Sequence[Column]) -> str:
-    """The canonical text of a partition transform.
+    """Return the canonical text of a partition transform.
 
     :raises ConfigurationError: it is not a transform, or no column has the name, or one of a type that can't be used
     """
@@ -150,7 +155,7 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
 
 
 def _repeated(values: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[tuple[T, T]]:
-    """Each value whose key one before it has, with that one."""
+    """Yield each value that has the key of an earlier value, with that earlier value."""
     known: dict[Hashable, T] = {}
     for value in values:
         if (first := known.setdefault(key(value), value)) is not value:
@@ -158,7 +163,7 @@ def _repeated(values: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[tup
 
 
 def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
-    """Unknown or duplicate names of columns."""
+    """Yield a problem for each unknown or duplicate name of a column."""
     known = {name.casefold(): name for name in valid}
     for number, name in enumerate(names):
         if name.casefold() not in known:
@@ -168,7 +173,7 @@ def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Ite
 
 
 def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is_whole: bool) -> Iterator[Problem]:
-    """What is wrong among the objects, which come with what is wrong with each by itself."""
+    """Yield the problems among the objects; each object comes with the problems that it has by itself."""
     declared = [check for check, _ in checks]
     for entry, first in _repeated(declared, lambda entry: entry.obj.key):
         yield entry.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
@@ -201,7 +206,7 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
 
 
 def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """What is read before its readers, and the circles that were left out."""
+    """Return the objects in dependency order, inputs before their readers, and the cycles that were left out."""
     circles: list[tuple[str, ...]] = []
     while True:
         try:
@@ -215,7 +220,10 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tupl
 def _read_problems(
     reader: Declared, reads: Sequence[Dependency], known: Mapping[str, Declared], names: Mapping[str, Sequence[str]]
 ) -> Iterator[Problem]:
-    """What is wrong with the names that an object reads; ``names`` are those of each namespace, none if unsure."""
+    """Yield the problems with the names that an object reads.
+
+    :param names: last parts of the declared names by namespace; empty if some declarations could not be read
+    """
     obj, path = reader.obj, "query" if reader.obj.sink is None else "sink.source"
     for name in facts.unqualified(obj.query) if obj.query and reads else ():
         remedy = f"write {spec.namespace_of(obj.name)}.{name}"
@@ -235,7 +243,7 @@ def _read_problems(
 def _missing(
     reader: BuiltinObject, name: str, known: Mapping[str, Declared], names: Mapping[str, Sequence[str]]
 ) -> tuple[str, str] | None:
-    """The problem with a name that is not declared; None, if somebody else may own it."""
+    """Return the problem with a name that is not declared, and a remedy; None if somebody else may own it."""
     namespace, _, last = name.rpartition(".")
     if name in map(str.casefold, reader.depends_on):
         return None
@@ -249,7 +257,7 @@ def _missing(
 
 
 def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | None:
-    """Why the one may not read the other."""
+    """Return the reason why ``reader`` may not read ``found``, and a remedy; None if it may."""
     if found.kind is Kind.SINK:
         return f"it reads {found.name}, which is a sink", "read what that one reads"
     if found.per_instance is not None:
@@ -263,7 +271,7 @@ def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | N
 
 
 def _query_problems(reader: Declared, columns_of: facts.ColumnsOf) -> Iterator[Problem]:
-    """What is wrong with the query of an object; the names that it reads were checked before."""
+    """Yield the problems with the query of an object; the names that it reads were checked before."""
     query, namespace = reader.obj.query or "", spec.namespace_of(reader.obj.name)
     try:
         yield from (reader.query_problem(*found) for found in facts.column_problems(query, columns_of, namespace))
@@ -287,7 +295,7 @@ def _query_problems(reader: Declared, columns_of: facts.ColumnsOf) -> Iterator[P
 
 
 def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> Iterator[Problem]:
-    """What is wrong with the documents which say that something goes, and with lists of instances."""
+    """Yield the problems with documents that declare a removal, and with lists of instances."""
     for entry in removed:
         # What comes behind is a column, or a field of one, under whatever name.
         if problem := spec.name_problem(".".join(entry.name.split(".")[:2])):

@@ -48,7 +48,7 @@ class _Loader:
             yield Problem("", problem, "give a folder, a YAML file or an object", str(Place()))
 
     def installed(self) -> Iterator[_Found]:
-        """What this package declares, which may be inside of an archive, and what others do by entry points."""
+        """Yield the declarations of this package, which may be in an archive, and of other packages by entry points."""
         folder = files("airflow_provider_rfr.builtins").joinpath("own")
         for file in sorted(folder.iterdir(), key=lambda file: file.name):
             if file.name.endswith(_SUFFIXES):
@@ -119,6 +119,6 @@ def load_objects(
 
 
 def _by_place(problem: Problem) -> tuple[list[str | int], str]:
-    """Sorts the numbers in a place as numbers: line 9 comes before line 10."""
+    """Return a sort key in which the numbers of a place compare as numbers: line 9 comes before line 10."""
     parts = re.split(r"(\d+)", problem.place)
     return [int(part) if number % 2 else part for number, part in enumerate(parts)], problem.field

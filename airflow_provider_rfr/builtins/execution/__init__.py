@@ -1,1 +1,1 @@
-"""A plan done: what is there is observed, steps are journalled and done once, the registry is written at the end."""
+"""Execution of a plan: observe the catalog, do each journalled step once, and write the registry at the end."""

@@ -69,7 +69,7 @@ def apply(
     lease_seconds: float = SECONDS,
     replan: bool = False,
 ) -> Applied:
-    """Do what the plan says, if the present state gives the very same plan.
+    """Apply the plan, if the present state gives the very same plan.
 
     A deploy that died is not resumed: plan again, and the new plan starts from what it left.
 
@@ -102,8 +102,11 @@ def apply(
 
 
 def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied | None:
-    """The result of a deploy that did this very plan, if nothing is left to do: makes ``apply`` idempotent, for the
-    slower of two deploys, and for a task that died before it could return."""
+    """Return the result of a deploy that has already applied this plan, if nothing is left to do.
+
+    This makes ``apply`` idempotent, for the slower of two concurrent deploys, and for a task that died before it could
+    return.
+    """
     with store.read() as connection:
         last = deploys.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
     if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
@@ -112,7 +115,7 @@ def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied |
 
 
 def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Applied:
-    """Do the plan of now. What can be checked is checked before anything is done."""
+    """Apply the current plan; everything that can be checked is checked before the first change."""
     plan, recorded, lease = work.plan, work.recorded, work.lease
     steps = [(step.seq, str(step.uuid) if step.uuid else None, step.name, step.how.value) for step in plan.steps]
     said, versions = orjson.dumps(plan.to_json()).decode(), (plan.recorded_version, plan.version)
@@ -171,7 +174,7 @@ def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
 
 
 def _finish(work: Work) -> int:
-    """Do all steps, and write the registry; if one fails, note why in the journal. Returns the registry's revision."""
+    """Do all steps, write the registry, and return its revision; if a step fails, note the error in the journal."""
     failing: Step | None = None
     try:
         for failing in work.plan.steps:

@@ -1,4 +1,4 @@
-"""What is done besides the steps: the history of deploys is written, retired tables are deleted, objects forgotten."""
+"""Maintenance besides the steps: write the history of deploys, delete retired tables, forget objects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
 
 
 def plan_of(deploy: deploys.Deploy) -> Plan | None:
-    """The plan that a deploy carried out; None if another version of this package wrote it in a format of its own."""
+    """Return the plan that a deploy carried out; None if another version of this package wrote it in its own format."""
     try:
         return Plan.from_json(orjson.loads(deploy.plan))
     except PlanError:
@@ -151,10 +151,12 @@ _MARKS: Final = (MARKER, state.PROJECT, *_OF_STEPS)
 def forget_objects(
     names: Collection[str], *, project: str, catalog: Catalog, store: ControlStore, sql: SparkSqlEngine | None = None
 ) -> tuple[str, ...]:
-    """Forget the objects of these names; returns the names as they were recorded. Rows and texts stay. Views need
-    ``sql``, because PyIceberg does not write their properties.
+    """Forget the objects of these names, and return the names as they were recorded.
 
-    A crash in the middle leaves objects recorded and without their marker; calling it again finishes the work."""
+    Rows and texts stay. Views need ``sql``, because PyIceberg does not write their properties.
+
+    A crash in the middle leaves objects recorded and without their marker; calling it again finishes the work.
+    """
     with acquire(store, project) as lease:
         with store.read() as connection:
             recorded = read_recorded(connection, project)

@@ -58,12 +58,15 @@ class Work:
 
     @cached_property
     def objects(self) -> dict[UUID | None, RecordedObject]:
-        """What the registry is going to hold, by id."""
+        """Return the objects that the registry will hold after the deploy, by id."""
         kept = (obj for obj in self.recorded.objects if obj.uuid not in self.plan.forgotten)
         return {record.uuid: record for record in (*kept, *self.plan.records)}
 
     def table(self, name: str) -> MigratedTable | None:
-        """A table as it is now; refused if another deploy took over, and has marked it."""
+        """Return a table in its present state; None if there is none.
+
+        :raises LeaseLostError: another deploy took over, and has marked the table
+        """
         found = MigratedTable.load(self.catalog, name)
         if found is not None and state.token_of(found.properties) > self.lease.token:
             self.lease.ensure()
@@ -79,7 +82,7 @@ class Mechanism:
         self.name = step.name
 
     def probe(self) -> bool | None:
-        """Whether it is done; None: the catalog can't show it, and it is done again."""
+        """Tell whether the step is done; None if the catalog can't show it, so that the step is done again."""
         raise NotImplementedError
 
     def do(self) -> None:
@@ -87,7 +90,7 @@ class Mechanism:
         raise NotImplementedError
 
     def evidence(self) -> dict[str, Any]:
-        """Figures of the finished step for the journal, as JSON."""
+        """Return figures of the finished step for the journal, as JSON."""
         table = self.work.table(self.name) if self.step.kind in STORED else None
         if table is None:
             return {}
@@ -98,7 +101,7 @@ class Mechanism:
 
     @property
     def record(self) -> RecordedObject:
-        """What the step's object is going to be."""
+        """Return the record that the step's object will have after the deploy."""
         return self.work.objects[self.step.uuid]
 
     @property
@@ -108,14 +111,17 @@ class Mechanism:
 
     @property
     def work_id(self) -> str:
-        """The step's, in the properties and snapshots that it writes."""
+        """Return the step's id in the properties and snapshots that it writes."""
         return f"{self.work.deploy_id}/{self.step.seq}"
 
     def refused(self, problem: str, remedy: str = "plan again") -> StepError:
         return StepError(self.name, self.step.how.value, problem, remedy)
 
     def is_done(self, properties: Mapping[str, str]) -> bool:
-        """Whether what has these properties carries the step's mark; refused if it is not the object."""
+        """Tell whether the properties carry the step's mark.
+
+        :raises StepError: the properties are not those of the step's object
+        """
         if not self.is_ours(properties) and (MARKER in properties or self.step.how is not Action.ADOPT):
             raise self.refused("what has the name does not carry our marker: no deploy made it")
         return self.is_marked(properties)
@@ -127,11 +133,11 @@ class Mechanism:
         return self.is_ours(properties) and properties.get(STEP) == self.work_id
 
     def marks(self) -> dict[str, str]:
-        """The properties that name the deploy and the step which changed the object last."""
+        """Return the properties that name the deploy and the step that last changed the object."""
         return {DEPLOY: self.work.deploy_id, STEP: self.work_id, TOKEN: str(self.work.lease.token)}
 
     def properties(self) -> dict[str, str]:
-        """All properties that the object's table or view is to have."""
+        """Return all properties that the object's table or view gets."""
         record, base = self.record, self.work.plan.base_revision
         found = {
             **_declared(record),
@@ -147,12 +153,12 @@ class Mechanism:
         return found
 
     def unset(self) -> list[str]:
-        """Properties that an earlier deploy wrote and that are no longer declared."""
+        """Return the names of properties that an earlier deploy wrote and that are no longer declared."""
         before = self.work.recorded.by_uuid.get(self.record.uuid)
         return [] if before is None else sorted(_declared(before).keys() - _declared(self.record).keys())
 
     def _inputs(self) -> list[tuple[UUID, str]]:
-        """Ids of what the object reads, with the last step of each."""
+        """Return the ids of the objects that the object reads, each with the last step that changed it."""
         found = []
         for dep in self.record.deps:
             if (read := self.work.objects.get(dep.uuid)) is not None:
@@ -162,7 +168,7 @@ class Mechanism:
 
 
 def _declared(record: RecordedObject) -> dict[str, str]:
-    """Properties of a table or view that its declaration gives."""
+    """Return the properties of a table or view that come from its declaration."""
     said = {COMMENT: record.comment, "owner": record.owner, **record.properties}
     return {name: value for name, value in said.items() if value is not None}
 
@@ -177,7 +183,7 @@ class TableStep(Mechanism):
         return self.is_done(self.table().properties)
 
     def change(self) -> TableChange:
-        """What becomes of the table besides its rows; with the marks, which are a part of the same commit."""
+        """Return the change of the table's metadata, with the marks, which are part of the same commit."""
         details, record = self.step.details, self.record
         updates, tighten = details.get("updates", ()), details.get("tighten", ())
         # After these, the keys have to be set again, if a key column is concerned.
@@ -194,7 +200,7 @@ class TableStep(Mechanism):
             raise self.refused(problem, remedy)
 
     def computed(self, target: FileTarget) -> tuple[Sequence[StoredFile], dict[str, str]]:
-        """The result of the object's query, or the list of the declared objects, in files; and the commit's summary."""
+        """Return files with the result of the query, or with the list of declared objects, and the commit's summary."""
         summary = {MIGRATION_TAG: self.work_id}
         sql = self.step.details.get("sql")
         if sql is None:
@@ -333,7 +339,7 @@ class RenameTable(TableStep):
         table.rename(self.step.details["to"])
 
     def settle(self, connection: Connection, now: int) -> None:
-        """A table that was retired and has a name again is not to be deleted."""
+        """Take a table that was retired and has a name again off the list of tables to delete."""
         deploys.retract(connection, self.work.plan.project, self.name)
 
 
@@ -352,7 +358,7 @@ class RetireTable(TableStep):
 
 
 def _listed_objects(work: Work) -> list[dict[str, Any]]:
-    """What the registry is going to hold, in the order of names."""
+    """Return rows for the objects that the registry will hold after the deploy, in the order of their names."""
     stepped = {step.uuid for step in work.plan.steps}
     return [
         {
@@ -501,13 +507,13 @@ _VIEWS: Final[dict[Action, type[Mechanism]]] = {
 
 
 def mechanism_of(work: Work, step: Step) -> Mechanism:
-    """What does the step."""
+    """Return the mechanism that executes the step."""
     if step.kind is Kind.SINK:
         return SinkStep(work, step)
     return (_VIEWS if step.kind is Kind.VIEW else _TABLES)[step.how](work, step)
 
 
 def takes_sql(step: Step) -> bool:
-    """Whether the step runs SQL, which takes an engine."""
+    """Tell whether the step runs SQL, for which it needs an engine."""
     computes = step.how in (Action.CREATE, Action.RECOMPUTE) and "sql" in step.details
     return computes or step.kind is Kind.VIEW or step.how is Action.REWRITE

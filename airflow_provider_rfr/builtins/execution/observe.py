@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def read_recorded(connection: Connection, project: str) -> RegistryState:
-    """What is recorded, sinks and all, as of one moment."""
+    """Return the recorded state, sinks included, as of one moment."""
     found = read_registry(connection, project)
     objects = tuple(state.decode(RecordedObject, json.loads(entry.body)) for entry in found.entries)
     return RegistryState(found.revision, found.version, objects, sink_states(connection))
@@ -103,8 +103,11 @@ def _with_nulls(
 
 
 def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:
-    """What a view reads, without the catalog's name, of tables and views with ``known`` names, as they are compared.
-    None: its text can't be parsed here, so it may read anything."""
+    """Return the tables and views that a view reads, without the catalog's name.
+
+    :param known: names of tables and views, as they are compared
+    :returns: None if the view's text can't be parsed here, so that it may read anything
+    """
     if not entry.query:
         return None
     prefix = f"{catalog.casefold()}."
@@ -129,8 +132,13 @@ def _user_view(entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, 
 def _pinned(
     entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]], only: Container[str] | None = None
 ) -> tuple[str | None, bool]:
-    """A user's view with its stars written out, so that it shows the same columns when it is issued again; and whether
-    its star comes last. Of what they stand for, the stars show ``only`` these; None: all."""
+    """Return the text of a user's view with its stars expanded, and whether its star comes last.
+
+    With that text, the view shows the same columns when it is created again. The text is None if the stars can't be
+    expanded.
+
+    :param only: the columns to which the stars are limited; None: all columns
+    """
     prefix, namespace = f"{catalog.casefold()}.", entry.namespace or namespace_of(entry.name)
 
     def columns_of(name: str) -> tuple[str, ...] | None:
@@ -152,7 +160,7 @@ def _pinned(
 
 
 def _marker_of(properties: Mapping[str, str]) -> UUID | None:
-    """The object that something says it is."""
+    """Return the id of the object that the properties name; None if they name none."""
     with suppress(KeyError, ValueError):
         return UUID(properties[MARKER])
     return None

@@ -38,8 +38,11 @@ _TRIES: Final = 3
 
 
 def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], catalog: Catalog) -> dict[str, str]:
-    """What the summary of a commit says of the tables that its rows come from; empty if one of them can't be told. To
-    be called before they are read: what is committed to them meanwhile then counts as not read."""
+    """Return the summary properties that name the snapshots of the tables that the rows of a commit come from.
+
+    The result is empty if one of the tables is unknown. Call this before the tables are read: a commit to them in the
+    meantime then counts as not read.
+    """
     snapshots: dict[str, int | None] = {}
 
     def names(reads: Sequence[Dependency]) -> list[str]:
@@ -65,8 +68,11 @@ def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], c
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What became of one materialized view; ``state``: ``refreshed``, or ``unchanged`` if nothing had come for it. The
-    id of its newest snapshot is a text, because Airflow's pages round numbers of this size."""
+    """The result of the refresh of one materialized view.
+
+    ``state`` is ``refreshed``, or ``unchanged`` if its inputs had no new data. The id of its newest snapshot is a text,
+    because Airflow's pages round numbers of this size.
+    """
 
     name: str
     state: str
@@ -83,7 +89,7 @@ def refresh(
     sql: SparkSqlEngine,
     force: bool = False,
 ) -> tuple[Refreshed, ...]:
-    """Refresh materialized views as they are deployed, what is read before its readers.
+    """Refresh materialized views as they are deployed, inputs before their readers.
 
     Safe to repeat: after a crash nothing is changed, or all, and what was refreshed is unchanged.
 
@@ -99,8 +105,10 @@ def refresh(
 
 
 def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: ControlStore) -> dict[str, bool]:
-    """Whether something came, by name, for the same materialized views as :func:`refresh`; takes no Spark, and raises
-    the same errors of names and deploys."""
+    """Return, by name, whether a materialized view's inputs have new data; for the same views as :func:`refresh`.
+
+    This needs no Spark, and raises the same errors about names and deploys.
+    """
     deployed = _Deployed(project, catalog, store)
     return {view.obj.name: view.is_due for view in map(deployed.load, deployed.chosen(names))}
 
@@ -116,7 +124,7 @@ class _Loaded(NamedTuple):
 
 
 class _Deployed(NamedTuple):
-    """What is deployed, looked up again each time."""
+    """The deployed objects of a project; they are read from the registry on each call."""
 
     project: str
     catalog: Catalog
@@ -137,7 +145,10 @@ class _Deployed(NamedTuple):
         return [key for key in in_order(reads, str) if key in wanted]
 
     def load(self, key: str) -> _Loaded:
-        """The materialized view as it is now, if it is as the registry has it."""
+        """Return the materialized view in its present state.
+
+        :raises StepError: the view is not as the registry has it
+        """
         objects = self._objects()
         obj = objects.get(key)
         if obj is None or obj.kind is not Kind.MATERIALIZED_VIEW:

@@ -1,1 +1,1 @@
-"""What a deploy would do: pure functions of what is declared, recorded and there."""
+"""The plan of a deploy: pure functions of the declared, the recorded and the actual state."""

@@ -1,4 +1,4 @@
-"""The decision about one object: how it differs from its record, what is done to it, and what its readers see."""
+"""The decision about one object: the differences from its record, the action, and the effects on its readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAID: Final = ("name", "kind", "columns", "keep", "partitioning", "keys", "comm
 
 
 def different(what: str, old: Sequence[str], new: Sequence[str]) -> list[Reason]:
-    """The reason, if two lists of names, or of expressions over them, don't say the same."""
+    """Return a reason if two lists of names, or of expressions over names, differ; compared without case."""
     same = [column.casefold() for column in old] == [column.casefold() for column in new]
     return [] if same else [because(Why.DIFFERS, what, ", ".join(old) or "nothing", ", ".join(new) or "nothing")]
 
@@ -74,16 +74,16 @@ class Decision:
 
     @property
     def old_name(self) -> str:
-        """The name that readers of before know."""
+        """Return the name that readers knew before this deploy."""
         return (self.desired.recorded or self.desired.obj).name
 
     @property
     def noticed(self) -> dict[UUID, Reason]:
-        """Reasons that come from what it reads; to a view, rows are no reason."""
+        """Return the reasons that come from the object's inputs, by their ids; for a view, rows are no reason."""
         return self.shape if self.desired.kind is Kind.VIEW else {**self.contents, **self.shape}
 
     def note_inputs(self, decisions: Decisions) -> None:
-        """Note what it notices of the changes of what it reads, which are decided already, and what it won't find."""
+        """Note the changes of the object's inputs, which are decided already, and the columns that it will not find."""
         desired = self.desired
         before = {dep.name: dep.uuid for dep in desired.recorded.deps} if desired.recorded is not None else {}
         for dependency in desired.reads:
@@ -135,7 +135,7 @@ class Decision:
         self.reasons += self.differences.values()
 
     def note_metadata(self) -> None:
-        """Note what a step has to write, and to take away, where the metadata changed."""
+        """Note the metadata that a step has to write and to remove, if the metadata changed."""
         known, obj = self.desired.recorded, self.desired.obj
         if known is None or Why.METADATA_CHANGED not in self.differences:
             return
@@ -151,7 +151,7 @@ class Decision:
             self.details["unset"] = gone
 
     def lose(self, losses: Mapping[str, str], accepted: Set[str]) -> None:
-        """Note what would be lost (names to accept, and what they stand for), and what stops that."""
+        """Note the losses (names to accept, and descriptions), and a problem for each loss that is not accepted."""
         reason = self.desired.keep_reason
         for name, what in losses.items():
             if reason is not None:
@@ -161,7 +161,7 @@ class Decision:
         self.losses |= losses
 
     def becomes(self, contents: frozenset[str] = EVERYTHING) -> Effects:
-        """Effects of an object that is created again: all contents, and those columns that changed."""
+        """Return the effects of an object that is created again: all contents, and the columns that changed."""
         known, obj = self.desired.recorded, self.desired.obj
         if known is None:
             return Effects(EVERYTHING, contents)
@@ -171,7 +171,7 @@ class Decision:
         return self.diff.effects(contents)
 
     def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of its columns now and afterwards, as they are compared; none where they are not known."""
+        """Return the names of the object's columns before and after the deploy, as compared; empty if unknown."""
         known, live = self.desired.recorded, self.desired.live
         now = _outputs(self.desired.obj, self.desired.sql)
         if known is None:
@@ -184,12 +184,12 @@ class Decision:
         return before, now
 
     def nothing_left(self) -> None:
-        """Everything that was decided has been done already; its effects on readers stay."""
+        """Note that everything that was decided has been done already; the effects on readers stay."""
         self.how, self.details, self.words, self.losses = None, {}, [], {}
         self.done = True
 
     def step(self, how: Action) -> Step:
-        """What comes or changes."""
+        """Return the step that creates or changes the object."""
         obj, live = self.desired.obj, self.desired.live
         # What leaves before it comes is lost by the step that drops it.
         losses = {} if self.leaves else self.losses
@@ -197,7 +197,7 @@ class Decision:
         return Step(obj.id, obj.name, obj.kind, how, reasons, tuple(self.words), self.details, losses, *size)
 
     def finding(self) -> Finding:
-        """What stops the deploy."""
+        """Return the finding that stops the deploy."""
         obj, problems = self.desired.obj, tuple(dict.fromkeys(self.problems))
         return Finding(obj.name, obj.kind, problems, obj.id, tuple(self.words), tuple(self.paste), str(obj.place))
 
@@ -207,7 +207,7 @@ Decisions = Mapping[UUID, Decision]
 
 @dataclass(frozen=True)
 class States:
-    """What a plan is a function of."""
+    """The inputs of a plan."""
 
     spec: CatalogSpec
     wanted: DesiredState
@@ -217,12 +217,12 @@ class States:
 
     @cached_property
     def accepted(self) -> frozenset[str]:
-        """Losses that somebody accepted: names of objects, or of columns behind them, as they are compared."""
+        """Return the losses that somebody accepted: names of objects, or of columns behind them, as compared."""
         return self.policies.accept_data_loss | {entry.key for entry in self.spec.removed}
 
     @cached_property
     def downgrade(self) -> Reason | None:
-        """Why nothing may be changed, if an older version plans."""
+        """Return the reason why nothing may be changed, if an older version plans."""
         before, now = self.recorded.version, self.spec.version
         is_older = before is not None and release(now) < release(before)
         return because(Why.DOWNGRADE, before, now) if is_older else None
@@ -239,7 +239,7 @@ def _outputs(obj: BuiltinObject | RecordedObject, sql: str | None) -> tuple[str,
 
 
 def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
-    """What the registry is going to hold of an object; who applies the plan puts its deploy's id into it."""
+    """Return the record that the registry will hold for an object; :func:`apply` adds the id of its deploy."""
     obj = desired.obj
     said: dict[str, Any] = {name: getattr(obj, name) for name in _SAID}
     return RecordedObject(
@@ -263,5 +263,5 @@ def reads(name: str, columns: list[str]) -> Reason:
 
 
 def lost_column(name: str, column: str, now: str) -> Reason:
-    """A column is read that is not there any more; ``now`` is what it is called, empty for a dropped one."""
+    """Return the reason for a read of a column that no longer exists; ``now`` is its new name, empty if dropped."""
     return because(Why.READS_RENAMED if now else Why.READS_REMOVED, f"{name}.{column}", *([now] if now else []))

@@ -1,4 +1,4 @@
-"""What the changes mean for sinks: each goes on behind its cursor, or somebody decides about it."""
+"""The consequences of changes for sinks: a sink continues behind its cursor, or somebody has to decide about it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _KEEP_ROWS = {Action.ADOPT, Action.METADATA, Action.EVOLVE, Action.REWRITE, Acti
 
 
 def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool) -> None:
-    """Decide about a declared sink by itself; what its source's change means for it: :func:`decide_exports`. After an
-    unfinished deploy, its row may not be as recorded."""
+    """Decide about a declared sink by itself; :func:`decide_exports` decides about changes of its source.
+
+    After an unfinished deploy, the sink's row in the store may differ from the record.
+    """
     renamed = _follow_columns(decision, source) if source is not None else {}
     desired, known = decision.desired, decision.desired.recorded
     assert desired.obj.sink is not None
@@ -43,7 +45,7 @@ def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool
 
 
 def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
-    """Bring what a sink reads to the names that its source's columns get, and return those that are new, by the old."""
+    """Update the columns that a sink reads to their new names in its source, and return the new names by the old."""
     desired, theirs = decision.desired, source.desired
     sink, read = desired.obj.sink, desired.reads[0]
     if sink is None or read.columns is None:
@@ -69,8 +71,11 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
 def decide_exports(
     states: States, decisions: Decisions, removed: Container[UUID | None]
 ) -> tuple[list[Dependent], list[Step], list[Finding]]:
-    """What becomes of each sink, declared or made by users, whose source changes; the steps of those whose rows are
-    gone, by their policies; and those that nobody decided about."""
+    """Decide about each sink, declared or made by users, whose source changes.
+
+    :returns: the sinks as dependents; the steps, by their policies, of the sinks whose rows are gone or whose source is
+        another one; findings for those of these sinks about which nobody decided
+    """
     dependents, steps, blocked = list[Dependent](), list[Step](), list[Finding]()
     found = _sinks(decisions, states.recorded, removed)
     for state, moved in sorted(found, key=lambda each: (each[0].name.casefold(), str(each[0].uuid))):
@@ -102,7 +107,7 @@ def decide_exports(
 def _sinks(
     decisions: Decisions, recorded: RegistryState, removed: Container[UUID | None]
 ) -> Iterator[tuple[SinkState, bool]]:
-    """All sinks that stay, and whether they export another source now."""
+    """Yield all sinks that stay, each with whether it exports another source than before."""
     rows = {sink.uuid: sink for sink in recorded.sinks}
     yield from ((row, False) for row in rows.values() if row.uuid not in decisions and row.uuid not in removed)
     for decision in decisions.values():
@@ -116,8 +121,10 @@ def _sinks(
 
 
 def _replaced(source: Decision, how: Action | None, revision: int) -> tuple[Reason | None, str | None]:
-    """Why a cursor in the source holds no longer, if it does not, and the unfinished deploy that emptied it, if one
-    did."""
+    """Return the reason why a cursor in the source is invalid, and the unfinished deploy that emptied the source.
+
+    The reason is None if the cursor is still valid; the deploy is None if no unfinished one emptied the source.
+    """
     name, live = source.desired.obj.name, source.desired.live
     emptied = live.emptied_by(revision) if live is not None else None
     if emptied is not None and how not in (Action.REPLACE_EMPTY, Action.CREATE):

@@ -1,7 +1,9 @@
-"""What leaves, and in which order; and renames.
+"""Removals and drops and their order; and renames.
 
-What leaves goes readers first, by the reads in the registry; what comes goes inputs first, by the reads of now, for an
-edge may have turned round. What leaves for good waits until the end, unless something else needs its name."""
+Objects that leave are ordered by the reads in the registry, readers first. Objects that come are ordered by the present
+reads, inputs first, because the direction of a dependency may have changed. Objects that are removed for good wait
+until the end, unless another object needs their name.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from airflow_provider_rfr.builtins.state import ActualState, LiveObject, Recorde
 
 
 class Removals:
-    """What leaves for good, and when it does, with what leaves to come back as something else.
+    """The objects that are removed for good, and the order of the steps by which objects leave.
 
     :ivar forgotten: by id, whether it is in the catalog or not
     :ivar steps: of what is in the catalog, by id; ``sinks`` are not in it
@@ -71,8 +73,10 @@ class Removals:
             self.steps[known.uuid] = self._gone(step, there, losses)
 
     def _left(self) -> list[tuple[UUID, LiveObject]]:
-        """What an unfinished deploy made, and what belongs to nothing now. Only the journal counts: a marker alone may
-        be that of another registry."""
+        """Return the objects that an unfinished deploy created and that now belong to nothing.
+
+        Only the journal counts: an object with nothing but a marker may belong to another registry.
+        """
         live, wanted = self._states.live, self._states.wanted.objects.values()
         used = {(desired.uuid, desired.live.key) for desired in wanted if desired.live is not None}
         used |= {(identity, step.name.casefold()) for identity, step in self.steps.items()}
@@ -86,12 +90,12 @@ class Removals:
         return sorted(left, key=lambda each: (each[1].kind is Kind.TABLE, each[1].key))
 
     def _gone(self, step: Step, live: LiveObject, losses: Mapping[str, str]) -> Step:
-        """The step that retires a table, to be collected later, or drops a view."""
+        """Return the step with its details: it retires a table, which is collected later, or drops a view."""
         details = {"keep_days": self._states.policies.keep_days} if step.kind in STORED else {}
         return replace(step, details=details, losses=losses, rows=live.rows, bytes=live.bytes)
 
     def leaving(self, going: Decisions) -> tuple[list[Step], list[Step]]:
-        """Steps of what leaves before anything comes, and of what leaves after everything came."""
+        """Return the steps by which objects leave: first those before, then those after all other steps on objects."""
         needed = {
             decision.desired.key for decision in going.values() if decision.how is Action.CREATE or decision.renamed
         }
@@ -109,7 +113,7 @@ class Removals:
         return first, [*(steps[identity] for identity in order if identity in steps and identity not in early), *last]
 
     def _drop(self, decision: Decision) -> Step:
-        """What holds an object leaves, before the object comes as something else."""
+        """Return the step that drops an object's table or view, before the object is created as another kind."""
         known, there = decision.desired.recorded, decision.desired.live
         assert known is not None
         assert there is not None
@@ -120,7 +124,7 @@ class Removals:
 
 
 def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
-    """What holds the object; under another name, if a deploy that did not finish renamed it."""
+    """Return the table or view that holds the object, also under the new name that an unfinished deploy gave it."""
     was, named = relation(known.kind), live.objects.get(known.key)
     if was and named and (named.marker in (None, known.uuid) or named.marker not in known_ids):
         return named
@@ -129,7 +133,10 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
 
 
 def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple[str, ...]]:
-    """What stops the removal, and YAML against it: the id where there may be a new name, else what lets it go."""
+    """Return the reasons that stop the removal, and YAML that resolves them.
+
+    The YAML is the object's id where there may be a new name, else the document that permits the removal.
+    """
     if known.keep is False or (known.keep is True and known.key in states.accepted):
         return [], ()
     what = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
@@ -143,7 +150,7 @@ def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple
 
 
 def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
-    """Whether the new object may be the known one under another name: half of the columns are the same."""
+    """Tell whether the new object may be the known one under another name: half of the columns are the same."""
     if known.kind is not desired.kind:
         return False
     before, now = (
@@ -156,7 +163,7 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
 
 
 def renames(going: Iterable[Decision]) -> Iterator[Step]:
-    """Renames in an order in which each new name is free; those in a cycle use an intermediate name."""
+    """Yield renames in an order in which each new name is free; a cycle of names uses an intermediate name."""
     waiting = {
         decision.desired.live.key: (decision.desired, decision.desired.live.name)
         for decision in sorted(going, key=lambda decision: decision.desired.key)

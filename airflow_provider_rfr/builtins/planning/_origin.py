@@ -1,7 +1,8 @@
-"""Drift, and the origin of a change: what is in the catalog, or what is recorded.
+"""Drift, and the origin of a change: the state in the catalog, or the recorded state.
 
-Objects that an unfinished deploy left are not as recorded either; its journal names them, written before the change.
-That is no drift, and the next deploy starts from what they are."""
+Objects that an unfinished deploy left also differ from their record; its journal, which is written before a change,
+names them. This is not drift, and the next deploy starts from their actual state.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from airflow_provider_rfr.builtins.state import LiveObject, RecordedObject
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How an object was found, and what a change of it starts from.
+    """The state in which an object was found, from which a change of it starts.
 
     :ivar there: False: it is to be made
     :ivar left: columns that were added by hand and stay
@@ -47,7 +48,7 @@ class Origin:
 
 
 def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> Origin:
-    """How the object is found; ``leaving`` are the ids of objects that give up their names in the same deploy."""
+    """Find the origin of the object; ``leaving`` has the ids of objects that give up their names in this deploy."""
     policies, unfinished = states.policies, desired.uuid in states.live.unfinished
     known, live, kind = desired.recorded, desired.live, relation(desired.kind)
     if known is not None and relation(known.kind) is None:
@@ -76,7 +77,7 @@ def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]
 
 
 def whose(live: LiveObject, expected: UUID) -> Reason:
-    """Whose object it is, if not the expected one."""
+    """Return the reason that says whose object this is: not ours, or ours with another id than expected."""
     if live.marker is None:
         return because(Why.NOT_OURS, live.kind.value, live.name)
     return because(Why.MARKED_OTHER, live.kind.value, live.name, live.marker, expected)
@@ -92,7 +93,7 @@ def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reaso
 
 
 def _ours(desired: DesiredObject, known: RecordedObject, live: LiveObject, policy: str, unfinished: bool) -> Origin:
-    """A recorded object that carries our marker."""
+    """Return the origin of a recorded object that carries our marker."""
     drift = tuple(_drift(desired, known, live))
     # Columns may have exchanged their names, which nothing but the deploy's own word shows.
     if unfinished and (drift or live.names is not None):
@@ -138,7 +139,7 @@ def _is_text(live: LiveObject, *texts: str | None) -> bool:
 
 
 def _differences(said: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
-    """What of a table, and which properties, are not as is said."""
+    """Yield the parts of a table, and the properties, that differ from the declaration or the record."""
     if live.kind is Kind.TABLE:
         yield from _columns(said, live) if live.columns else ()
         yield from different("partitioned by", said.partitioning, live.partitioning)
@@ -159,7 +160,7 @@ def _from_record(known: RecordedObject, **more: Any) -> Origin:
 
 
 def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **more: Any) -> Origin:
-    """What is live, with what is known of it that no catalog keeps."""
+    """Return the live state as the origin, completed with facts that no catalog keeps."""
     known, recorded = desired.recorded or desired.obj, desired.recorded
     said, there = folded(recorded.columns if recorded is not None else ()), folded(live.columns)
     if live.names is not None:
@@ -179,8 +180,10 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
 def _as_left(
     there: Mapping[str, Column], names: Mapping[str, Sequence[str]], said: Mapping[str, Column]
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
-    """A table's columns as an unfinished deploy left them, with the names that it was given for them and those that are
-    recorded; and which of them it renamed."""
+    """Return a table's columns as an unfinished deploy left them, and present names by which it renamed recorded ones.
+
+    Each column has the former names that the deploy noted for it and those that are recorded.
+    """
     told = {name: tuple(map(Was, names.get(name, ()))) for name in there}
     for path, former in names.items():
         column, _, inside = path.partition(".")

@@ -1,8 +1,9 @@
-"""What becomes of a table, from first to last: what it starts from, what differs, how that is done, and what it costs.
+"""The decision about a table, from first to last: its origin, its differences, the action for them, and the losses.
 
-The gentlest action that loses nothing is taken. What would make values or rows unreachable is a loss: it is counted,
-and nothing is done before somebody accepts it by name. What needs values that no row has stops the deploy until the
-column says, in its ``was``, how they are made."""
+The gentlest action that loses nothing is chosen. A change that makes values or rows unreachable is a loss: it is
+counted, and nothing is done before somebody accepts it by name. A change that needs values that no row has stops the
+deploy until the column's ``was`` says how they are computed.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +81,10 @@ class _Change:
             decision.reasons.append(because(Why.ADOPTED))
 
     def _maybe_renamed(self) -> Iterator[Reason]:
-        """Yield what goes while something of its type comes, which may be the same under a new name, and how to say
-        so."""
+        """Yield a reason for each lost column or field that may be a rename: one of the same type is added.
+
+        The reason says how to declare the rename.
+        """
         diff, accepted = self._diff, self._states.accepted
         added = (change for change in diff.changes if change.what in (Change.ADD, Change.ADD_REQUIRED))
         dropped = (change for change in diff.changes if change.what is Change.DROP)
@@ -97,7 +100,7 @@ class _Change:
                 yield because(Why.MAYBE_RENAMED, new, old, was)
 
     def _columns_and_layout(self) -> Action | None:
-        """The action that columns, partitioning and keys ask for, with its details, losses and problems."""
+        """Return the action that columns, partitioning and keys need; note its details, losses and problems."""
         layout, how = dict(self._layout()), self._diff.how
         if layout and how is not Action.REWRITE:
             how = Action.EVOLVE
@@ -117,7 +120,10 @@ class _Change:
                 yield name, list(getattr(self._obj, name))
 
     def _make_values(self) -> Action:
-        """Where values are needed that no row has: from the query, from a ``using``, or not at all."""
+        """Choose the action where values are needed that no row has, and note a problem for each column without values.
+
+        The values come from the query or from a ``using``.
+        """
         decision, diff, note = self._decision, self._diff, self._origin.note
         if self._obj.query is not None:
             return Action.RECOMPUTE
@@ -135,7 +141,7 @@ class _Change:
         return Action.REWRITE
 
     def _lost(self, how: Action | None) -> Iterator[tuple[str, str]]:
-        """Names to accept, and what they stand for."""
+        """Yield the names of losses to accept, and their descriptions."""
         if not self._desired.keeps_rows:
             return
         for change in self._diff.changes:
@@ -147,7 +153,7 @@ class _Change:
             yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
 
     def _with_the_rest(self, how: Action | None) -> Action | None:
-        """The action for all of it: there may be more to do than its columns ask for."""
+        """Return the action for the whole table, which may need more than its columns do."""
         decision, known = self._decision, self._desired.recorded
         decision.note_metadata()
         if how is None and decision.differences.keys() - {Why.RENAMED}:
@@ -167,7 +173,7 @@ class _Change:
 
 
 def _entry(column: Column, was: Was) -> str:
-    """The column with its ``was``, as a line of YAML to paste."""
+    """Return the column with its ``was`` as a line of YAML to paste."""
     both = (replace(column, was=()), was)
     said, before = ({name: text for name, text in asdict(policies).items() if text} for policies in both)
     entry = {**said, "was": before}
@@ -176,7 +182,7 @@ def _entry(column: Column, was: Was) -> str:
 
 
 def _decide_load(decision: Decision, *, unfinished: bool) -> None:
-    """Rows of a source come from a refresh: note why one has to run after the deploy."""
+    """Note why a refresh of a source has to run after the deploy: its rows come from refreshes."""
     known, live = decision.desired.recorded, decision.desired.live
     redefined = Why.DEFINITION_CHANGED in decision.differences
     if redefined:

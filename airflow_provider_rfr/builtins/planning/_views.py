@@ -1,9 +1,10 @@
-"""What the changes mean for views: which are issued again, marked as broken, or given another text for a while.
+"""The consequences of changes for views: they are created again, marked as broken, or get another text for a while.
 
-Spark finds a view's columns by their places in what its text gives: a user's star is written out before the columns
-that it stands for change theirs. Spark refuses wider columns than a view had when it was made: before one is widened,
-views over it get their own texts with the outputs cast to their coming types. For a renamed, dropped or incompatible
-column, no text holds before and after."""
+Spark finds a view's columns by their positions in the output of its text: a user's star is expanded before the columns
+that it stands for change their positions. Spark refuses columns that are wider than those that a view had when it was
+created: before a column is widened, views over it get their own texts with the outputs cast to their future types. For
+a renamed, dropped or incompatible column, no text is valid both before and after.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
 
 
 def decide_view(decision: Decision, origin: Origin) -> None:
-    """Decide about one of our views by itself; what changes mean for its readers follows in :class:`Views`."""
+    """Decide about one of our views by itself; :class:`Views` decides about the consequences for its readers."""
     desired, known = decision.desired, decision.desired.recorded
     decision.details = {"sql": desired.sql}
     was_view = known is None or relation(known.kind) is Kind.VIEW
@@ -57,7 +58,7 @@ def decide_view(decision: Decision, origin: Origin) -> None:
 
 
 def _view_effects(decision: Decision, origin: Origin) -> Effects:
-    """A view passes on the changes of its inputs; where it declares its columns, it passes on their changes."""
+    """Return the effects of a view on its readers: the changes of its inputs, or those of its declared columns."""
     changed = bool({Why.QUERY_CHANGED, Why.STAR_CHANGED} & decision.differences.keys())
     contents = EVERYTHING if changed or decision.contents else frozenset()
     if origin.rewrite_text:
@@ -69,7 +70,7 @@ def _view_effects(decision: Decision, origin: Origin) -> Effects:
 
 
 class _Felt(IntEnum):
-    """What a view feels while what it reads changes."""
+    """The effect on a view while its inputs change."""
 
     NOTHING = 0
     WIDER = 1
@@ -77,7 +78,7 @@ class _Felt(IntEnum):
 
 
 class Views:
-    """What the changes mean for our views and users' views, those over other users' views too.
+    """The consequences of the changes for our views and users' views, including users' views over other users' views.
 
     :ivar pins: to be done before anything changes, as ``bridges`` are, readers first
     :ivar steps: in the order in which to do them, after everything changed
@@ -121,7 +122,7 @@ class Views:
         return felt
 
     def _of(self, read: Dependency) -> tuple[_Felt, Reason | None]:
-        """What a reader of these columns feels, and why."""
+        """Return the effect on a reader of these columns while they change, and the reason."""
         decision, felt = self._decisions.get(read.name), self._felt.get(read.name, _Felt.NOTHING)
         if felt and read.name in self._noticed:
             return felt, because(Why.READS, self._noticed[read.name][0])
@@ -170,7 +171,7 @@ class Views:
             self.steps.append(Step(None, view.name, Kind.VIEW, Action.REBIND, why, details={"sql": text}))
 
     def _pin(self, view: UserView, changed: Mapping[UUID, Reason]) -> None:
-        """Write its stars out, if what they stand for is going to have other places."""
+        """Plan a step that expands the view's stars, if the columns that they stand for will change their positions."""
         starred = (self._by_old_name(read.name) for read in view.reads or () if read.columns is None)
         moved = [source for source in starred if isinstance(source, Decision) and _moves(source, view.star_last)]
         if not moved or "*" not in view.query or view.bridged or view.pinned == view.query:
@@ -188,11 +189,14 @@ class Views:
         self.pins.append(Step(None, view.name, Kind.VIEW, Action.REBIND, tuple(why.values()), details=details))
 
     def _by_old_name(self, name: str) -> Decision | RecordedObject | None:
-        """What is recorded is what they read; something new under its name is not."""
+        """Return the decision or the removed record for a name as users' views know it.
+
+        They read the recorded object, and not a new one under its name.
+        """
         return self._removed.get(name) or self._decisions.get(name)
 
     def _notice(self, view: UserView) -> Iterator[tuple[UUID, Reason, bool]]:
-        """The changed objects that the view reads, with what it notices and whether that breaks it."""
+        """Yield the changed objects that the view reads, each with the reason and whether it breaks the view."""
         # A view that can't be read may read anything.
         everything = map(Dependency, {**self._decisions, **self._removed})
         for read in view.reads if view.reads is not None else everything:
@@ -209,7 +213,7 @@ class Views:
 
 
 def _in_order(live: ActualState) -> tuple[UserView, ...]:
-    """Users' views, each after those that it reads; by name, if some read each other in a circle."""
+    """Return users' views, each after those that it reads; sorted by name, if some read each other in a cycle."""
     views = {user_view.key: user_view for user_view in live.user_views}
     try:
         order = in_order({key: [read.name for read in view.reads or ()] for key, view in views.items()}, str)
@@ -234,7 +238,7 @@ def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str)
 
 
 def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Reason, bool] | None:
-    """What a reader of these columns notices, and whether that breaks it."""
+    """Return the reason that a reader of these columns notices, if any, and whether the change breaks it."""
     known, effects, name = decision.desired.recorded, decision.effects, decision.old_name
     # Another column under an old name is not the one that is read.
     gone = {**effects.gone, **decision.diff.called}
@@ -248,6 +252,9 @@ def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Rea
 
 
 def _moves(decision: Decision, star_last: bool) -> bool:
-    """Whether what a star over it stands for does not stay where it is; behind a last star, columns may come."""
+    """Tell whether the columns that a star over the object stands for change their positions.
+
+    New columns at the end count only if the star is not the last item.
+    """
     before, now = decision.outputs()
     return bool(before) and (now[: len(before)] != before or (now != before and not star_last))

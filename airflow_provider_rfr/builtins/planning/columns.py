@@ -1,7 +1,8 @@
-"""How a table's columns become the declared ones: which column was which, what differs, and the updates that do it.
+"""The change from a table's columns to the declared ones: former names, differences, and the updates that apply them.
 
 Names are compared without case, types as canonical texts. A column is the same one if its name is, or if the
-declaration says what it was (:class:`~airflow_provider_rfr.builtins.spec.Was`)."""
+declaration says what it was (:class:`~airflow_provider_rfr.builtins.spec.Was`).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from airflow_provider_rfr.lake.types import (
 
 
 class Change(Enum):
-    """What can happen to a column, the gentlest action that can do it (in Iceberg's format 2), and its words."""
+    """A kind of change of a column, with the gentlest action that can do it (in Iceberg's format 2), and its words."""
 
     def __init__(self, how: Action, words: str) -> None:
         self.how, self.words = how, words
@@ -77,12 +78,12 @@ class ColumnChange:
 
 
 def folded(columns: Iterable[Column]) -> dict[str, Column]:
-    """Columns by their compared names."""
+    """Return the columns by their names as they are compared."""
     return {column.name.casefold(): column for column in columns}
 
 
 def _names(column: Column) -> list[str]:
-    """Those that it says it had, as they are compared."""
+    """Return the former names that the column declares, as they are compared."""
     return [was.name.casefold() for was in column.was if was.name is not None]
 
 
@@ -104,7 +105,7 @@ EVERYTHING: Final = frozenset({ALL})
 
 
 def met(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
-    """The touched ones among the used columns; ``["*"]`` if the used ones are unknown or all are touched."""
+    """Return the used columns that are touched; ``["*"]`` if the used ones are unknown or all are touched."""
     if not touched:
         return []
     return [ALL] if used is None or ALL in touched else sorted(touched.intersection(used))
@@ -112,7 +113,7 @@ def met(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What readers of an object notice; columns as they are compared.
+    """The effects of a change that readers of an object notice; columns as they are compared.
 
     :ivar shape: columns of another type or name than before, or dropped
     :ivar contents: columns of which there may be other values or rows than before
@@ -155,7 +156,7 @@ class ColumnDiff:
 
     @cached_property
     def renames(self) -> dict[str, str]:
-        """New compared name -> old one, of the renames that are declared and not done.
+        """Return the renames that are declared and not done: the old names by the new ones, as they are compared.
 
         A ``was`` stays in the declaration after it was done. It is done when the column said the same before; where it
         is not known what was said, when the new name is there.
@@ -185,12 +186,12 @@ class ColumnDiff:
 
     @cached_property
     def called(self) -> dict[str, str]:
-        """New names by old compared ones, of what is renamed."""
+        """Return the new names of the renamed columns by their old ones, which are as they are compared."""
         return {was: self.wanted[name].name for name, was in self.renames.items()}
 
     @cached_property
     def sources(self) -> dict[str, Column]:
-        """New compared name -> the column that it was; new columns have no entry."""
+        """Return the former columns by the new names, as they are compared; new columns have no entry."""
         origins = ((name, self.renames.get(name, name if name not in self.called else "")) for name in self.wanted)
         return {name: self.before[was] for name, was in origins if was in self.before}
 
@@ -235,7 +236,7 @@ class ColumnDiff:
 
     @cached_property
     def changes(self) -> tuple[ColumnChange, ...]:
-        """Every difference, in the order of the new columns, dropped ones last."""
+        """Return all differences, in the order of the new columns, dropped ones last."""
         if self.old == self.new and not self.renames:
             return ()
         found = list[ColumnChange]()
@@ -265,16 +266,16 @@ class ColumnDiff:
 
     @property
     def how(self) -> Action | None:
-        """The gentlest mechanism that can do all of it; None if nothing differs."""
+        """Return the gentlest action that can do all changes; None if nothing differs."""
         order = (Action.METADATA, Action.EVOLVE, Action.REWRITE)
         return max((change.what.how for change in self.changes), key=order.index, default=None)
 
     def changed(self, *what: Change) -> set[str]:
-        """Compared names of columns with such a change."""
+        """Return the names, as they are compared, of the columns with such a change."""
         return {change.column.casefold() for change in self.changes if change.what in what}
 
     def effects(self, contents: frozenset[str] = frozenset()) -> Effects:
-        """What readers notice, if these columns have other contents, too."""
+        """Return the effects that readers notice; ``contents`` are columns whose contents change, too."""
         others = self.changed(Change.DROP, Change.RENAME, Change.RETYPE, Change.NARROW, Change.RENAME_FIELDS)
         # No cast of a view's outputs holds before and after the fields of a struct change.
         wider = (change for change in self.changes if change.what is Change.WIDEN)
@@ -290,7 +291,7 @@ class ColumnDiff:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """SQL over the old columns by new column; a column that is not here keeps its values."""
+        """Return SQL over the old columns, by new column; a column without an entry keeps its values."""
         # A `using` may call a column what it is called now, or was at any time.
         called = {
             former: identifier(source.name)
@@ -321,7 +322,7 @@ class ColumnDiff:
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """What is wrong with the text of a column."""
+        """Return the problem with the ``using`` of a column, by the column's name."""
         found = dict[str, str]()
         types = {name: parse_type(column.type) for name, column in self.before.items()}
         for name, text in self.texts.items():
@@ -335,7 +336,7 @@ class ColumnDiff:
         return found
 
     def _using(self, name: str, column: Column) -> str | None:
-        """The newest ``using`` for what the table has."""
+        """Return the newest ``using`` that applies to the table's present columns; None if none does."""
         source = self.sources.get(name)
         for was in column.was:
             said = (was.name or name).casefold()
@@ -372,7 +373,7 @@ class ColumnDiff:
 
     @property
     def narrowed(self) -> Iterator[Column]:
-        """Columns on whose way values may be lost, though every row stays."""
+        """Yield the columns whose conversion may lose values, though every row stays."""
         for name, kind in self.types.items():
             column = self.wanted[name]
             using = self.texts.get(column.name)
@@ -415,7 +416,7 @@ class ColumnDiff:
         return None if using is None else Was(name, source.type, using, fields)
 
     def updates(self) -> dict[str, Any]:
-        """What leads from the old columns to the new ones, for a step's details; what there is none of is left out.
+        """Return the updates from the old columns to the new ones, for a step's details; empty parts are left out.
 
         A schema update of Iceberg can't rename a column to a name that another one still has, nor add a column under a
         name that is being given up. So the way takes up to three updates in one transaction: columns are dropped,

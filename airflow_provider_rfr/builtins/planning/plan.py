@@ -1,4 +1,4 @@
-"""A plan: what a deploy would do, under which policies, as immutable values and as a file."""
+"""The plan of a deploy and its policies, as immutable values and as a file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Policies:
 
 
 class Action(str, Enum):
-    """What a step does."""
+    """The action of a step."""
 
     CREATE = "create"
     ADOPT = "adopt"
@@ -118,18 +118,18 @@ class Step:
 
     @property
     def user(self) -> bool:
-        """Whether it is a user's view."""
+        """Tell whether the object is a user's view."""
         return self.uuid is None
 
     @property
     def reason(self) -> str:
-        """The reasons in words."""
+        """Return the reasons in words."""
         return "; ".join(dict.fromkeys(map(str, self.reasons)))
 
 
 @dataclass(frozen=True, slots=True)
 class Dependent:
-    """What a step means for a reader of the object.
+    """A reader of a changed object, and the effect of the change on it.
 
     :ivar on: id of the object
     :ivar how: a view's ``rebind``, ``replace``, ``recompute``, ``break``, ``blocked``; a sink's ``continue``, ...
@@ -204,17 +204,19 @@ class Plan:
         return not self.stopped_by()
 
     def stopped_by(self) -> list[str]:
-        """What stops it."""
+        """Return the findings that stop the plan."""
         drift = self.drift if self.policies.drift == "fail" else ()
         return [*map(str, self.blocked), *(f"changed by hand (drift): {finding}" for finding in drift)]
 
     def sources_to_load(self) -> dict[str, str]:
-        """Names of sources that have to be refreshed once the plan is done, and why: the table is ``created``, so has
-        no rows of a refresh yet, was ``emptied``, or is ``redefined``."""
+        """Return the sources that have to be refreshed once the plan is done, by name, with the reason.
+
+        The table is ``created``, so it has no rows of a refresh yet, was ``emptied``, or is ``redefined``.
+        """
         return {step.name: step.details["load_anew"] for step in self.steps if "load_anew" in step.details}
 
     def digest(self) -> str:
-        """Of the base and of everything that is done, without what is only shown."""
+        """Return the digest of the base and of everything that is done, without anything that is only shown."""
         steps = [replace(step, rows=None, bytes=None) for step in self.steps]
         blocked = [(finding.name, finding.problems) for finding in self.blocked]
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
@@ -227,12 +229,12 @@ class Plan:
         return hashlib.sha256(said).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """As ``plan_schema.json`` describes it."""
+        """Return the plan as JSON that ``plan_schema.json`` describes."""
         return {**encode(self), "format": _FORMAT, "exit_code": exit_code(self), "summary": summary(self)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """The plan of such an object.
+        """Return the plan of a JSON document that :meth:`to_json` made.
 
         :raises PlanError: it is invalid, is of another format, or was changed after it was made
         """
@@ -248,12 +250,12 @@ class Plan:
 
 
 def exit_code(plan: Plan) -> int:
-    """0: nothing to do, 2: there is, 1: something stops it."""
+    """Return 0 if there is nothing to do, 2 if there is, 1 if something stops the plan."""
     return 1 if not plan.applicable else 2 if plan.steps or plan.done else 0
 
 
 def summary(plan: Plan) -> dict[str, int]:
-    """Counts, for the last line and for scripts."""
+    """Count the steps and findings, for the last line and for scripts."""
     verbs, why = (
         [step.how for step in plan.steps],
         [problem.why for found in plan.blocked for problem in found.problems],
@@ -280,7 +282,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> Path:
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """A saved plan.
+    """Load a saved plan.
 
     :raises PlanError: it can't be read, is of another format, or was changed after it was saved
     """
@@ -292,10 +294,10 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def ensure_current(saved: Plan, fresh: Plan) -> Plan:
-    """The saved plan, if the present state would give the same one.
+    """Return the saved plan, if the present state would give the same one.
 
-    :param fresh: the plan of now, made with the saved one's policies
-    :raises StalePlanError: something has changed since, with what
+    :param fresh: the plan of the present state, made with the saved one's policies
+    :raises StalePlanError: something has changed since; the message names it
     """
     if saved.plan_hash == fresh.plan_hash:
         return saved

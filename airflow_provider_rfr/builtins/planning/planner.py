@@ -26,7 +26,7 @@ _SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
 def plan(
     spec: CatalogSpec, recorded: state.RegistryState, live: state.ActualState, *, policies: Policies | None = None
 ) -> Plan:
-    """What a deploy would do: a pure function, whose result does not depend on the order of its inputs.
+    """Plan a deploy; a pure function, whose result does not depend on the order of its inputs.
 
     :param policies: decisions for this deploy; by default the cautious ones of :class:`Policies`
     :raises PlanError: objects read each other in a cycle. All other problems are in the plan
@@ -62,7 +62,7 @@ def plan(
 
 
 def _drift(decisions: Mapping[UUID, Decision]) -> tuple[Finding, ...]:
-    """Return what was changed by hand, sorted by name."""
+    """Return the objects that were changed by hand, sorted by name."""
     return _by_name(
         Finding(decision.old_name, decision.desired.kind, decision.drift, uuid)
         for uuid, decision in decisions.items()
@@ -88,7 +88,7 @@ class Decider:
         self._user_views = {user_view.key: user_view for user_view in states.live.user_views}
 
     def decide(self) -> dict[UUID, Decision]:
-        """All decisions, what is read before its readers."""
+        """Return all decisions, inputs before their readers."""
         for desired in self._wanted.objects.values():
             self._decisions[desired.uuid] = self._decided(desired)
         return self._decisions
@@ -119,7 +119,10 @@ class Decider:
         return decision
 
     def _leave(self, decision: Decision) -> None:
-        """What holds an object of another kind leaves its name before the object comes; its rows go with it."""
+        """Let the table or view of an object of another kind give up its name before the object is created.
+
+        Its rows are lost with it.
+        """
         desired, known, there = decision.desired, decision.desired.recorded, decision.desired.live
         if known is None or there is None or there.marker != desired.uuid or decision.how is not Action.CREATE:
             return
@@ -131,7 +134,7 @@ class Decider:
             decision.lose({known.name: "all rows"}, self._states.accepted)
 
     def _is_done(self, desired: DesiredObject) -> bool:
-        """Whether an unfinished deploy has brought it to the desired state, from inputs that do not change."""
+        """Tell whether an unfinished deploy has brought the object to the desired state, from unchanged inputs."""
         live = desired.live
         if live is None or state.DONE not in live.properties or desired.uuid not in self._live.unfinished:
             return False
@@ -153,7 +156,7 @@ class Decider:
             decision.how = decision.how or Action.METADATA
 
     def _name_problems(self, decision: Decision) -> Iterator[Reason]:
-        """Its own name is taken, or a name that it reads is not there any more."""
+        """Yield problems: the object's own name is taken, or a name that it reads no longer exists."""
         desired, kind = decision.desired, decision.desired.kind.value
         if relation(desired.kind) is not None:
             there = self._live.objects.get(desired.key)
@@ -188,7 +191,7 @@ class Decider:
 
 
 def _numbered(going: Decisions, removed: Removals, views: Views, of_sinks: list[Step]) -> tuple[Step, ...]:
-    """All steps in the order in which they are done."""
+    """Return all steps, numbered in the order in which they are done."""
     first, last = removed.leaving(going)
     # A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards.
     parts = (
@@ -214,8 +217,11 @@ _COST: dict[Action | None, int] = {Action.REWRITE: 2, Action.REPLACE_EMPTY: 2, A
 
 
 def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision]:
-    """What is read before its readers; of what could come next, views first, and what takes long last, so that a view
-    has its text right after its table has its columns."""
+    """Return the decisions in an order in which inputs come before their readers.
+
+    Among those that could come next, views come first and slow ones last, so that a view gets its text right after its
+    table gets its columns.
+    """
 
     def rank(identity: UUID) -> tuple[int, str]:
         decision = decisions[identity]
@@ -228,7 +234,7 @@ def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision
 
 
 def _dependents(going: Decisions) -> Iterator[Dependent]:
-    """Our views that the steps touch, in the order of what they depend on."""
+    """Yield our views that the steps touch, in the order of the objects that they depend on."""
     for uuid, decision in going.items():
         if decision.how is not None and decision.how in _SHOWN:
             for on, reason in decision.noticed.items():
@@ -236,7 +242,7 @@ def _dependents(going: Decisions) -> Iterator[Dependent]:
 
 
 def _records(decisions: Decisions, blocked: Iterable[Finding], revision: int) -> Iterator[state.RecordedObject]:
-    """Entries of the objects of which there is another one afterwards."""
+    """Yield the records of the objects whose registry entries change."""
     stopped = {finding.uuid for finding in blocked}
     for decision in sorted(decisions.values(), key=lambda each: each.desired.key):
         desired, known = decision.desired, decision.desired.recorded
@@ -250,7 +256,7 @@ def _records(decisions: Decisions, blocked: Iterable[Finding], revision: int) ->
 
 
 def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterator[str]:
-    """What the declarations say about the past, and is met by nothing in this lake any more."""
+    """Yield the names of columns and removals whose declared history matches nothing in this lake any more."""
     sent = {
         (decision.desired.reads[0].uuid, name.casefold())
         for decision in decisions.values()
@@ -270,7 +276,7 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
 
 
 def _warnings(wanted: DesiredState, recorded: state.RegistryState, live: state.ActualState) -> Iterator[str]:
-    """What is worth a look and stops nothing: readers of users over what is not meant for that, and templates."""
+    """Yield warnings, which stop nothing: about unsuitable objects that users read, and about templates."""
     mview = Kind.MATERIALIZED_VIEW
     soft = (desired for desired in wanted.objects.values() if desired.obj.keep is False and desired.kind is not mview)
     unstable = {desired.key: desired.obj.name for desired in soft}

@@ -50,7 +50,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _entries(plan: Plan) -> Iterator[str]:
-    """Each object with its dependents, and theirs where they have no entry of their own; each once."""
+    """Yield the lines of each object once, with its dependents, and theirs where they have no entry of their own."""
     nested: dict[UUID | None, list[Dependent]] = defaultdict(list)
     for dependent in plan.dependents:
         nested[dependent.on].append(dependent)

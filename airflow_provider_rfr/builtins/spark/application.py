@@ -83,12 +83,15 @@ class MigrationDocument(_Part):
     run: dict[Literal["supervisor"], _Supervisor] = {}
 
     def catalog_spec(self) -> CatalogSpec:
-        """What is declared; a :class:`DeclarationError` with every mistake."""
+        """Return the declared objects.
+
+        :raises DeclarationError: the declarations are invalid; it lists every problem
+        """
         return self.spec or load_objects(*self.objects, project=self.project, version=self.version)
 
 
 def read_document(path: Path) -> MigrationDocument:
-    """The document of a YAML or JSON file; paths in it are relative to its folder.
+    """Read the document of a YAML or JSON file; paths in it are relative to its folder.
 
     :raises ConfigurationError: it can't be read, or fields of it are wrong; no value is shown
     :raises PlanError: its plan was changed
@@ -107,7 +110,7 @@ def read_document(path: Path) -> MigrationDocument:
 
 
 def main(document: MigrationDocument, *, began: float) -> int:
-    """Deploy or refresh, and print one JSON object as the last line; returns the exit code."""
+    """Deploy or refresh, print one JSON object as the last line, and return the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
     try:
@@ -120,7 +123,7 @@ def main(document: MigrationDocument, *, began: float) -> int:
 
 
 def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
-    """Print what went wrong as one JSON object; returns the exit code."""
+    """Print the error as one JSON object, without secrets, and return the exit code."""
     kind, cause = type(error).__name__, type(error.__cause__).__name__ if error.__cause__ else None
     said = {"type": kind, "cause": cause, "message": Redactor(secrets).text(str(error) or kind)}
     print(json.dumps({"error": said}), flush=True)
@@ -128,7 +131,7 @@ def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
 
 
 def _work(document: MigrationDocument) -> dict[str, Any]:
-    """Do what the document says; returns the figures."""
+    """Do the work that the document asks for, and return the figures."""
     lake = LakeSettings(document.lake.name, document.lake.properties)
     engine = SparkSqlEngine(lake, document.spark, document.jars)
     with closing(open_store(document.store)) as store, closing(engine) as sql:

@@ -44,7 +44,10 @@ _OF_SESSION: Final = {
 
 
 class _Rewritten(NamedTuple):
-    """A rewrite that is computed, and perhaps not committed; ``work``: what its files depend on, besides the rows.
+    """A rewrite that is computed, and perhaps not committed; its files depend on ``work`` besides the rows.
+
+    If others append to the table in the meantime, so that the commit is refused, the next try computes only the rows
+    that were added since. Otherwise, a table that gets commits faster than it is computed could never be rewritten.
 
     Where others append to the table meanwhile, so that the commit is refused, the next try computes only what came
     since: else a table could not be rewritten that gets commits faster than it is computed.
@@ -140,8 +143,9 @@ class SparkSqlEngine:
     def analyse(
         self, tables: Mapping[str, Sequence[Column]], queries: Sequence[RecordedObject], texts: Mapping[str, str]
     ) -> dict[str, Outputs]:
-        """Analyse the queries of objects over empty tables with these columns, and what else is in the catalog; nothing
-        is read or changed. Later queries read an earlier one, if it is a view.
+        """Analyse the queries of objects over empty tables with these columns, and over the catalog's other objects.
+
+        Nothing is read or changed. Later queries read an earlier one, if it is a view.
 
         :param texts: other texts of views, by name; returns the outputs of those that can be run
         :raises ConfigurationError: there are views, and the catalog can't hold any
@@ -182,13 +186,13 @@ class SparkSqlEngine:
             self._make_known(known, query.name, text)
 
     def _outputs(self, known: Mapping[str, str], name: str, query: str) -> tuple[str, Outputs]:
-        """The query with whole names, and what it gives."""
+        """Return the query with fully qualified names, and its output columns."""
         text = resolved(query, namespace_of(name), self._lake.name, known)
         found = self._sql(name, as_subquery(text)).schema
         return text, [(field.name, _type_of(field.dataType)) for field in found]
 
     def _make_known(self, known: dict[str, str], name: str, text: str) -> None:
-        """Register what is analysed for this session, under another name than that of anything real."""
+        """Register an analysed object as a temporary view of this session, under a name that no real object has."""
         view = f"rfr_analysed.{name}"
         self._sql(name, f"CREATE OR REPLACE TEMPORARY VIEW {spark.identifier(view)} AS {text}")
         known[name.casefold()] = view
@@ -236,12 +240,15 @@ class SparkSqlEngine:
 
 
 def as_subquery(sql: str) -> str:
-    """The query so that it can be nothing else: a statement that changes something would be run at once."""
+    """Return the query as a subquery: Spark would at once run a statement that changes something."""
     return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
 
 
 def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnLike]) -> str:
-    """What stands behind a view's name: all at once, since a crash must not leave a view without its marker."""
+    """Return the part of a CREATE VIEW statement that follows the view's name.
+
+    It sets everything at once, since a crash must not leave a view without its marker.
+    """
     said = {**properties}
 
     def comment(text: str | None) -> str:
@@ -258,7 +265,7 @@ def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnL
 
 
 def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> Sequence[LiveColumn]:
-    """A view's columns, for their names and comments; none if they say no more than the query does itself."""
+    """Return a view's columns, for their names and comments; empty if the query alone gives the same."""
     said = any(column.comment for column in before) or [column.name for column in before] != list(found)
     return before if said and len(before) == len(found) else ()
 
@@ -297,8 +304,9 @@ def _type_of(kind: Any) -> ColumnType:
 
 
 def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str]) -> str:
-    """The query with whole names, so that neither the session's catalog nor its namespace matters; with ``known``
-    temporary views in the place of tables and views, by the names of these as they are compared.
+    """Return the query with fully qualified names, so that neither the session's catalog nor its namespace matters.
+
+    Tables and views in ``known`` (names as they are compared) are replaced by the temporary views that it gives.
 
     :raises QueryError: it can't be parsed
     """
@@ -318,7 +326,7 @@ def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str])
 
 
 def reading(query: str, table: str, clause: str) -> str | None:
-    """The query with a clause behind the table's name; None if its rows can't be computed one by one."""
+    """Return the query with a clause behind the table's name; None if its rows can't be computed one by one."""
     try:
         tree = parse_query(query)
         if len(list(tree.find_all(exp.Query))) > 1 or tree.find(exp.Window, exp.AggFunc) is not None:
@@ -332,8 +340,12 @@ def reading(query: str, table: str, clause: str) -> str | None:
 
 
 def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jars: Sequence[str] = ()) -> SparkSession:
-    """A new session of this process's Spark, which is started if it isn't yet, with the lake's catalog as the current
-    one. Sessions share Spark, but neither catalogs nor temporary views, so one process can have several lakes.
+    """Open a new Spark session with the lake's catalog as the current one; start this process's Spark if necessary.
+
+    Sessions share Spark, but neither catalogs nor temporary views, so one process can have several lakes.
+
+    Only the session has the settings that open the catalog, such as its password: they are in no setting of the
+    application, which Spark's pages and event log show.
 
     What the catalog needs to be opened, its password among it, is known to the session alone: it is in no setting of
     the application, which Spark's pages and event log show.
@@ -372,7 +384,7 @@ def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jar
 
 
 def _of_application(given: Mapping[str, str], jars: Sequence[str], settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of the application; packages, jars and extensions of the user stay beside ours."""
+    """Return the settings of the application; the user's packages, jars and extensions are added to ours."""
     # spark-submit says itself where it runs.
     master = given.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else spark.LOCAL)
     packages = "" if jars else settings[_PACKAGES]
@@ -389,7 +401,7 @@ def _of_application(given: Mapping[str, str], jars: Sequence[str], settings: Map
 
 
 def _has_runtime(session: SparkSession, extensions: str) -> bool:
-    """Whether classes and extensions are there: a Spark that was running before takes no more of either."""
+    """Tell whether Iceberg's classes and extensions are available; a running Spark loads no more of either."""
     from py4j.java_gateway import JavaClass
 
     if extensions not in session.sparkContext.getConf().get(_EXTENSIONS, "").split(","):

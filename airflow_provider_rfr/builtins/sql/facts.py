@@ -1,7 +1,11 @@
-"""What a query reads and returns, its mistakes, and its text with the stars written out.
+"""The inputs and outputs of a query, its mistakes, and its text with expanded stars.
+
+A ``SELECT *`` is expanded so that a column that is added later changes no view by itself. Only the star is replaced;
+the rest stays as its author wrote it, and that text is executed.
 
 A ``SELECT *`` is written out so that a column that is added later changes no view by itself. Only the star is
-replaced; the rest stays as its author wrote it, and that text is executed."""
+replaced; the rest stays as its author wrote it, and that text is executed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ _NAME_THEM: Final = "write them out, or name them in its alias: AS t(a, b)"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a SELECT reads. A table alone has ``parts``; ``unknown`` is why the columns are not known."""
+    """A source of a SELECT. Only a table has ``parts``; ``unknown`` is the reason why the columns are not known."""
 
     alias: str
     node: exp.Expr
@@ -36,7 +40,7 @@ class _Source:
     unknown: QueryError | None = None
 
     def prefix(self, parts: Parts) -> int:
-        """How many parts of a column's name are the name of this source."""
+        """Return the number of leading parts of a column's name that are the name of this source."""
         if len(parts) > 1 and parts[0] == self.alias:
             return 1
         # A catalog's name may come before it, in the query as well as in the name.
@@ -48,7 +52,7 @@ class _Source:
 
 
 class _Item(NamedTuple):
-    """A column that a star expands to, and the alias of what it comes from where that has to be written."""
+    """A column that a star expands to, with the alias of its source if the alias has to be written."""
 
     source: str | None
     name: Name
@@ -58,7 +62,7 @@ class _Item(NamedTuple):
 
 
 class _Scopes:
-    """The SELECTs of one query, inner ones first, what they read and what they give."""
+    """The SELECTs of one query, inner ones first, with their sources and outputs."""
 
     def __init__(self, query: str, columns_of: ColumnsOf, namespace: str) -> None:
         self.all = scopes_of(query)
@@ -69,7 +73,7 @@ class _Scopes:
         self._selects = {id(query.expression): query for query in self.all}
 
     def _sources(self, scope: Scope) -> tuple[_Source, ...]:
-        """What a scope reads, in Spark's order; nothing for a lateral view, whose SELECT reads all that as well."""
+        """Return the sources of a scope, in Spark's order; empty for a lateral view, whose SELECT has them as well."""
         found = [] if isinstance(scope.expression, exp.UDTF) else scope.references
         return tuple(self._source(scope, alias, node) for alias, node in found if alias in scope.sources)
 
@@ -100,7 +104,10 @@ class _Scopes:
         return given if names is None else _renamed(tuple(map(Name, names)), given, alias)
 
     def _outputs(self, scope: Scope) -> tuple[Name, ...]:
-        """The columns of a scope's result; refuses one without a name, and a star that can't be written out."""
+        """Return the columns of a scope's result.
+
+        :raises QueryError: a column has no name, or a star can't be expanded
+        """
         # A recursive query reads itself by a scope that knows nothing of its names.
         holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
         given = _given(holder) if scope.is_cte or scope.outer_columns else ()
@@ -120,7 +127,7 @@ class _Scopes:
             yield from found
 
     def star(self, scope: Scope, star: exp.Star) -> list[_Item]:
-        """The columns that a star, alone or behind a table's name, expands to, in Spark's order."""
+        """Return the columns that a star, alone or behind a table's name, expands to, in Spark's order."""
         column, except_ = star.parent, star.args.get("except_") or ()
         if any(star.args.get(modifier) for modifier in ("replace", "rename", "ilike")):
             raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
@@ -144,7 +151,10 @@ class _Scopes:
         return [_Item(None, column) for column in found[0].columns]
 
     def items(self, scope: Scope) -> list[_Item]:
-        """The columns of all sources; refuses a NATURAL JOIN, an unknown source, and two columns of one name."""
+        """Return the columns of all sources.
+
+        :raises QueryError: there is a NATURAL JOIN, an unknown source, or two columns of one name
+        """
         sources, items = self.sources(scope), list[_Item]()
         for source in sources:
             alias = source.alias.written if isinstance(source.alias, Name) and len(sources) > 1 else None
@@ -159,7 +169,7 @@ class _Scopes:
 
 
 def _place(node: exp.Expr) -> exp.Expr | None:
-    """The JOIN, FROM or SELECT that reads a source; None for joins in brackets, which may have an alias together."""
+    """Return the JOIN, FROM or SELECT that reads a source; None for joins in parentheses, which may share one alias."""
     around = node if isinstance(node, exp.Table) else node.parent
     while isinstance(around, (exp.Table, exp.Subquery)):
         if around.args.get("joins"):
@@ -169,7 +179,7 @@ def _place(node: exp.Expr) -> exp.Expr | None:
 
 
 def _names_of(projection: exp.Expr) -> list[Name]:
-    """The names of an expression of a SELECT; none, if Spark would make one."""
+    """Return the names of an expression of a SELECT; empty if Spark would generate one."""
     if isinstance(projection, exp.Aliases):
         return [expression.this for expression in projection.expressions]
     name = projection.output_name if isinstance(projection, (exp.Alias, exp.Column, exp.Dot)) else ""
@@ -181,7 +191,10 @@ def _is_natural(node: exp.Expr | None) -> bool:
 
 
 def _stands_for_columns(node: exp.Expr) -> bool:
-    """Whether it is a NATURAL JOIN, or a star that expands to columns: those of ``count(*)`` and ``EXISTS`` do not."""
+    """Tell whether the node is a NATURAL JOIN, or a star that expands to columns.
+
+    The plain star of ``count(*)`` and that of ``EXISTS`` do not expand.
+    """
     if not isinstance(node, exp.Star):
         return _is_natural(node)
     if isinstance(node.parent, exp.Count):
@@ -190,7 +203,7 @@ def _stands_for_columns(node: exp.Expr) -> bool:
 
 
 def _joined(left: list[_Item], right: list[_Item], join: exp.Expr | None) -> list[_Item]:
-    """The columns of both sides of a join."""
+    """Return the columns of both sides of a join."""
     if _is_natural(join):
         theirs = {item.name for item in right}
         both = ", ".join(identifier(item.name.written) for item in left if item.name in theirs)
@@ -205,7 +218,7 @@ def _joined(left: list[_Item], right: list[_Item], join: exp.Expr | None) -> lis
 
 
 def _given(node: exp.Expr | None) -> tuple[Name, ...]:
-    """The names that an alias gives to columns: ``AS t(a, b)``."""
+    """Return the names that an alias gives to columns: ``AS t(a, b)``."""
     alias = node.args.get("alias") if node is not None else None
     return tuple(column.this for column in alias.columns) if isinstance(alias, exp.TableAlias) else ()
 
@@ -227,7 +240,7 @@ _MANY: Final = (exp.Explode, exp.Inline, exp.Stack, exp.Anonymous)
 
 
 class _Reader:
-    """Finds out whose the columns are that a query names."""
+    """A reader that finds the source of each column that a query names."""
 
     def __init__(self, scopes: _Scopes) -> None:
         # By a table's id: the parts of its name, and the columns of it that are used; * for all.
@@ -293,14 +306,14 @@ class _Reader:
 
 
 def _gives(scope: Scope, name: str) -> bool:
-    """Whether what a scope selects may be called so; its other expressions can use that name."""
+    """Tell whether an item that a scope selects may have this name; the scope's other expressions can use that name."""
     selected = scope.expression.expressions if isinstance(scope.expression, exp.Select) else ()
     given = (projection for projection in selected if not isinstance(projection, exp.Column))
     return any(isinstance(projection, _MANY) or name in _names_of(projection) for projection in given)
 
 
 def _argument(node: exp.Expr) -> Parts:
-    """The parts of the table's name in ``f(TABLE(name))``, which looks like a column; none for another one."""
+    """Return the parts of the table's name in ``f(TABLE(name))``, which looks like a column; empty for other nodes."""
     holder = node.parent
     if not isinstance(node, exp.Column) or not isinstance(holder, exp.Anonymous) or holder.name.upper() != "TABLE":
         return ()
@@ -308,8 +321,10 @@ def _argument(node: exp.Expr) -> Parts:
 
 
 class _Facts(NamedTuple):
-    """What can be said of a query without knowing the columns of tables. It is cached: parsing takes milliseconds, and
-    a tree is too large to be kept for thousands of queries."""
+    """The facts about a query that do not depend on the columns of tables.
+
+    They are cached: parsing takes milliseconds, and a tree is too large to be kept for thousands of queries.
+    """
 
     tables: tuple[tuple[Parts, Set[str]], ...]
     """The parts of each table's name, and its columns that are used there; ``*`` for all."""
@@ -339,8 +354,10 @@ def _facts_of(query: str) -> _Facts:
 
 
 def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[tuple[int, int, str, str]]:
-    """Line, column, problem and remedy of each column that a query asks for, and that nothing it reads has. Where
-    that is not sure, nothing is said: Spark looks at each query again before a deploy changes anything."""
+    """Yield line, column, problem and remedy for each column that a query names and that none of its sources has.
+
+    An uncertain case yields nothing: Spark analyses each query again before a deploy changes anything.
+    """
     facts = _facts_of(query)
     tables = ((columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables)
     has_all = [known is None or used <= {*map(str.casefold, known)} for known, used in tables]
@@ -356,7 +373,9 @@ def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
 
 
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
-    """What a query reads, sorted by name: of ``ops.runs.history``, ``ops.runs`` if that is a ``known`` name.
+    """Return the tables and views that a query reads, sorted by name.
+
+    ``ops.runs.history`` counts as ``ops.runs`` if that is a ``known`` name.
 
     :raises QueryError: as :func:`parse_query`
     """
@@ -372,7 +391,9 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
 
 
 def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
-    """What an object reads: by its query, its ``depends_on``, or as a sink; a field of another kind counts for nothing.
+    """Return the objects that an object reads, by its query, its ``depends_on``, or as a sink.
+
+    A field that belongs to another kind is ignored.
 
     :raises QueryError: as :func:`dependencies`; but a query that can't be parsed reads what ``depends_on`` names
     """
@@ -393,7 +414,7 @@ def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dep
 
 
 def unqualified(query: str) -> tuple[str, ...]:
-    """Tables that a query names without a namespace; none, if it can't be parsed."""
+    """Return the tables that a query names without a namespace; empty if it can't be parsed."""
     try:
         return tuple(sorted({full_name(parts, "") for parts, _ in _facts_of(query).tables if len(parts) == 1}))
     except UnreadableQueryError:
@@ -401,10 +422,12 @@ def unqualified(query: str) -> tuple[str, ...]:
 
 
 def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, order: Sequence[str] = ()) -> str:
-    """The query with every star replaced by column names, in this ``order`` of names as they are compared, except that
-    of ``count(*)``. ``NATURAL JOIN`` is refused, since it depends on columns that are not named.
+    """Return the query with every star, except that of ``count(*)``, replaced by column names.
 
-    :raises QueryError: a star can't be written out; what to write instead is its remedy
+    ``NATURAL JOIN`` is refused, since it depends on columns that are not named.
+
+    :param order: names, as they are compared, in whose order the columns of an outermost star are written
+    :raises QueryError: a star can't be expanded; its remedy says how to write the query instead
     """
     if not _facts_of(query).has_stars:
         return query
@@ -426,7 +449,7 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, orde
 
 
 def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int, str]:
-    """The place of a star in the text, and what comes there."""
+    """Return the start and the end of a star in the text, and its replacement."""
     start, excepted, holder, between = star.meta.get("start"), star.args.get("except_"), star.parent, ", "
     if not isinstance(start, int) or query[start : start + 1] != "*":
         raise QueryError("a query without a SELECT of its own hides a star", "write SELECT and the columns")
@@ -438,8 +461,10 @@ def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int,
 
 
 def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tuple[str, ...]:
-    """The names of a query's columns, as their author wrote them; a :class:`QueryError`, if one has no name, or a star
-    stands for what is not known."""
+    """Return the names of a query's columns, as their author wrote them.
+
+    :raises QueryError: a column has no name, or a star stands for columns that are not known
+    """
     if (found := _facts_of(query).outputs) is not None:
         return found
     scopes = _Scopes(query, columns_of, namespace)
@@ -447,8 +472,10 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
 
 
 def is_star_last(query: str) -> bool:
-    """Whether a column that comes last in what its star expands to comes last in the query's result, too, and changes
-    nothing else of it; False where that is not sure."""
+    """Tell whether a new last column of the star's source becomes the last one of the result, and changes nothing else.
+
+    The result is False where this is uncertain.
+    """
     [*inner, scope] = scopes_of(query)
     select = scope.expression
     if inner or not isinstance(select, exp.Select) or select.args.get("distinct") or len(scope.references) != 1:
@@ -458,8 +485,10 @@ def is_star_last(query: str) -> bool:
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
-    """The columns of declared objects; those of a view that names none are those of its query. Ask for what is read
-    before you ask for its readers, or a long chain of views ends in a ``RecursionError``."""
+    """Return a function that gives the columns of declared objects; a view that declares none has those of its query.
+
+    Ask for inputs before you ask for their readers, or a long chain of views ends in a ``RecursionError``.
+    """
     by_key = {obj.key: obj for obj in objects}
 
     @cache
@@ -476,8 +505,11 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
 
 
 def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | None]) -> tuple[str, ...]:
-    """The names, as they are compared, that no view has, sorted; ``of_view`` says, once for each name, what the view
-    of that name reads."""
+    """Return the sorted names, as they are compared, of the tables that are read directly or through views.
+
+    :param of_view: is called once for each name; it returns the names that the view of that name reads, or None if the
+        name is not a view's
+    """
     waiting, found = list(reads), dict[str, Iterable[str] | None]()
     # The list grows while it is read.
     for name in waiting:
@@ -488,7 +520,10 @@ def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | 
 
 
 def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -> tuple[str, ...]:
-    """The tables that a declared query reads. What is not declared is taken for a table with a name in lower case."""
+    """Return the tables that a declared query reads, directly or through views.
+
+    A name that is not declared counts as a table with a name in lower case.
+    """
 
     def reads(each: BuiltinObject) -> list[str]:
         return [read.name for read in object_reads(each, known=declared)]

@@ -52,20 +52,20 @@ class Name(str):
 
 
 def identifier(name: str) -> str:
-    """The name as it is written in a query: in backticks, unless it can't be taken for a keyword."""
+    """Return the name as it is written in a query: in backticks, unless it is a plain name and not a keyword."""
     if is_plain(name) and name.upper() not in _KEYWORDS:
         return name
     return "`" + name.replace("`", "``") + "`"
 
 
 def full_name(parts: Parts, namespace: str) -> str:
-    """The name as objects' names are compared."""
+    """Return the full name in the form in which objects' names are compared."""
     whole = ".".join(map(quoted, parts))
     return f"{namespace.casefold()}.{whole}" if len(parts) == 1 and namespace else whole
 
 
 def spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """The text with something else at some places, each of which is a start, an end, and what comes there."""
+    """Return the text with replacements, each of which is a start, an end, and a text."""
     # From the end, so that the places before an edit stay valid.
     for start, end, put in sorted(edits, reverse=True):
         text = text[:start] + put + text[end:]
@@ -74,14 +74,16 @@ def spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 
 @lru_cache(maxsize=8)
 def _tokens(query: str) -> Sequence[Token]:
-    """The query's words, without comments, with their places in the text. They are shared: don't touch them."""
+    """Return the query's tokens, without comments, with their positions. The result is shared: do not change it."""
     return tuple(_SPARK.tokenize(without_comments(query)))
 
 
 @lru_cache(maxsize=8)
 def without_comments(query: str) -> str:
-    """The query with blanks where its comments were, so that every place stays what it was: sqlglot takes ``GROUP BY``
-    for one word, and would not know it with a comment inside."""
+    """Return the query with its comments replaced by blanks, so that every position stays the same.
+
+    sqlglot reads ``GROUP BY`` as one token, and would not recognize it with a comment inside.
+    """
     if "--" not in query and "/*" not in query:
         return query
     kept = list(re.sub(r"\S", " ", query))
@@ -92,8 +94,11 @@ def without_comments(query: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def canonical_sql(query: str) -> str:
-    """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone: for
-    comparing, never for executing. A query that can't be tokenized is compared unchanged."""
+    """Return a text that is equal for queries that differ only in whitespace, comments, or the case of some words.
+
+    These words are keywords and bare names. The text is for comparing, never for executing. A query that can't be
+    tokenized is compared unchanged, except for its whitespace.
+    """
     try:
         tokens, text = _tokens(query), without_comments(query)
     except SqlglotError:
@@ -112,7 +117,7 @@ def canonical_sql(query: str) -> str:
 
 @lru_cache(maxsize=128)
 def parse_query(query: str) -> exp.Query:
-    """The query, with identifiers as Spark compares them. It is shared: look at it, don't touch it.
+    """Parse the query, with identifiers as Spark compares them. The result is shared: do not change it.
 
     :raises QueryError: it is something else, or more than one, or has parameters
     :raises UnreadableQueryError: it can't be parsed here, though Spark may be able to
@@ -167,7 +172,7 @@ def _check_node(node: exp.Expr) -> None:
 
 
 def scopes_of(query: str) -> list[Scope]:
-    """The scopes of a query, inner ones first; the parsed query in them is shared."""
+    """Return the scopes of a query, inner ones first; the parsed query in them is shared."""
     try:
         return traverse_scope(parse_query(query))
     except SqlglotError as error:
@@ -177,7 +182,7 @@ def scopes_of(query: str) -> list[Scope]:
 
 
 def table_parts(node: exp.Expr) -> Parts:
-    """The parts of a table's name; none of a function or a query."""
+    """Return the parts of a table's name; empty for a function or a query."""
     if not isinstance(node, exp.Table) or not isinstance(node.this, (exp.Identifier, exp.Dot)):
         return ()
     return tuple(part.name for part in node.parts)
@@ -193,7 +198,7 @@ class NamedTable(NamedTuple):
 
 
 def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
-    """The query with what ``replace`` gives for some tables, None for the others; nothing else is touched.
+    """Replace tables in the query by the texts that ``replace`` returns; a table for which it returns None stays.
 
     :raises QueryError: it can't be parsed
     """
@@ -209,8 +214,10 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
 
 @lru_cache(maxsize=4096)
 def _columns_in(expression: str) -> Sequence[tuple[int, int, str]]:
-    """Where an expression names a column, and the name as it is compared. Of ``a.b`` it is ``a``: expressions are over
-    one table's columns, so the rest is a field of a struct."""
+    """Return the positions at which an expression names a column, each with the name as it is compared.
+
+    For ``a.b`` the column is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
+    """
     if not expression.strip():
         raise QueryError("it is empty")
     tree, before = parse_query(f"{_SELECT}{expression}\nAS x"), len(_SELECT)
@@ -223,12 +230,15 @@ def _columns_in(expression: str) -> Sequence[tuple[int, int, str]]:
 
 
 def columns_read(expression: str) -> tuple[str, ...]:
-    """The columns that an expression reads, as they are compared; a :class:`QueryError`, if it is no expression."""
+    """Return the columns that an expression reads, as they are compared.
+
+    :raises QueryError: it is not a single expression over columns
+    """
     return tuple(dict.fromkeys(name for *_, name in _columns_in(expression)))
 
 
 def compose(expression: str, names: Mapping[str, str]) -> str:
-    """The expression with other names for columns, as they are to be written; nothing else is touched."""
+    """Replace the names of columns in the expression by others, which are given as they are written in SQL."""
     known = {name.casefold(): text for name, text in names.items()}
     places = _columns_in(expression)
     return spliced(expression, ((start, end, known[name]) for start, end, name in places if name in known))
