@@ -1,1 +1,1 @@
-"""Exports that continue across migrations: what was sent is not sent again, what came meanwhile is sent once."""
+"""Exports that continue across migrations: rows that were sent are not sent again, and each new row is sent once."""

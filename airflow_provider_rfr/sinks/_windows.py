@@ -1,8 +1,9 @@
-"""What a sink sends next: which snapshots, which columns under which names, and in which batches.
+"""The next data that a sink sends: the snapshots, the columns and their names, and the batches.
 
 Snapshots that bring rows are sent; those of migrations, compactions and deletions are skipped. A snapshot that
 replaces rows (a full refresh, an overwrite, a merge, a deletion of everything) may contain rows that were sent before:
-then ``emit: diff`` sends what differs by the keys, and any other sink does what ``on_replace`` says."""
+then ``emit: diff`` sends what differs by the keys, and any other sink does what ``on_replace`` says.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Pin:
     ids: tuple[int, ...] = ()
 
     def find(self, columns: Columns) -> tuple[str, int] | None:
-        """The column in a schema: by its ids, or else by its names."""
+        """Return name and id of the column in a schema, found by the pin's ids or its names; None if it is absent."""
         known = {key: column for column in columns for key in (column[1], column[0].casefold())}
         keys = (*self.ids, self.called.casefold(), self.name.casefold())
         return next((known[key] for key in keys if key in known), None)
@@ -79,8 +80,12 @@ class Pins(_Stored):
     def of(
         cls, spec: SinkSpec, given: Sequence[str], before: Self | None = None, renamed: Mapping[str, str] | None = None
     ) -> Self:
-        """The pins of a declaration; ``given`` is what the source calls the sent columns now, empty if not known. They
-        keep the ids that they had ``before``, for the same source; ``renamed`` since then are new names by old ones."""
+        """Return the pins of a declaration.
+
+        :param given: present names of the sent columns in the source; empty if unknown
+        :param before: the former pins, whose ids stay, for the same source
+        :param renamed: new names by old ones, of columns that were renamed since
+        """
         if spec.follow_schema:
             return cls()
         pins, table = (before.columns, before.table) if before is not None else ((), None)
@@ -97,7 +102,7 @@ class Pins(_Stored):
         return cls(tuple(map(Pin, names, called, ids)), bool(spec.columns), table=table)
 
     def seen(self, now: Columns, table: str) -> Pins:
-        """With ids and spelling of the columns of this table; all of them, where none are known."""
+        """Return the pins with ids and spelling of this table's columns; without pins, those of all its columns."""
         found = [] if self.columns else [Pin(name, name, (number,)) for name, number in now]
         for pin in self.columns:
             here = pin if self.table in (None, table) else replace(pin, ids=())
@@ -106,8 +111,11 @@ class Pins(_Stored):
         return replace(self, columns=tuple(found), table=table)
 
     def resolve(self, then: Columns, now: Columns, sink: str) -> Columns:
-        """Payload name and field id of each column, in rows of the schema ``then``, of a table whose schema is ``now``;
-        one that is in ``now`` alone came later, and has no value in them."""
+        """Return payload name and field id of each column, in rows of the schema ``then`` of a table.
+
+        The present schema of the table is ``now``. A column that is only in ``now`` was added later, and has no value
+        in these rows.
+        """
         sent = []
         for pin in self.columns:
             found = pin.find(then) or pin.find(now)
@@ -118,7 +126,7 @@ class Pins(_Stored):
         return tuple(sent)
 
     def payload_names(self) -> Mapping[str, str]:
-        """Names in the payload, by all names by which a sent column is known, as they are compared."""
+        """Return the names in the payload by all names of the sent columns, as they are compared."""
         known = {name.casefold(): self._payload_name(pin) for pin in self.columns for name in (pin.name, pin.called)}
         return known | {name.casefold(): name for name in map(self._payload_name, self.columns)}
 
@@ -148,13 +156,16 @@ class Window(_Stored):
 
     @property
     def needs(self) -> int:
-        """The oldest snapshot that is read."""
+        """Return the oldest snapshot that is read."""
         return self.after if self.before is None else self.before
 
 
 def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int) -> str:
-    """The id of the window's next batch, the same for the same rows unless they are sent ``again``; those of later
-    batches, before which more (``ordinal``) were acknowledged, sort behind it."""
+    """Return the id of the window's next batch.
+
+    It is the same for the same rows unless they are sent ``again``. Ids of later batches, before which more batches
+    (``ordinal``) were acknowledged, sort behind it.
+    """
     said = f"{physical}/{window.before}/{window.after}/{window.part}/{again}"
     return f"{ordinal:010d}-{uuid5(sink, said).hex}"
 
@@ -163,8 +174,10 @@ _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
 
 
 def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, Any] | None:
-    """What to write next into the row of a sink without a window: a window to send, a later cursor, or what stops it;
-    None when everything is sent."""
+    """Return the next values for the row of a sink without a window; None when everything is sent.
+
+    They are a window to send, a later cursor, or the reason why the sink is held.
+    """
     if row.since is not None:
         return _from_now_on(row, table, row.since)
     size, is_diff = int(spec.settings.get("batch_size", _SIZES[spec.to])), spec.settings.get("emit") == "diff"
@@ -192,18 +205,23 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, A
 
 
 def cursor_at(snapshot_id: int | None, table: SourceTable) -> dict[str, Any]:
-    """The end of a window: everything up to this snapshot was sent, or is not to be sent."""
+    """Return the values that end a window: all rows up to this snapshot were sent, or are not to be sent."""
     return {"window": None, "cursor": snapshot_id, "sequence": table.sequence(snapshot_id)}
 
 
 def held(reason: str, behind: int | None) -> dict[str, Any]:
-    """What stops a sink; it continues ``behind`` this snapshot where what came so far is not to be sent."""
+    """Return the values that hold a sink.
+
+    :param behind: the snapshot behind which the sink continues if the rows so far are not to be sent
+    """
     return {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
 
 
 def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]:
-    """A cursor behind what was there when it was decided that this is not to be sent; one that is further, by a run
-    that came before the decision, stays."""
+    """Return the values of a cursor behind the rows that existed when somebody decided not to send them.
+
+    A cursor that is further, because of a run before the decision, stays.
+    """
     is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
     cursor = None if is_made_anew else table.last_of(row.deploy_id) or table.last_before(since)
     at = row.cursor if row.window is None else Window.loads(row.window).needs
@@ -213,7 +231,7 @@ def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]
 
 
 def _last_added(line: Sequence[Increment], skipped: Collection[Brings], size: int) -> int:
-    """The last of the snapshots that make a batch, of a line whose first one brings rows; one schema wrote them all."""
+    """Return the last snapshot of a batch, from increments of which the first adds rows; one schema wrote them all."""
     last, rows = line[0], 0
     for increment in line:
         if increment.brings is Brings.ROWS:
@@ -255,7 +273,10 @@ _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is sent at once, as part ``window.part``. With ``again`` above 0, its rows are declared duplicates."""
+    """A batch of rows that is sent at once, as part ``window.part``.
+
+    With ``again`` above 0, its rows are declared duplicates.
+    """
 
     id: str
     sink: str
@@ -266,7 +287,7 @@ class Batch:
 
 
 def batches_of(window: Window, table: SourceTable, row: SinkRow) -> Iterator[Batch]:
-    """The batches from ``window.part`` on; none for no rows."""
+    """Yield the window's batches from ``window.part`` on; none if there are no rows."""
     if window.keys and _OP in dict(window.columns):
         problem = f"its source has a column {_OP}, the name of the column that marks changes"
         raise SinkError(row.name, problem, "name other columns")
@@ -277,7 +298,7 @@ def batches_of(window: Window, table: SourceTable, row: SinkRow) -> Iterator[Bat
 
 
 def _rows(window: Window, table: SourceTable, row: SinkRow) -> tuple[_Batches, int]:
-    """The window's rows, and how many of the first of them were sent."""
+    """Return the window's rows, and the number of its first rows that are to be skipped because they were sent."""
     wanted, sent = table.projection(window.columns, window.after), window.part * window.size
     if window.before is not None and window.earlier is not None:
         earlier = table.projection(window.earlier, window.before)
@@ -295,7 +316,7 @@ def _rows(window: Window, table: SourceTable, row: SinkRow) -> tuple[_Batches, i
 
 
 def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches, after: _Batches) -> _Batches:
-    """Upserts in the later state's order, then deletes in the earlier one's, of rows that are compared by their keys.
+    """Yield upserts in the later state's order, then deletes in the earlier one's; rows are compared by their keys.
 
     The earlier state's keys are held in memory with a digest of each row, about 400 bytes a row. Its values are taken
     as the later one's types where they can be, so that a column of another type is not a difference by itself.
@@ -326,7 +347,10 @@ def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches,
 
 
 def _digests(batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
-    """Of each row's key, whose own text is kept in a buffer that is much larger than it is, and of the row."""
+    """Yield the digests of each row's key and of the whole row.
+
+    A digest of the key, because its own text is kept in a buffer that is much larger than the text.
+    """
     for row in rows_of(batch):
         key, whole = (blake2b(dumps(part), digest_size=16).digest() for part in ([row[name] for name in keys], row))
         yield key, whole
@@ -344,7 +368,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _cut(batches: _Batches, skip: int, size: int) -> Iterator[tuple[pa.Table, bool]]:
-    """Tables of so many rows, without the first ones; and whether it is the last."""
+    """Yield tables of ``size`` rows, after the first ``skip`` rows, each with whether it is the last."""
     waiting, count = list[pa.RecordBatch](), 0
     for batch in batches:
         waiting.append(batch.slice(min(skip, batch.num_rows)))
@@ -359,7 +383,7 @@ def _cut(batches: _Batches, skip: int, size: int) -> Iterator[tuple[pa.Table, bo
 
 
 def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """The rows by column, as :func:`dumps` takes them; a deleted one has its keys alone."""
+    """Yield the rows as mappings by column, with values that :func:`dumps` takes; a deleted row has only its keys."""
     columns = [map(_writer(column.type), column.to_pylist()) for column in table.columns]
     for values in zip(*columns, strict=True):
         row = dict(zip(table.schema.names, values, strict=True))
@@ -367,7 +391,7 @@ def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Itera
 
 
 def dumps(value: Any) -> bytes:
-    """JSON in one line: dates and times are ISO 8601 (UTC is ``Z``), decimals are texts, bytes are base64."""
+    """Return JSON in one line: dates and times are ISO 8601 (UTC is ``Z``), decimals are texts, bytes are base64."""
     return orjson.dumps(value, default=_text, option=orjson.OPT_UTC_Z)
 
 
@@ -379,7 +403,10 @@ def _text(value: Any) -> str:
 
 
 def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
-    """What makes values of a type such that JSON has words for them: a map without text keys is a list of pairs."""
+    """Return a function that converts values of a type to values that JSON can express.
+
+    A map whose keys are not texts becomes a list of pairs.
+    """
     types = pa.types
     if types.is_floating(kind):
         return lambda each: each if each is None or math.isfinite(each) else _NOT_FINITE.get(each, "NaN")

@@ -1,6 +1,7 @@
-"""The registered sinks: what deploys and users decide about them, and the snapshots that they keep from being expired.
+"""The registered sinks: decisions of deploys and users about them, and the snapshots that they protect from expiration.
 
-Decisions are made in the caller's transactions. Nothing is sent here."""
+Decisions are made in the caller's transactions. Nothing is sent here.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ _FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "
 
 
 def sink_states(connection: Connection) -> tuple[SinkState, ...]:
-    """All sinks, by name, as plans compare them."""
+    """Return the states of all sinks, sorted by name, as plans compare them."""
     rows = store.all_sinks(connection)
     return tuple(SinkState(row.uuid, row.name, row.source, row.cursor, row.on_replace) for row in rows)
 
 
 def needed_physicals(connection: Connection) -> frozenset[str]:
-    """Uuids of tables that a sink still has to read from: garbage collection leaves them."""
+    """Return the UUIDs of tables that a sink still has to read; garbage collection does not delete these tables."""
     return frozenset(all_sink.physical for all_sink in store.all_sinks(connection) if all_sink.physical is not None)
 
 
@@ -45,7 +46,7 @@ def register_sink(
     renamed: Mapping[str, str],
     now_ms: int,
 ) -> None:
-    """Insert the sink's row, or bring it to what is declared. Doing it again changes nothing."""
+    """Insert the sink's row, or change it to the declared state; a repetition changes nothing."""
     row = store.load_sink(connection, identity)
     moved = row is not None and row.source != source
     before = Pins.loads(row.pins) if row is not None and not moved else None
@@ -61,8 +62,9 @@ def register_sink(
 
 
 def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str, now_ms: int, *, about: str) -> None:
-    """Decide what becomes of a sink whose source was emptied or is another one; nothing for one that is gone. Doing it
-    again changes nothing, also where a later deploy does.
+    """Decide about a sink whose source was emptied or is another one; do nothing if the sink no longer exists.
+
+    A repetition changes nothing, also by a later deploy.
 
     :param about: id of the deploy that emptied the source, as in the summary of its snapshots; or of the new source
     """
@@ -79,8 +81,11 @@ def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str
 
 
 def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
-    """Decide what becomes of a sink that waits for it, or of any other: ``resend``, or ``resume_from_new``, with the
-    rows that came since its source was replaced, or since now if it is not held."""
+    """Decide about a sink that is held, or about any other: ``resend``, or ``resume_from_new``.
+
+    ``resume_from_new`` sends the rows that were added since the source was replaced, or from now on if the sink is not
+    held.
+    """
     row = store.load_sink(connection, identity)
     if row is None:
         raise ConfigurationError("sink", f"no sink with the id {identity} is registered", "deploy it first")

@@ -49,13 +49,13 @@ def run_sink(
     source_table: str | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SinkRun:
-    """Send what came since the last run.
+    """Send the rows that were added since the last run.
 
     :param target: the connection of an HTTP sink
-    :param source_table: where the source's rows are, if not under its name
-    :param stop: asked before each batch whether the run is to end
-    :raises ConfigurationError: what is declared is wrong, or was never deployed
-    :raises SinkError: it is held, another run has it, its target refuses a batch, or its source is not as it was
+    :param source_table: the table with the source's rows, if it is not under the source's name
+    :param stop: is called before each batch; the run ends if it returns True
+    :raises ConfigurationError: the declaration is wrong, or was never deployed
+    :raises SinkError: it is held, another run has it, its target refuses a batch, or its source has changed
     """
     if problems := tuple(findings(spec)):
         raise errors.ConfigurationError.of(problems)
@@ -95,7 +95,7 @@ class Run:
         return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done)
 
     def move(self, **values: Any) -> None:
-        """Write columns of the sink's row, unless its lease is lost; with a reason to hold it, also since when."""
+        """Write columns of the sink's row, unless its lease is lost; with a reason to hold it, also the time."""
 
         def write(connection: Connection, now: int) -> None:
             since = {"held_at": now} if "held_reason" in values else {}
@@ -104,7 +104,7 @@ class Run:
         self.lease.write(write)
 
     def _send_all(self) -> bool:
-        """Send until nothing is left, or until it is to stop; returns whether everything was sent."""
+        """Send until no rows are left, or until the run has to stop, and return whether everything was sent."""
         while True:
             row = self._row()
             if row.held_at is not None:

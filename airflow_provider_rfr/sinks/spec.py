@@ -1,4 +1,4 @@
-"""What a sink declares, and how far it is: plain values, which plans compare."""
+"""The declaration and the progress of a sink: plain values, which plans compare."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _holds_credentials(path: str) -> bool:
 
 
 def findings(sink: SinkSpec) -> Iterator[Problem]:
-    """What is wrong with a declaration by itself."""
+    """Yield the problems with a declaration by itself."""
     settings, known = sink.settings, _SETTINGS.get(sink.to)
     if sink.on_replace not in CHOICES:
         yield Problem("sink.on_replace", f"{sink.on_replace!r} is unknown", f"allowed: {', '.join(CHOICES)}")

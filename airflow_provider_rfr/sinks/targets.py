@@ -45,7 +45,7 @@ _STATUS_COUNTS: Final = http.Limits(body=1.0)
 
 
 class HttpSender:
-    """Posts to one address."""
+    """A sender that posts to one address."""
 
     def __init__(self, settings: Mapping[str, Any], target: HttpTarget) -> None:
         self._target = target
@@ -60,7 +60,7 @@ class HttpSender:
         self._client = http.Client()
 
     def send(self, batch: Batch) -> None:
-        """Post the batch; again, as long as that may help and the target's patience lasts."""
+        """Post the batch, and repeat it as long as that may help and the target's patience lasts."""
         window = batch.window
         body = {
             "sink": batch.sink,
@@ -88,7 +88,11 @@ class HttpSender:
         self._client.close()
 
     def _post(self, batch: Batch, request: http.Request) -> tuple[str, float | None] | None:
-        """None once the batch is acknowledged; else what another try may mend, and the seconds asked to wait for it."""
+        """Post the batch once; None if it is acknowledged.
+
+        :returns: the problem, if another try may succeed, and the seconds that the target asked to wait
+        :raises SinkDeliveryError: the target refuses the batch
+        """
         answer = self._client.send(request, Deadline(self._target.timeout), self._guard, _STATUS_COUNTS)
         if isinstance(answer, http.NoAnswer):
             if answer.permanent:
@@ -111,7 +115,7 @@ _WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl
 
 
 class FileSender:
-    """Writes below one folder of one file system."""
+    """A sender that writes below one folder of one file system."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._collected = False
@@ -126,7 +130,7 @@ class FileSender:
         self._protocols = {protocol} if isinstance(protocol, str) else {*protocol}
 
     def send(self, batch: Batch) -> None:
-        """Write the file unless it is there: what is there is whole."""
+        """Write the file unless it exists: an existing file is complete."""
         try:
             if not self._files.exists(f"{self._folder}/{batch.id}.{self._format}"):
                 self._write(f"{batch.id}.{self._format}", self._encoded(batch))
@@ -135,7 +139,7 @@ class FileSender:
             raise SinkDeliveryError(batch.sink, f"the file {batch.id} can't be written: {why}") from None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the sender holds no resources."""
 
     def _encoded(self, batch: Batch) -> bytes:
         if self._format == "jsonl":
