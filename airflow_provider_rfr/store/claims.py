@@ -42,7 +42,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a dispatcher asks for, of endpoints that are configured alike.
+    """A dispatcher's request for deliveries of endpoints that are configured alike.
 
     :ivar room: how many deliveries it can take
     :ivar lease: duration of the claims, in milliseconds
@@ -74,7 +74,10 @@ _Merge = Callable[[EndpointRow, Sequence[str]], Window]
 def claim(
     connection: Connection, now: int, owner: str, wish: Wish, endpoints: Mapping[int, EndpointRow], merge: _Merge
 ) -> list[Claim]:
-    """Claim what is due, the oldest first; ``endpoints``: rows of the wish's endpoints, as of this transaction."""
+    """Claim due deliveries, the oldest first.
+
+    :param endpoints: rows of the wish's endpoints, as of this transaction
+    """
     found = [endpoints[endpoint_id] for endpoint_id in wish.endpoint_ids if endpoint_id in endpoints]
     able = [endpoint for endpoint in found if endpoint.is_enabled and not endpoint.is_circuit_open(now)]
     if not able or wish.room < 1:
@@ -104,7 +107,10 @@ def _due(endpoint_ids: Sequence[int], now: int) -> Select[Any]:
 
 
 def _is_behind() -> ColumnElement[bool]:
-    """An older delivery is not done: under way, waiting for its retry, or dead where dead letters block."""
+    """Return the condition that an older delivery is not done.
+
+    Such a delivery is under way, waits for its retry, or is dead and dead letters block.
+    """
     older = DELIVERIES.alias("older")
     # The states first, so that the index leads past all that is delivered.
     undone = (older.c.state.in_(("pending", "dead")), or_(older.c.state == "pending", older.c.on_failure == "block"))
@@ -114,7 +120,7 @@ def _is_behind() -> ColumnElement[bool]:
 def _next_window(
     connection: Connection, now: int, wish: Wish, endpoint: EndpointRow, merge: _Merge
 ) -> Sequence[Row[Any]]:
-    """The delivery of all that came since the endpoint was last fired; none while its interval lasts."""
+    """Return the delivery of all commits since the endpoint was last fired; empty until its interval has passed."""
     # The lock lets only one of two dispatchers open a window.
     lock = select(ENDPOINTS.c.last_fired_at).where(ENDPOINTS.c.id == endpoint.id).with_for_update(skip_locked=True)
     found = connection.execute(lock).one_or_none()
@@ -197,7 +203,7 @@ def _take(connection: Connection, now: int, owner: str, wish: Wish, rows: Sequen
 
 
 class Ending(str, Enum):
-    """How an attempt ended, for its delivery."""
+    """The ending of an attempt, for its delivery."""
 
     DELIVERED = "delivered"
     RETRY = "retry"
@@ -240,7 +246,7 @@ _OF_ATTEMPTS: Final = ("at", "milliseconds", "status", "detail", "answer", "body
 
 
 def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[str]:
-    """Write the results; returns the ids of deliveries that another dispatcher has claimed, or that were cancelled.
+    """Write the results, and return the ids of deliveries that another dispatcher has claimed, or that were cancelled.
 
     Their attempts are noted as well: the endpoint has received them.
     """
@@ -286,7 +292,9 @@ def _values(result: Result, now: int) -> dict[str, Any]:
 
 
 def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[int, EndpointRow]) -> int | None:
-    """When the next delivery can be claimed, in milliseconds since 1970; it may be past. None if none is pending.
+    """Return the time at which the next delivery can be claimed, in milliseconds since 1970; None if none is pending.
+
+    The time may be past.
 
     Paused and disabled endpoints do not count. A delivery that is claimed counts from the end of its lease.
     """

@@ -1,4 +1,4 @@
-"""Audit and journal of alterations, and what is noted of connections outside of Airflow: hashes and references only.
+"""Audit and journal of alterations, and notes on connections outside of Airflow: hashes and references only.
 
 A row of the journal is open from the first look at the connection until its new definition is stored. One that is open
 although the connection's lease is free belongs to a process that died.
@@ -61,7 +61,7 @@ class AlterationRecord:
 
 
 def begin_alteration(connection: Connection, now: int, conn_id: str, actor: str, statement: str) -> int:
-    """Open a row; returns its number."""
+    """Open a row, and return its number."""
     row = {"conn_id": conn_id, "actor": actor[:250], "state": AlterationState.OPEN.value, "statement": statement}
     made = connection.execute(insert(ALTERATIONS).values(**row, options="{}", dependents="[]", started_at=now))
     assert made.inserted_primary_key is not None
@@ -78,13 +78,19 @@ def note_alteration(connection: Connection, now: int, number: int, state: Altera
 
 
 def open_alterations(connection: Connection, conn_id: str) -> list[AlterationRecord]:
-    """The connection's open alterations, the oldest first; of all but that of the lease's holder the process died."""
+    """Return the connection's open alterations, the oldest first.
+
+    The processes of all of them have died, except that of the lease's holder.
+    """
     query = select(ALTERATIONS).where(_A.conn_id == conn_id, _A.state == AlterationState.OPEN.value)
     return [_record(row) for row in connection.execute(query.order_by(_A.id))]
 
 
 def last_change(connection: Connection, conn_id: str, option: str, since: int, until: int) -> int | None:
-    """When an alteration last stored another value of the option, in milliseconds; None if not between these times."""
+    """Return the time in milliseconds at which an alteration last stored another value of the option.
+
+    :returns: None if there was none between ``since`` and ``until``
+    """
     ended, stored = func.coalesce(_A.ended_at, _A.started_at), (AlterationState.STORED, AlterationState.APPLIED)
     query = select(_A.options, ended.label("ended")).where(_A.conn_id == conn_id, ended.between(since, until))
     rows = connection.execute(query.where(_A.state.in_([state.value for state in stored])))
@@ -92,7 +98,7 @@ def last_change(connection: Connection, conn_id: str, option: str, since: int, u
 
 
 def concurrent_alterations(connection: Connection, now: int, conn_id: str) -> list[AlterationRecord]:
-    """Alterations of other connections that are under way."""
+    """Return alterations of other connections that are under way."""
     held = (LEASES.c.kind == LeaseKind.CONNECTION.value) & (LEASES.c.name == _A.conn_id) & (LEASES.c.until >= now)
     query = select(ALTERATIONS).join(LEASES, held)
     rows = connection.execute(query.where(_A.conn_id != conn_id, _A.state == AlterationState.OPEN.value))
@@ -100,7 +106,7 @@ def concurrent_alterations(connection: Connection, now: int, conn_id: str) -> li
 
 
 def list_alterations(connection: Connection, conn_id: str | None = None, limit: int = 100) -> list[AlterationRecord]:
-    """The newest first; of all connections without an id."""
+    """Return alterations of a connection, or of all connections without an id, the newest first."""
     query = select(ALTERATIONS).order_by(_A.id.desc()).limit(limit)
     if conn_id is not None:
         query = query.where(_A.conn_id == conn_id)
@@ -116,21 +122,21 @@ def _record(row: Any) -> AlterationRecord:
 
 
 def installation_salt(connection: Connection) -> str:
-    """Makes hashes of this installation differ from those of others; created on first use."""
+    """Return the salt that makes hashes of this installation differ from those of others; create it on first use."""
     row = {"name": "connection_salt", "value": secrets.token_hex(16)}
     insert_missing(connection, SETTINGS, [row])
     return str(connection.execute(select(SETTINGS.c.value).where(SETTINGS.c.name == row["name"])).scalar_one())
 
 
 class ConnectionNotes:
-    """What is noted of a connection outside of Airflow: references of secrets, its upstream, its former addresses."""
+    """Notes on a connection outside of Airflow: references of secrets, its upstream, its former addresses."""
 
     def __init__(self, connection: Connection, conn_id: str) -> None:
         self._connection = connection
         self._conn_id = conn_id
 
     def secret_references(self) -> dict[str, str]:
-        """Where each secret that was set by reference is kept, by option."""
+        """Return the references to the secrets that were set by reference, by option."""
         found = select(SECRETS.c.option, SECRETS.c.reference).where(SECRETS.c.conn_id == self._conn_id)
         return {row.option: row.reference for row in self._connection.execute(found)}
 
@@ -138,7 +144,7 @@ class ConnectionNotes:
         self._replace(SECRETS, [{"option": name, "reference": reference} for name, reference in references.items()])
 
     def identity(self) -> str | None:
-        """Hash of the upstream that the connection led to when it was last asked."""
+        """Return the hash of the upstream that the connection led to when it was last asked; None if it is unknown."""
         found = select(IDENTITIES.c.identity).where(IDENTITIES.c.conn_id == self._conn_id)
         return self._connection.execute(found).scalar_one_or_none()
 
@@ -147,7 +153,7 @@ class ConnectionNotes:
         self._replace(IDENTITIES, [] if identity is None else [{"identity": identity, "seen_at": now}])
 
     def former_places(self, content: str) -> list[dict[str, Any]]:
-        """Former addresses, the oldest first, if this content is what the last alteration stored."""
+        """Return former addresses, the oldest first, if the last alteration stored this content."""
         found = select(MOVES.c.places).where(MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash == content)
         places: list[dict[str, Any]] = json.loads(self._connection.execute(found).scalar() or "[]")
         return places
@@ -158,7 +164,7 @@ class ConnectionNotes:
         self._replace(MOVES, rows, MOVES.c.content_hash == content)
 
     def keep_former_places(self, content: str) -> None:
-        """Forget those that were noted for other contents."""
+        """Forget the former addresses that were noted for other contents."""
         self._replace(MOVES, [], MOVES.c.content_hash != content)
 
     def forget(self) -> None:

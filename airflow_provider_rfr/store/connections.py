@@ -1,9 +1,4 @@
-"""Which task runs with which copy of which connection.
-
-A task registers before it reads its connections, so a concurrent change is always seen: at worst the task is restarted
-although it has the new settings already. Each registration raises the row's token; a replaced registration can neither
-end nor renew the row.
-"""
+"""Tasks, and the copies of connections that they run with."""
 
 from __future__ import annotations
 
@@ -40,7 +35,7 @@ class TaskRef:
 
     @property
     def consumer(self) -> str:
-        """The task as a key."""
+        """Return the task as a key."""
         return f"{self.dag_id}/{self.run_id}/{self.task_id}/{self.map_index}"
 
     def __str__(self) -> str:
@@ -64,7 +59,7 @@ class UsedConnection:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the task should have another copy."""
+        """Tell whether the task should have another copy."""
         return self.wanted is not None and self.wanted != self.running
 
 
@@ -91,7 +86,7 @@ class Use:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the task should have another copy of any connection."""
+        """Tell whether the task should have another copy of any connection."""
         return any(connection.is_stale for connection in self.connections)
 
     def of(self, conn_id: str) -> UsedConnection | None:
@@ -101,7 +96,7 @@ class Use:
 def register_use(
     connection: Connection, now: int, task: TaskRef, kind: str, conn_ids: Sequence[str], details: Mapping[str, Any]
 ) -> int:
-    """Note that the task starts, before it reads these connections; returns the token of its new row.
+    """Note that the task starts, before it reads these connections, and return the token of its new row.
 
     Earlier runs of the task that ended well are deleted.
     """
@@ -129,7 +124,7 @@ def _delete_uses(connection: Connection, task: TaskRef, *where: ColumnElement[bo
 
 
 def note_copies(connection: Connection, task: TaskRef, token: int, copies: Sequence[UsedConnection]) -> None:
-    """Note what the task read; which copies it should have is not changed."""
+    """Note the copies that the task read; the copies that it should have are not changed."""
     found = load_use(connection, task)
     if found is None or found.token != token:
         return
@@ -151,7 +146,7 @@ def _put_copy(
 
 
 def beat(connection: Connection, now: int, task: TaskRef, token: int) -> Use | None:
-    """Note that the task is alive; returns its row, None if a later registration replaced it."""
+    """Note that the task is alive, and return its row; None if a later registration replaced it."""
     found = load_use(connection, task)
     if found is None or found.token != token:
         return None
@@ -188,7 +183,7 @@ def end_use(
 
 
 def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: str) -> None:
-    """Note which copy of the connection those tasks should have; running tasks read it by themselves."""
+    """Note the copy of the connection that those tasks should have; running tasks read it by themselves."""
     for task in uses:
         _put_copy(connection, task, conn_id, {"wanted_hash": wanted}, {"via": conn_id, "running_hash": _UNREAD})
 
@@ -204,7 +199,7 @@ def forget_connection(connection: Connection, conn_id: str) -> None:
 
 
 def list_uses(connection: Connection, *, consumers: Sequence[str] | None = None) -> list[Use]:
-    """Uses in the order of their tasks; of all, or of those consumers."""
+    """Return uses in the order of their tasks: all of them, or those of the given consumers."""
     query = select(USES).order_by(_U.dag_id, _U.task_id, _U.map_index, _U.run_id)
     if consumers is not None:
         query = query.where(_U.consumer.in_(consumers))

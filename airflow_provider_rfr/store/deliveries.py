@@ -62,7 +62,7 @@ def attempts_since(connection: Connection, lake: str, since: int, unreported_in:
 
 
 def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMapping]:
-    """Attempts that ended, the newest first; times are milliseconds since 1970."""
+    """Return attempts that ended, the newest first; times are milliseconds since 1970."""
     query = (
         select(*_OF_THE_DELIVERY, _D.endpoint_id, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status)
         .add_columns(_A.detail, _A.answer, _D.dag_ids)
@@ -76,7 +76,7 @@ def newest_attempts(connection: Connection, lake: str, limit: int) -> list[RowMa
 
 
 def counts_by_endpoint(connection: Connection, lake: str) -> dict[int, dict[str, int]]:
-    """By endpoint's id, its deliveries by state; no entry where there is none."""
+    """Count the deliveries by endpoint's id and state; an endpoint without deliveries has no entry."""
     query = (
         select(_D.endpoint_id, _D.state, func.count())
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
@@ -90,7 +90,7 @@ def counts_by_endpoint(connection: Connection, lake: str) -> dict[int, dict[str,
 
 
 def ended_without_attempt(connection: Connection, lake: str, since: int) -> list[RowMapping]:
-    """Deliveries that were cancelled or merged into another one before any attempt, the oldest first."""
+    """Return deliveries that were cancelled or merged into another one before any attempt, the oldest first."""
     query = (
         select(*_OF_THE_DELIVERY, _D.ended_at)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
@@ -107,11 +107,7 @@ _LONGEST_OPEN: Final = 25 * 3600 * 1000
 
 
 class EndpointKey(NamedTuple):
-    """Which trigger of which block at which table.
-
-    :ivar lake: the catalog's name
-    :ivar block: the block's name; two blocks may have triggers of one name
-    """
+    """The key of an endpoint: a trigger of a block at a table."""
 
     lake: str
     table: str
@@ -120,7 +116,7 @@ class EndpointKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The trigger as people write it, and as ids are made of it: ``block/trigger``."""
+        """Return the trigger as ``block/trigger``, as people write it and as ids contain it."""
         return f"{self.block}/{self.trigger}" if self.block else self.trigger
 
     def __str__(self) -> str:
@@ -128,7 +124,7 @@ class EndpointKey(NamedTuple):
 
 
 def parts_of(name: str) -> tuple[str, str | None]:
-    """Trigger and block of ``block/trigger``; None for the block where only a trigger is named."""
+    """Return trigger and block of ``block/trigger``; the block is None if the name is only a trigger's."""
     block, found, trigger = name.rpartition("/")
     return trigger, block if found else None
 
@@ -175,13 +171,13 @@ class EndpointRow:
 
 
 def ensure_endpoint(connection: Connection, key: EndpointKey) -> EndpointRow:
-    """The endpoint's row, inserted where it is missing, and locked until the transaction ends."""
+    """Return the endpoint's row; insert it if it is missing, and lock it until the transaction ends."""
     insert_missing(connection, ENDPOINTS, [dict(zip(_KEY, key, strict=True))])
     return _row(connection.execute(select(ENDPOINTS).where(_is_key([key])).with_for_update()).mappings().one())
 
 
 def load_endpoints(connection: Connection, keys: Iterable[EndpointKey]) -> dict[EndpointKey, EndpointRow]:
-    """Those of the keys that have a row."""
+    """Return the rows of the keys that have one."""
     found: dict[EndpointKey, EndpointRow] = {}
     for chunk in in_chunks(keys):
         query = select(ENDPOINTS).where(_is_key(chunk))
@@ -196,7 +192,7 @@ def endpoints_with_ids(connection: Connection, ids: Iterable[int]) -> dict[int, 
 
 
 def endpoints_of_table(connection: Connection, lake: str, table: str | None = None) -> list[EndpointRow]:
-    """All endpoints of a lake or of one of its tables, by table and trigger."""
+    """Return all endpoints of a lake or of one of its tables, sorted by table and trigger."""
     query = select(ENDPOINTS).where(ENDPOINTS.c.lake == lake).order_by(*(ENDPOINTS.c[name] for name in _KEY))
     if table is not None:
         query = query.where(ENDPOINTS.c.target == table)
@@ -204,7 +200,7 @@ def endpoints_of_table(connection: Connection, lake: str, table: str | None = No
 
 
 def endpoints_called_with(connection: Connection, conn_id: str) -> list[EndpointKey]:
-    """Endpoints that are called with the connection, as far as deliveries to them were made."""
+    """Return the endpoints that are called with the connection, as far as deliveries to them were created."""
     query = select(ENDPOINTS).where(ENDPOINTS.c.conn_id == conn_id).order_by(*(ENDPOINTS.c[name] for name in _KEY))
     return [_row(row).key for row in connection.execute(query).mappings()]
 
@@ -216,7 +212,7 @@ def pause_endpoints_called_with(connection: Connection, now: int, conn_id: str) 
 
 
 def change_endpoints(connection: Connection, ids: Iterable[int], **values: Any) -> int:
-    """Write columns of some endpoints; returns how many there were."""
+    """Write columns of some endpoints, and return the number of changed rows."""
     wanted = sorted(ids)
     # Locked in one order by all transactions, so that they can't deadlock.
     lock = select(ENDPOINTS.c.id).where(ENDPOINTS.c.id.in_(wanted)).order_by(ENDPOINTS.c.id).with_for_update()
@@ -279,7 +275,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A filter of deliveries; what is left out does not restrict it."""
+    """A filter of deliveries; a field that is left out does not restrict it."""
 
     lake: str | None = None
     tables: Collection[str] = ()
@@ -310,7 +306,7 @@ EVERYTHING: Final = Selection()
 
 
 def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert the rows that are missing, pending and due now; returns how many were missing."""
+    """Insert the missing rows, pending and due now, and return their number."""
     present = 0
     pending: dict[str, Any] = {"state": "pending", "created_at": now, "due_at": now}
     for chunk in in_chunks(rows):
@@ -336,7 +332,7 @@ def _note_dags(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> Non
 
 
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
-    """The newest first."""
+    """Return the selected deliveries, the newest first."""
     columns = [column for column in _D if column.name not in ("endpoint_id", "token", "notified_at")]
     query = _joined(select(*columns, _E.lake, _E.target, _E.trigger, _E.block), selection)
     query = query.order_by(_D.created_at.desc(), _D.sequence.desc(), _D.id).limit(limit)
@@ -344,12 +340,12 @@ def select_deliveries(connection: Connection, selection: Selection, limit: int |
 
 
 def attempts_of(connection: Connection, delivery_id: str) -> list[Row[Any]]:
-    """Attempts that ended, the first one first."""
+    """Return attempts that ended, the first one first."""
     return list(connection.execute(select(ATTEMPTS).where(_A.delivery_id == delivery_id).order_by(_A.number)))
 
 
 def count_states(connection: Connection, selection: Selection) -> dict[str, int]:
-    """Number of deliveries by state, also where it is 0."""
+    """Count the deliveries by state, including states without deliveries."""
     query = _joined(select(_D.state, func.count()), selection).group_by(_D.state)
     found = dict.fromkeys(_STATES, 0)
     return {**found, **{row[0]: row[1] for row in connection.execute(query)}}
@@ -361,7 +357,7 @@ def count_pending(connection: Connection, endpoint_ids: Collection[int]) -> int:
 
 
 def first_unsent(connection: Connection, endpoint_ids: Collection[int]) -> dict[int, int]:
-    """By endpoint, the sequence number of the first commit that is not sent; no entry where all are.
+    """Return, by endpoint, the sequence number of the first commit that is not sent; no entry if all are sent.
 
     A delivery that was merged is unsent while the one that it was merged into is.
     """
@@ -381,7 +377,7 @@ def oldest_pending(connection: Connection, selection: Selection) -> int | None:
 
 
 def set_pending(connection: Connection, now: int, ids: Iterable[str]) -> None:
-    """Make them pending again, under the same id and with a new budget of attempts."""
+    """Make deliveries pending again, under the same id and with a new budget of attempts."""
     again = {"state": "pending", "due_at": now, "failures": 0, "started_at": now, "ended_at": None, "notified_at": None}
     cleared = {"lease_owner": None, "lease_until": None, "reason": None, "detail": None, "on_failure": None}
     ended = update(DELIVERIES).where(_D.id.in_(list(ids)), _D.state.in_(REPLAYABLE))
@@ -389,14 +385,14 @@ def set_pending(connection: Connection, now: int, ids: Iterable[str]) -> None:
 
 
 def set_cancelled(connection: Connection, now: int, ids: Iterable[str], detail: str) -> None:
-    """Cancel them. The token goes up, so that a dispatcher that has claimed one can't write its result."""
+    """Cancel deliveries. The token is incremented, so that a dispatcher with a claim can't write its result."""
     values = {"state": "cancelled", "ended_at": now, "lease_owner": None, "lease_until": None, "detail": detail}
     undone = update(DELIVERIES).where(_D.id.in_(list(ids)), _D.state.in_(CANCELLABLE))
     connection.execute(undone.values(token=_D.token + 1, **values))
 
 
 def unnotified_dead_letters(connection: Connection, endpoint_ids: Collection[int]) -> list[Delivery]:
-    """The oldest hundred dead letters without a notification yet."""
+    """Return the oldest hundred dead letters without a notification."""
     query = select(_D.id).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "dead", _D.notified_at.is_(None))
     ids = list(connection.execute(query.order_by(_D.ended_at).limit(100)).scalars())
     return select_deliveries(connection, Selection(ids=ids)) if ids else []

@@ -1,4 +1,4 @@
-"""The registry of built-in objects, the journal of deploys, and the queue of what may be deleted.
+"""The registry of built-in objects, the journal of deploys, and the queue of tables that may be deleted.
 
 The registry is the result of the last deploy, written in one transaction. The journal is a log: what is left to do
 follows from the lake. A table is queued for deletion before it is retired, and dequeued when it is deleted.
@@ -127,7 +127,7 @@ def find_deploy(connection: Connection, deploy_id: str) -> Deploy | None:
 
 
 def open_deploys(connection: Connection, project: str) -> tuple[Deploy, ...]:
-    """Deploys that neither finished nor were followed by another one, the newest first."""
+    """Return deploys that neither finished nor were followed by another one, the newest first."""
     return _deploys(connection, _D.project == project, _D.state.in_(_OPEN))
 
 
@@ -136,20 +136,20 @@ def history(connection: Connection, project: str, limit: int = 50) -> tuple[Depl
 
 
 def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, ...]:
-    """Deploys that this actor has finished, the oldest first."""
+    """Return deploys that this actor has finished, the oldest first."""
     done = (_D.project == project, _D.actor == actor, _D.state == DeployState.DONE.value)
     return _deploys(connection, *done, newest_first=False)
 
 
 def touched(connection: Connection, project: str) -> frozenset[str]:
-    """Ids of objects that unfinished deploys began to change."""
+    """Return the ids of objects that unfinished deploys began to change."""
     begun = _S.state.in_(_TOUCHED) & _S.uuid.is_not(None)
     of = (_D.project == project) & _D.state.in_(_UNFINISHED) & begun
     return frozenset(connection.execute(select(_S.uuid).join(DEPLOYS).where(of)).scalars())
 
 
 def unfinished_ids(connection: Connection, project: str) -> frozenset[str]:
-    """Ids of deploys whose results may still be used."""
+    """Return the ids of deploys whose results may still be used."""
     of = (_D.project == project) & _D.state.in_(_UNFINISHED)
     return frozenset(connection.execute(select(_D.deploy_id).where(of)).scalars())
 
@@ -160,7 +160,7 @@ def _steps(connection: Connection, *where: ColumnElement[bool]) -> tuple[Journal
 
 
 def begun_steps(connection: Connection, project: str) -> tuple[JournalStep, ...]:
-    """Steps of unfinished deploys that were begun and did not succeed."""
+    """Return steps of unfinished deploys that were begun and did not succeed."""
     begun = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value))
     return _steps(connection, _D.project == project, begun, _D.state.in_(_UNFINISHED))
 
@@ -170,7 +170,7 @@ def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
 
 
 def open_deploy(connection: Connection, opening: Opening, *, token: int, now: int) -> None:
-    """Note what is going to be done. Other unfinished deploys are superseded."""
+    """Note the steps that the deploy is going to do, and supersede other unfinished deploys."""
     others = (_D.project == opening.project) & _D.state.in_(_OPEN)
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.SUPERSEDED.value, ended_at=now))
     connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.RUNNING, now)))
@@ -180,7 +180,7 @@ def open_deploy(connection: Connection, opening: Opening, *, token: int, now: in
 
 
 def abandon_others(connection: Connection, project: str, deploy_id: str) -> None:
-    """After a deploy that finished, mark the other unfinished ones as abandoned."""
+    """Mark all other unfinished deploys as abandoned, after a deploy that finished."""
     others = (_D.project == project) & _D.state.in_(_UNFINISHED) & (_D.deploy_id != deploy_id)
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.ABANDONED.value))
 
@@ -251,7 +251,7 @@ class RegistryState:
 
 
 def read_registry(connection: Connection, project: str) -> RegistryState:
-    """The registry of a project, sorted by name."""
+    """Return the registry of a project, sorted by name."""
     head = connection.execute(select(REGISTRY).where(_R.project == project)).one_or_none()
     if head is None:
         return RegistryState()
@@ -261,14 +261,14 @@ def read_registry(connection: Connection, project: str) -> RegistryState:
 
 
 def objects_with(connection: Connection, conn_id: str) -> list[str]:
-    """Deployed sources and sinks whose definitions name a connection, of all projects, as people write them."""
+    """Return the deployed sources and sinks of all projects whose definitions name a connection, for people."""
     kinds = _O.kind.in_(("source", "sink"))
     rows = connection.execute(select(_O.name, _O.kind, _O.body).where(kinds).order_by(_O.kind, _O.name))
     return [f"{row.kind} {row.name}" for row in rows if _names(json.loads(row.body), conn_id)]
 
 
 def _names(value: Any, conn_id: str) -> bool:
-    """Whether a field for the id of a connection has this value; definitions are texts of JSON within JSON."""
+    """Tell whether a field for the id of a connection has this value; definitions are JSON texts within JSON."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(ValueError):
             return _names(json.loads(value), conn_id)
@@ -291,7 +291,7 @@ def write_registry(
     entries: Iterable[Entry] = (),
     forgotten: Iterable[str] = (),
 ) -> int:
-    """Replace these entries and delete others; returns the new revision.
+    """Replace these entries, delete others, and return the new revision.
 
     :raises StalePlanError: the base is not it
     """
@@ -347,7 +347,7 @@ def queue(connection: Connection, project: str, garbage: Garbage, *, now: int) -
 
 
 def queued(connection: Connection, project: str) -> tuple[Garbage, ...]:
-    """All queued tables, the oldest first."""
+    """Return all queued tables, the oldest first."""
     columns = [_G[name] for name in Garbage.__dataclass_fields__]
     rows = connection.execute(select(*columns).where(_G.project == project).order_by(_G.queued_at, _G.physical))
     return tuple(Garbage(*row) for row in rows)

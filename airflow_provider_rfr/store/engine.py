@@ -1,9 +1,4 @@
-"""Opens the control store and runs its transactions.
-
-SQLite: every writing transaction begins with the write lock (``BEGIN IMMEDIATE``), so none has to be repeated half way;
-the journal is a WAL, so readers never wait. PostgreSQL: READ COMMITTED and row locks. A transaction is a function,
-because it is run again where the database's error says that this may help.
-"""
+"""The control store: how it is opened, and how its transactions run."""
 
 from __future__ import annotations
 
@@ -31,10 +26,10 @@ class Clock(Protocol):
     """Two clocks: one that other machines agree with, and one that never goes backwards."""
 
     def now(self) -> float:
-        """Seconds since 1970, UTC. It may jump, also backwards."""
+        """Return seconds since 1970, UTC. The value may jump, also backwards."""
 
     def monotonic(self) -> float:
-        """Seconds from some moment; only differences mean anything."""
+        """Return seconds since an arbitrary moment; only differences have a meaning."""
 
     def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
@@ -54,7 +49,7 @@ class SystemClock:
 
 
 def instant(milliseconds: int) -> datetime:
-    """A time as the control store keeps it, in UTC."""
+    """Return a time of the control store in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
@@ -83,8 +78,9 @@ class ControlStore:
         return f"ControlStore({self._engine.dialect.name})"
 
     def run(self, work: Callable[[Connection], _T], *, patience: float = 60.0) -> _T:
-        """``work`` in one writing transaction. It is repeated where the database was busy or away, so it must leave
-        nothing behind but what it writes through the connection.
+        """Run ``work`` in one writing transaction, and repeat it if the database is busy or unreachable.
+
+        It must have no effects except for those that it writes through the connection.
 
         :param patience: seconds after which the database's error is raised
         """
@@ -103,12 +99,12 @@ class ControlStore:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A reading transaction: a consistent snapshot that blocks no writer."""
+        """Open a read transaction: a consistent snapshot that blocks no writer."""
         with self._forked_engine().connect() as connection:
             yield connection.execution_options(**{_READING: True})
 
     def now(self, connection: Connection) -> int:
-        """Milliseconds since 1970 by the clock that all users of this store share."""
+        """Return milliseconds since 1970 by the clock that all users of this store share."""
         if self.clock is not None:
             return int(self.clock.now() * 1000)
         if self.is_postgres:
@@ -117,7 +113,7 @@ class ControlStore:
         return int(time.time() * 1000)
 
     def check_writable(self) -> None:
-        """Begin to write, and change nothing; raises the database's error where it is read-only."""
+        """Begin to write, and change nothing; raise the database's error if it is read-only."""
         self.run(lambda connection: connection.execute(delete(SETTINGS).where(false())), patience=5.0)
 
     def close(self) -> None:
@@ -151,7 +147,7 @@ _EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://u
 
 
 def address_of(url: str) -> URL:
-    """The address of a control store, which need not be there.
+    """Return the address of a control store, which need not exist.
 
     :raises ConfigurationError: no store can have this address, or its driver is not installed
     """
@@ -198,7 +194,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
 
 
 def find_store(url: str) -> ControlStore | None:
-    """The same, but None where the database has no tables of this package.
+    """Open a control store as :func:`open_store` does; None if the database has no tables of this package.
 
     Nothing is written, and no writer is waited for.
     """
@@ -217,7 +213,7 @@ def find_store(url: str) -> ControlStore | None:
 def _opened(
     url: str, clock: Clock | None, version_of: Callable[[ControlStore], int | None]
 ) -> tuple[ControlStore, int | None]:
-    """The store, and the version of its tables; None where there are none."""
+    """Return the store, and the version of its tables; None as the version if there are none."""
     address = address_of(url)
     store, remedy = ControlStore(_new_engine(address), clock), ""
     try:
@@ -273,7 +269,10 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
 
 
 def _use_wal(store: ControlStore) -> None:
-    """Readers never wait for writers; kept in the file, and so set only in a store that was accepted."""
+    """Set SQLite's journal mode WAL, in which readers never wait for writers.
+
+    The mode is kept in the file, so it is set only in a store that was accepted.
+    """
     end = time.monotonic() + _BUSY_SECONDS
     while True:
         with store.read() as connection:
@@ -303,7 +302,7 @@ def _make_tables(connection: Connection) -> int | None:
 
 
 def _version(connection: Connection) -> int | None:
-    """Of the tables; None where there are none."""
+    """Return the version of the tables; None if there are none."""
     if not inspect(connection).has_table(SETTINGS.name):
         return None
     version = connection.execute(select(SETTINGS.c.value).where(SETTINGS.c.name == "schema")).scalar_one_or_none()
@@ -313,7 +312,7 @@ def _version(connection: Connection) -> int | None:
 
 
 def _may_help(error: BaseException) -> bool:
-    """Whether the same transaction may succeed if it is run again."""
+    """Tell whether the same transaction may succeed if it is run again."""
     if not isinstance(error, DBAPIError):
         return False
     code = getattr(error.orig, "pgcode", None)

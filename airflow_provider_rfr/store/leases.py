@@ -83,7 +83,7 @@ def _is(kind: LeaseKind, name: str) -> ColumnElement[bool]:
 
 
 def lease_state(connection: Connection, kind: LeaseKind, name: str) -> _LeaseState:
-    """The lease as it is stored, also where it has run out."""
+    """Return the lease as it is stored, even if it has expired."""
     row = connection.execute(select(_L.token, _L.holder, _L.until).where(_is(kind, name))).one_or_none()
     return _LeaseState() if row is None else _LeaseState(*row)
 
@@ -91,7 +91,7 @@ def lease_state(connection: Connection, kind: LeaseKind, name: str) -> _LeaseSta
 def take_lease(
     connection: Connection, now: int, kind: LeaseKind, name: str, holder: str, milliseconds: int
 ) -> Grant | None:
-    """The lease, if it is free or has run out; None while another holder has it."""
+    """Take the lease, if it is free or has expired; None while another holder has it."""
     insert_missing(connection, LEASES, [{"kind": kind.value, "name": name, "token": 0, "milliseconds": 0}])
     row = connection.execute(select(LEASES).where(_is(kind, name)).with_for_update()).one()
     # One that ends later than a renewal now could make it end was written by a clock that ran ahead: it does not count.
@@ -109,7 +109,7 @@ def revoke_lease(connection: Connection, kind: LeaseKind, name: str) -> None:
 
 
 def default_holder() -> str:
-    """Host and process id of this process."""
+    """Return host and process id of this process."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -175,7 +175,7 @@ class Lease:
 def acquire(
     store: ControlStore, project: str, *, holder: str = "", seconds: float = SECONDS, patience: float = 0.0
 ) -> Lease:
-    """The lease on deploys of a project, until so many seconds after its last renewal.
+    """Acquire the lease on deploys of a project, until so many seconds after its last renewal.
 
     :param holder: shown to others; host and process by default
     :param patience: seconds to wait while another process holds it

@@ -63,13 +63,13 @@ class SinkRow:
 def insert_sink(
     connection: Connection, identity: UUID, name: str, source: UUID, pins: str, on_replace: str | None, now: int
 ) -> None:
-    """Register a sink that begins with what its source holds; an existing one is not changed."""
+    """Insert a sink that begins with the present rows of its source; an existing one is not changed."""
     row = {"uuid": str(identity), "name": name, "source": str(source), "pins": pins, "on_replace": on_replace}
     insert_missing(connection, SINKS, [{**row, "created_at": now, "round": 0, "batches": 0, "rows": 0}])
 
 
 def load_sink(connection: Connection, identity: UUID) -> SinkRow | None:
-    """The sink's row; in a writing transaction it is locked until its end."""
+    """Return the sink's row; a writing transaction locks it until its end."""
     found = connection.execute(select(SINKS).where(SINKS.c.uuid == str(identity)).with_for_update()).mappings()
     row = found.one_or_none()
     return None if row is None else _row(row)
@@ -102,7 +102,7 @@ def delete_sink(connection: Connection, identity: UUID) -> None:
 
 
 def take_sink_lease(connection: Connection, now: int, identity: UUID, owner: str, milliseconds: int) -> Grant | None:
-    """The lease of a sink; None where there is no such sink.
+    """Take the lease of a sink; None if there is no such sink.
 
     :raises SinkBusyError: another run holds it
     """
