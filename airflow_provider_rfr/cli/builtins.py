@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @command
 def plan(args: Namespace) -> int:
-    """Print what a deploy would do. Exit code 0: nothing, 2: something, 1: it is stopped, or an error.
+    """Print the plan of a deploy. Exit code 0: nothing to do, 2: something to do, 1: it is stopped, or an error.
+
+    With ``--check``, print the ``was`` and ``removed`` declarations that may be deleted; exit code 1 if there is any.
 
     With ``--check``, print what of the past may be deleted from the declarations; exit code 1 if there is any.
     """
@@ -39,7 +41,7 @@ def plan(args: Namespace) -> int:
 
 @command
 def apply(args: Namespace) -> None:
-    """Deploy: what is declared now, or a saved plan if nothing has changed since."""
+    """Deploy the present declarations, or a saved plan if nothing has changed since."""
     from airflow_provider_rfr.builtins.planning.plan import load_plan
 
     hook = _hook(args)
@@ -54,7 +56,7 @@ def apply(args: Namespace) -> None:
 
 @command
 def refresh(args: Namespace) -> None:
-    """Refresh materialized views for which something came since their rows were computed."""
+    """Refresh materialized views whose inputs have new data since their rows were computed."""
     if bool(args.names) == args.all:
         raise ConfigurationError("name", "say which materialized views to refresh", "give names, or --all")
     hook = _hook(args)
@@ -101,7 +103,7 @@ def status(args: Namespace) -> None:
 
 @command
 def history(args: Namespace) -> None:
-    """Deploys, the newest first; with an id, the steps of one."""
+    """Print deploys, the newest first; with an id, the steps of one."""
     from airflow_provider_rfr.store import deploys
 
     hook = _hook(args)
@@ -115,7 +117,7 @@ def history(args: Namespace) -> None:
 
 @command
 def drift(args: Namespace) -> int:
-    """What was changed by hand. Exit code 2 if anything was."""
+    """Print the objects that were changed by hand. Exit code 2 if there is any."""
     found = _hook(args).plan(_policies(args))
     rows = [
         {"name": finding.name, "kind": finding.kind.value, "problems": list(map(str, finding.problems))}
@@ -169,7 +171,7 @@ def force_unlock(args: Namespace) -> None:
 
 @command
 def release_sink(args: Namespace) -> None:
-    """Decide what becomes of a sink that is held."""
+    """Decide about a sink that is held."""
     from airflow_provider_rfr.sinks.registry import release_sink as release
 
     hook = _hook(args)
@@ -193,7 +195,7 @@ def gc(args: Namespace) -> int:
 
 @command
 def graph(args: Namespace) -> None:
-    """Print what reads what, for Graphviz."""
+    """Print the dependencies between objects as a graph for Graphviz."""
     from airflow_provider_rfr.builtins.sql.facts import object_reads
 
     spec = _hook(args).spec

@@ -34,7 +34,10 @@ _UNDECODED: Final = re.compile(r"[\ud800-\udfff]")
 
 
 def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
-    """A command: it finds connections where Airflow's own commands do, and its errors are a line and exit code 1."""
+    """Make a command of a function.
+
+    It finds connections where Airflow's own commands do, and prints an error as a line and returns exit code 1.
+    """
 
     @wraps(work)
     def wrapped(args: Namespace) -> None:
@@ -86,7 +89,7 @@ def _check_texts(args: Namespace) -> None:
 
 
 def lake_of(args: Namespace) -> Catalog:
-    """The catalog of the lake that ``--lake-conn-id`` names."""
+    """Return the catalog of the lake that ``--lake-conn-id`` names."""
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.lake.catalog import open_catalog
 
@@ -95,7 +98,7 @@ def lake_of(args: Namespace) -> Catalog:
 
 
 def answered(ask: Callable[[], _Found]) -> _Found:
-    """What a catalog answers, while Ctrl-C works: drivers of databases wait in code that no signal interrupts.
+    """Return the answer of a catalog, while Ctrl-C works: drivers of databases wait in code that no signal interrupts.
 
     :raises CatalogError: there is no answer in two minutes
     """
@@ -107,7 +110,10 @@ def answered(ask: Callable[[], _Found]) -> _Found:
 
 @contextmanager
 def _logs_apart() -> Iterator[None]:
-    """Airflow logs to standard output, where a script reads what the command prints; here to standard error."""
+    """Send Airflow's logs to standard error.
+
+    Airflow logs to standard output, where a script reads the output of the command.
+    """
     config = structlog.get_config()
 
     def to_stderr(*names: Any) -> Any:
@@ -128,20 +134,23 @@ def _logs_apart() -> Iterator[None]:
 
 
 def _without_noise(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Without what Airflow says of each connection of our types."""
+    """Drop Airflow's messages about each connection of our types."""
     if str(event["event"]).startswith("Connection schemes (type: "):
         raise structlog.DropEvent
     return event
 
 
 def _is_no_noise(record: logging.LogRecord) -> bool:
-    """Extra fields that Airflow can't read are refused in a sentence, where it logs a traceback."""
+    """Tell whether a record is not Airflow's traceback about extra fields that it can't read.
+
+    A command refuses such fields with a sentence.
+    """
     return not str(record.msg).startswith("Failed to deserialize extra")
 
 
 @contextmanager
 def _with_stored_connections() -> Iterator[None]:
-    """Airflow looks for connections in its database only in a process that is marked as a server's."""
+    """Mark this process as a server's, because only then Airflow looks for connections in its database."""
     from airflow_provider_rfr.hooks.airflow_database import can_be_reached
 
     if _CONTEXT in os.environ or not can_be_reached():
@@ -155,7 +164,7 @@ def _with_stored_connections() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-    """The text on one line, without what a terminal would obey: names and errors may come from a source."""
+    """Return the text on one line, without characters that control a terminal: texts may come from a source."""
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text.split())
     )
@@ -215,5 +224,5 @@ def _lines_of(value: Any) -> Iterator[str]:
 
 
 def moment(milliseconds: int | None) -> str | None:
-    """A time of the control store as text."""
+    """Return a time of the control store as text."""
     return None if milliseconds is None else instant(milliseconds).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""``airflow rfr connection``: alter, drop or try a connection, see what uses it and its history."""
+"""``airflow rfr connection``: alter, drop or try a connection; show its uses and its history."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def dependents(args: Namespace) -> None:
 
 @command
 def history(args: Namespace) -> None:
-    """The audit, the newest first."""
+    """Print the audit, the newest alteration first."""
     rows = _hook(args).history(args.connection, args.limit)
     if print_data([asdict(row) for row in rows], args):
         return

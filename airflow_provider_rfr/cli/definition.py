@@ -75,9 +75,9 @@ _SELECTED = (_ARG_TARGET, _ARG_TRIGGER, _ARG_STATE)
 def _command(
     name: str, help: str, *args: Arg, example: str = "", does: str | None = None, of: str = "triggers"
 ) -> ActionCommand:
-    """A command of a group: the function of its name, or ``does``, in the group's module.
+    """Return a command of a group; it calls the function of its name, or ``does``, in the group's module.
 
-    :param example: what follows the command's name
+    :param example: arguments after the command's name, for its help
     """
     function = f"airflow_provider_rfr.cli.{of}.{does or name.replace('-', '_')}"
     words = ("airflow rfr", name if name == of else f"{of} {name}", example)
@@ -408,7 +408,7 @@ _DOCTOR = _command(
 
 
 def get_rfr_commands() -> list[GroupCommand]:
-    """What Airflow adds to its own commands."""
+    """Return the commands that Airflow adds to its own."""
     return [
         GroupCommand(
             name="rfr",

@@ -1,4 +1,4 @@
-"""``airflow rfr doctor``: whether this machine and Airflow's connections have what refreshes and webhooks need.
+"""``airflow rfr doctor``: check that this machine and Airflow's connections meet the needs of refreshes and webhooks.
 
 Each check does what the product does first, by the same code: it reads the connection, lists the catalog, writes one
 small object below the warehouse and deletes it, opens the control store, connects to the hosts of webhooks. With
@@ -62,7 +62,7 @@ _MASTER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found.
+    """The result of a check.
 
     :ivar outcome: ``ok``, ``missing``, or ``skipped`` where there is nothing to check
     :ivar remedy: what to do; of what is missing alone
@@ -79,7 +79,7 @@ _Check = Callable[[str, Namespace], Iterator[Finding]]
 
 @command
 def doctor(args: Namespace) -> int:
-    """Print what each check found; 1 if anything is missing."""
+    """Print the result of each check; 1 if anything is missing."""
     findings = []
     for finding in _findings(args):
         findings.append(finding)
@@ -131,7 +131,7 @@ def _show(finding: Finding) -> None:
 
 
 def _versions(name: str, args: Namespace) -> Iterator[Finding]:
-    """Whether what is installed is what this package asks for."""
+    """Check that the installed packages are those that this package requires."""
     needed = _requirements()
     if not needed:
         yield Finding(name, _SKIPPED, f"{_PACKAGE} is not installed, it runs from its sources")
@@ -166,7 +166,7 @@ def _versions(name: str, args: Namespace) -> Iterator[Finding]:
 
 
 def _requirements() -> list[Requirement]:
-    """Of this package and its extras; none where it is not installed."""
+    """Return the requirements of this package and its extras; empty if it is not installed."""
     from packaging.requirements import Requirement
 
     try:
@@ -201,7 +201,7 @@ def _pyspark(name: str, args: Namespace) -> Iterator[Finding]:
 
 
 def _spark(name: str, args: Namespace) -> Iterator[Finding]:
-    """The connection, its master, ``spark-submit``, and whether a standalone master listens."""
+    """Check the connection, its master, ``spark-submit``, and that a standalone master listens."""
     from airflow_provider_rfr.hooks.common import connection_named, extras_of, require_type
     from airflow_provider_rfr.http.redaction import without_credentials
     from airflow_provider_rfr.operators.submit import spark_environment
@@ -228,14 +228,14 @@ def _spark(name: str, args: Namespace) -> Iterator[Finding]:
 
 
 def _master_of(connection: Connection) -> str:
-    """The master, as the hook of Spark's provider makes it: a host and a port alone are those of a standalone one."""
+    """Return the master as the hook of Spark's provider makes it: only a host and a port mean a standalone one."""
     host = connection.host or ""
     scheme = "" if host and ("://" in host or not connection.port) else "spark://"
     return f"{scheme}{host}" + (f":{connection.port}" if connection.port else "")
 
 
 def _why_no_master_listens(master: str) -> str | None:
-    """Of several, one that listens is enough."""
+    """Return the reason why no master listens; None if at least one does."""
     problem = ""
     for part in master.removeprefix("spark://").split(","):
         try:
@@ -281,7 +281,7 @@ def _warehouse(name: str, args: Namespace) -> Iterator[Finding]:
 
 
 def _connections(name: str, args: Namespace) -> Iterator[Finding]:
-    """Every connection of our types, tried as its test button does; the lake that is named has checks of its own."""
+    """Try each connection of our types as its test button does; the named lake has checks of its own."""
     from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
     from airflow_provider_rfr.hooks.api import ApiHook
@@ -332,7 +332,7 @@ def _remedy_of_connection(conn_id: str, problem: str) -> str:
 
 
 def _tried(hook: ApiHook | HttpHook | LakeHook) -> tuple[bool, str]:
-    """Whether the connection works, and what is said of it; one that can't be tried hinders no other."""
+    """Return whether the connection works, and the message of its test; an error is a failed test."""
     try:
         return hook.test_connection()
     except Exception as error:  # noqa: BLE001 - as in _findings
@@ -370,7 +370,7 @@ def _write_to(hook: ControlStoreHook) -> None:
 
 
 def _triggers(args: Namespace) -> TriggerBlock | None:
-    """The triggers block, its sealed values as they are; None where none is named."""
+    """Return the triggers block, with its sealed values unopened; None if none is named."""
     from airflow_provider_rfr.hooks.webhooks import check_triggers, why_no_file
 
     path = args.triggers or os.environ.get("RFR_TRIGGERS_FILE")

@@ -1,4 +1,4 @@
-"""``airflow rfr manifest``: what a manifest of Airbyte would be as a source, and which connection it needs."""
+"""``airflow rfr manifest``: show how a manifest of Airbyte works as a source, and which connection it needs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _config(path: Path) -> Mapping[str, Any]:
 
 
 def _table(report: StreamReport) -> str | None:
-    """What stands for ``{stream}`` in a target."""
+    """Return the value of ``{stream}`` in a target."""
     if report.resumable is None:
         return None
     return table_of(report.name, f"_.{STREAM_PLACE}").removeprefix("_.")

@@ -1,4 +1,4 @@
-"""``airflow rfr refresh``: what the ledgers say about refreshes."""
+"""``airflow rfr refresh``: the state of refreshes in the ledgers."""
 
 from __future__ import annotations
 
@@ -127,18 +127,18 @@ def drop(args: Namespace) -> None:
 
 class _Display(Protocol):
     def update(self, found: TableStatus) -> None:
-        """Show what was found."""
+        """Show the present statuses."""
 
 
 class _Silence:
-    """For scripts: the last object says all."""
+    """A display for scripts: the last object says all."""
 
     def update(self, found: TableStatus) -> None:
         pass
 
 
 class _Lines:
-    """For logs: a line for each commit that brought pages."""
+    """A display for logs: a line for each commit that brought pages."""
 
     def __init__(self) -> None:
         self._last: datetime | None = None
@@ -165,7 +165,7 @@ def _display(found: TableStatus, args: Namespace) -> Iterator[_Display]:
 
 
 def _found(catalog: Catalog, args: Namespace) -> TableStatus:
-    """The refresh of the table that is named, or of its part.
+    """Return the refresh of the table that is named, or of its part.
 
     :raises ConfigurationError: there is none
     """
@@ -237,7 +237,7 @@ def _name(found: TableStatus) -> str:
 
 
 def _row(found: TableStatus) -> dict[str, str]:
-    """What a person reads at a glance."""
+    """Return the most important values of a refresh, for a table."""
     from airflow_provider_rfr.refresh.progress import Progress, duration_in_words, rate_in_words
 
     row = {"table": _name(found), "state": found.state.value}

@@ -95,7 +95,7 @@ def _append_history(catalog: Catalog) -> None:
 
 
 def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:
-    """The catalog, and the tables that are named; all with that property where none is."""
+    """Return the catalog, and the named tables; without names, all tables with that property."""
     from airflow_provider_rfr.lake.catalog import tables_with_property
     from airflow_provider_rfr.lake.names import check_identifier
 

@@ -77,7 +77,7 @@ def seal(args: Namespace) -> None:
 
 @command
 def deliver(args: Namespace) -> int:
-    """Enqueue and deliver what is due, once; 1 if a delivery became a dead letter or was refused."""
+    """Enqueue and deliver due deliveries, once; 1 if a delivery became a dead letter or was refused."""
     hook = _hook(args)
     tables = args.target or hook.all_tables()
     enqueued = hook.enqueue(tables, args.start_from)
@@ -190,7 +190,7 @@ def _lake(args: Namespace) -> str:
 
 
 def _selected(args: Namespace) -> tuple[Any, Selection]:
-    """The store, and what the options name."""
+    """Return the store, and the selection that the options name."""
     from airflow_provider_rfr.store.deliveries import Selection, parts_of
 
     trigger, block = parts_of(args.trigger) if args.trigger else (None, None)
@@ -208,7 +208,7 @@ def _selected(args: Namespace) -> tuple[Any, Selection]:
 def _change(
     args: Namespace, change: Callable[[Any, Selection], list[str]], states: Sequence[str]
 ) -> tuple[Any, list[str], list[str]]:
-    """Do this to the deliveries that are named; returns the store, the ids that were changed, and the other ones."""
+    """Change the named deliveries, and return the store, the ids that were changed, and the other named ids."""
     from airflow_provider_rfr.webhooks import operations
 
     if not (args.delivery_id or args.target or args.trigger):
@@ -223,7 +223,7 @@ def _change(
 
 
 def _show_change(args: Namespace, changed: list[str], refused: Mapping[str, str], done: str) -> int:
-    """Print what was changed, and why others were not; returns the exit code."""
+    """Print the changed deliveries, and the reasons why others were not changed; return the exit code."""
     if not print_data({"changed": changed, "refused": dict(refused)}, args):
         for identity in changed:
             print(identity)
