@@ -1,4 +1,4 @@
-"""Who may see what: asked of Airflow's auth manager for each request."""
+"""Permissions of viewers: Airflow's auth manager is asked for each request."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Viewer:
 
     @cached_property
     def reads_assets(self) -> bool:
-        """What belongs to no DAG is shown to those who may read assets: tables are assets."""
+        """Tell whether the user may read assets, and so sees items that belong to no DAG: tables are assets."""
         return bool(self._manager.is_authorized_asset(method="GET", user=self._user))
 
     @cached_property
     def sees_all_dags(self) -> bool:
-        """What may name any DAG, such as who did something, is shown to those who may see all of them."""
+        """Tell whether the user may see all DAGs, and so items that may name any DAG, such as the actor of a change."""
         # Without an entity, managers with rights for single DAGs answer for the right to all.
         entities = (None, DagAccessEntity.RUN)
         return not _has_teams() and all(
@@ -44,14 +44,17 @@ class Viewer:
         )
 
     def told(self, problems: Sequence[Problem]) -> tuple[str, ...]:
-        """What can't be read, and what is shown instead; the reasons, which may name hosts, to who may read assets."""
+        """Return sentences about failed reads and the values that are shown in their place.
+
+        Only users who may read assets get the reasons, which may name hosts.
+        """
         hidden = "Not everything can be read now; who may see assets is told why."
         return tuple(
             dict.fromkeys(f"{problem.reason if self.reads_assets else hidden} {problem.shown}" for problem in problems)
         )
 
     def sees(self, dag_id: str | None) -> bool:
-        """Whether a row that belongs to this DAG is shown; None for one of no DAG."""
+        """Tell whether a row that belongs to this DAG is shown; None stands for a row that belongs to no DAG."""
         if dag_id is None:
             return self.reads_assets
         self.learn([dag_id])
@@ -71,7 +74,7 @@ class Viewer:
             )
 
     def may_trigger(self, dag_id: str) -> bool:
-        """Whether the user may start runs of a DAG, and it is there."""
+        """Tell whether the DAG exists and the user may start runs of it."""
         if DagModel.get_dagmodel(dag_id) is None:
             return False
         teams = DagModel.get_dag_id_to_team_name_mapping([dag_id]) if _has_teams() else {}
@@ -83,7 +86,7 @@ class Viewer:
         )
 
     def connections(self, conn_ids: Iterable[str]) -> frozenset[str]:
-        """Those that the user may read."""
+        """Return those of the connections that the user may read."""
         wanted = sorted(set(conn_ids))
         teams: dict[str, str | None] = {}
         if wanted and _has_teams():

@@ -28,7 +28,7 @@ _NO_REFRESH: Final = "There is no such refresh, or you may not see it."
 
 
 def make_app() -> FastAPI:
-    """The application, without the pages in which FastAPI documents itself: nothing here is for other programs."""
+    """Return the application, without FastAPI's pages of API documentation: it has no API for other programs."""
     app = Guarded(
         title="Resumable full refresh",
         openapi_url=None,
@@ -52,7 +52,7 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _explained(request: Request, error: Any) -> Response:
-    """Errors as a page, because they are shown in a frame."""
+    """Return an error as a page, because it is shown in a frame."""
     is_stranger = error.status_code == 401
     answer = page(
         request,

@@ -36,7 +36,7 @@ class Bar:
 
 
 def generations(history: Sequence[PastGeneration]) -> tuple[Bar, ...]:
-    """The bars, the oldest first; rows that were not published stand for the records that were read."""
+    """Return the bars, the oldest first; a generation without published rows has the height of its read records."""
     if not history:
         return ()
     shown = list(reversed(history))
@@ -67,7 +67,7 @@ def generations(history: Sequence[PastGeneration]) -> tuple[Bar, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where an attempt after the first began."""
+    """The beginning of an attempt after the first."""
 
     x: float
     label: str
@@ -85,7 +85,7 @@ class Curve:
 
 
 def pages_over_time(details: RefreshDetails) -> Curve | None:
-    """None where no page was committed yet."""
+    """Return the curve of committed pages; None if no page was committed yet."""
     if not details.points:
         return None
     seconds, pages = max(details.points[-1][0], 0.001), details.points[-1][1]

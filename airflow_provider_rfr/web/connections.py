@@ -1,4 +1,4 @@
-"""Who uses which connection, and who altered it: names and states, no values."""
+"""Uses of connections and their alterations: names and states, no values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALTERATIONS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ConnectionUses:
-    """A connection with what uses it; ``stale``: how many tasks should have another copy of it."""
+    """A connection and its uses; ``stale`` is the number of tasks that should have another copy of it."""
 
     conn_id: str
     uses: tuple[Use, ...]
@@ -39,13 +39,13 @@ class AlterationView:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """What the control store knows of connections."""
+    """The control store's knowledge of connections."""
 
     uses: tuple[Use, ...] = ()
     alterations: tuple[AlterationView, ...] = ()
 
     def seen_by(self, viewer: Viewer) -> tuple[tuple[ConnectionUses, ...], tuple[AlterationView, ...]]:
-        """Connections that the viewer may read, with tasks of DAGs that the viewer may see."""
+        """Return connections that the viewer may read, with uses by tasks of DAGs that the viewer may see."""
         viewer.learn({use.task.dag_id for use in self.uses})
         uses = [use for use in self.uses if viewer.sees(use.task.dag_id)]
         named = {copy.conn_id for use in uses for copy in use.connections} | {

@@ -61,13 +61,13 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class Webhooks:
-    """What the control store knows of one lake's webhooks."""
+    """The control store's knowledge of one lake's webhooks."""
 
     endpoints: tuple[EndpointView, ...] = ()
     attempts: tuple[AttemptView, ...] = ()
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
-        """The attempts that told of no other DAGs than the viewer may see, and the endpoints likewise."""
+        """Return the attempts and endpoints that concern no other DAGs than those that the viewer may see."""
         told = (*(attempt.dag_ids for attempt in self.attempts), *(endpoint.dag_ids for endpoint in self.endpoints))
         viewer.learn(frozenset().union(*told))
         attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt.dag_ids))]
@@ -78,7 +78,10 @@ class Webhooks:
 
     @classmethod
     def of_lakes(cls, found: Sequence[Webhooks]) -> Webhooks:
-        """Those of several connections. Connections of one catalog have the same ones: the first stands for them."""
+        """Return the webhooks of several connections.
+
+        Connections of one catalog have the same webhooks, which appear once, with the first of these connections.
+        """
         endpoints = {endpoint.row.id: endpoint for one in reversed(found) for endpoint in one.endpoints}
         attempts = {
             (attempt.row["id"], attempt.row["number"]): attempt for one in reversed(found) for attempt in one.attempts
@@ -92,7 +95,7 @@ class Webhooks:
 
 
 def control_store() -> ControlStore | None:
-    """The control store, opened once for each address; None where there is none yet, because reading makes none."""
+    """Return the control store, opened once for each address; None if there is none yet: reading creates none."""
     hook = ControlStoreHook()
     if not hook.is_there():
         return None
@@ -109,7 +112,7 @@ def control_store() -> ControlStore | None:
 
 
 def _file_of(url: URL) -> tuple[int, int] | None:
-    """Which file SQLite's path names now: another one may have taken the place of the one that is open."""
+    """Return the identity of the file at SQLite's path: another file may have replaced the opened one."""
     if url.get_backend_name() != "sqlite":
         return None
     with suppress(OSError):
@@ -119,7 +122,10 @@ def _file_of(url: URL) -> tuple[int, int] | None:
 
 
 def read_webhooks(lake: str) -> Webhooks:
-    """:param lake: id of the lake's connection"""
+    """Read the webhooks of a lake.
+
+    :param lake: id of the lake's connection
+    """
     store = control_store()
     if store is None:
         return Webhooks()
@@ -145,7 +151,7 @@ def read_webhooks(lake: str) -> Webhooks:
 
 
 def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[Delivery, ...]:
-    """Deliveries that tell of one commit, the newest first."""
+    """Return deliveries about one commit, the newest first."""
     store = control_store()
     if store is None or snapshot_id is None:
         return ()
@@ -155,7 +161,7 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
 
 
 def _urgency(each: EndpointView) -> tuple[int, bool, str, str]:
-    """What was given up, and what does not work, comes first."""
+    """Return a sort key that puts endpoints with dead deliveries first, and then those that do not work."""
     return -each.counts["dead"], each.condition == "ok", each.lake, str(each.row.key)
 
 

@@ -1,4 +1,4 @@
-"""The lakes of this Airflow, and what their ledgers say: a shared read each, so that a dead one delays no other.
+"""The lakes of this Airflow and the state in their ledgers: one shared read each, so that a dead one delays no other.
 
 Lakes are the connections of type ``rfr_lake`` in Airflow's database, and the one that operators use by default.
 """
@@ -75,7 +75,7 @@ class Lakes:
         self._lock = threading.Lock()
 
     async def known(self) -> Known:
-        """The newest refresh of each table of each lake."""
+        """Return the newest refresh of each table of each lake."""
         ids = await self._ids.latest()
         if ids.value is None:
             return Known((), ids.problems_with(_CONNECTIONS))
@@ -87,14 +87,16 @@ class Lakes:
         )
 
     async def details(self, refresh: Refresh) -> Latest[RefreshDetails | None]:
-        """What the ledger's page rows and the target say of one refresh, and never of the one before it."""
+        """Return the details of one refresh from the ledger's page rows and the target, and never those of an older
+        one.
+        """
         header = refresh.status.header
         whose = "" if header is None else repr((header.generation, header.dag_id))
         key = ("details", refresh.lake, refresh.status.ledger, whose)
         return await self.shared(key, partial(self._read_details, refresh))
 
     async def webhooks(self, refresh: Refresh) -> Latest[tuple[Delivery, ...]]:
-        """Deliveries that tell of the refresh's publish."""
+        """Return deliveries about the refresh's publish."""
         header = refresh.status.header
         snapshot_id = None if header is None else header.snapshot_id
         read = partial(read_deliveries_of, refresh.lake, refresh.status.table, snapshot_id)
@@ -103,7 +105,7 @@ class Lakes:
     async def each_lake(
         self, name: str, read: Callable[[str], T], seconds: float = 2.0
     ) -> tuple[list[tuple[str, T]], list[Problem]]:
-        """A read of every lake: the values by the lake's connection, and what can't be read.
+        """Read from each lake, and return the values by the lake's connection, and the problems with other lakes.
 
         :param name: what is read, for people
         """
@@ -116,7 +118,7 @@ class Lakes:
         return values, problems if known.value is not None else list(known.problems_with(_CONNECTIONS))
 
     async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
-        """Any other read that viewers share, under a key of its own."""
+        """Return the latest value of any other read that viewers share, under a key of its own."""
         found: SharedRead[T] = self._reads.pop(key) if key in self._reads else SharedRead(read, seconds)
         self._reads[key] = found
         # One that reads is kept: whoever asks again shall wait for it, and not begin another one.
@@ -127,7 +129,7 @@ class Lakes:
         return await found.latest(may_begin=at_work < _MOST_AT_WORK)
 
     def catalog(self, lake: str) -> Catalog:
-        """The catalog, opened again only when its connection has changed."""
+        """Return the catalog; it is opened again only if its connection has changed."""
         from airflow_provider_rfr.lake.catalog import open_catalog
 
         settings = LakeHook(lake).get_lake_settings()
@@ -156,7 +158,7 @@ class Lakes:
 
 
 def _showable(status: TableStatus) -> TableStatus:
-    """The same without cursors in errors, so that no page can show one, and no search can find one."""
+    """Return the status without cursors in errors, so that no page can show one, and no search can find one."""
     header = status.header
     if header is not None:
         past = tuple(
@@ -168,7 +170,7 @@ def _showable(status: TableStatus) -> TableStatus:
 
 
 def prepare() -> None:
-    """Import in a thread what takes seconds, so that the first viewer does not wait for it."""
+    """Import slow modules in a thread, so that the first viewer does not wait for them."""
 
     def load() -> None:
         from airflow_provider_rfr.refresh import details, status  # noqa: F401

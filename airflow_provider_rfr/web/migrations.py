@@ -1,4 +1,4 @@
-"""Built-in objects: what the registry holds, the last deploys, and what a deploy would do now."""
+"""Built-in objects: the registry, the last deploys, and the plan of a deploy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class InLake:
-    """What of the project is in one lake.
+    """The state of the project in one lake.
 
     :ivar is_deployed: whether any of the objects that were deployed is there
     :ivar broken_views: name and reason
@@ -55,7 +55,7 @@ class InLake:
 
 
 def read_project() -> Project | None:
-    """None where there is no control store yet."""
+    """Read the project from the control store; None if there is no control store yet."""
     from airflow_provider_rfr.builtins.execution.observe import read_recorded
     from airflow_provider_rfr.store import deploys
 
@@ -76,7 +76,10 @@ def read_project() -> Project | None:
 
 
 def read_in_lake(lake: str) -> InLake | None:
-    """:param lake: id of the lake's connection; None where there is no control store yet"""
+    """Read the state of the project in one lake; None if there is no control store yet.
+
+    :param lake: id of the lake's connection
+    """
     from airflow_provider_rfr.builtins.planning.render import render
 
     store = control_store()
@@ -104,7 +107,7 @@ def read_in_lake(lake: str) -> InLake | None:
 
 
 def _hook(lake: str) -> tuple[BuiltinsHook, str | None]:
-    """Of what this server declares, or of nothing, and why."""
+    """Return a hook with this server's declarations; if they are invalid, a hook without any, and the error."""
     declared = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
     try:
         return BuiltinsHook(declared, lake_conn_id=lake), None

@@ -32,7 +32,10 @@ _HEADERS: Final = (
 
 
 class Guarded(FastAPI):
-    """Adds the headers to every response, also to those of errors that nobody expected: a middleware is within them."""
+    """An application that adds the headers to every response, also to those of unexpected errors.
+
+    A middleware would not see the latter, because it is called within the handler of these errors.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -59,7 +62,7 @@ def _templates() -> Environment:
 
 
 def page(request: Request, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
-    """The template as a response."""
+    """Render the template as a response."""
     text = _templates().get_template(template).render(addresses=addresses_of(request), **values)
     return HTMLResponse(text, status_code)
 
@@ -86,7 +89,7 @@ class Addresses:
         return f"{self._airflow}/api/v2/auth/login?{urlencode({'next': asked})}"
 
     def dag(self, dag_id: str) -> str:
-        """The DAG's page, with the button that opens its form."""
+        """Return the address of the DAG's page, which has the button that opens the form for a run."""
         return f"{self._airflow}/dags/{quote(dag_id, safe='')}"
 
     def run(self, dag_id: str, run_id: str) -> str:

@@ -34,7 +34,7 @@ _LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
 class Problem(NamedTuple):
-    """What can't be read now.
+    """A failed read, in sentences for viewers.
 
     :ivar reason: a sentence, which may name hosts
     :ivar shown: a sentence about what is shown in its place
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Latest(Generic[T]):
-    """What is known now.
+    """The latest value of a read.
 
     :ivar value: of the last read that worked; None before the first
     :ivar age: of the value, in seconds
@@ -58,7 +58,10 @@ class Latest(Generic[T]):
     problem: str | None
 
     def problems_with(self, what: str) -> tuple[Problem, ...]:
-        """One where there is no newer value; none else. ``what`` begins the sentence."""
+        """Return a problem if there is no newer value, else nothing.
+
+        :param what: the subject of the problem's sentence
+        """
         if self.problem is None:
             return ()
         shown = f"What is shown is {self.age:.0f} s old." if self.value is not None else "Nothing of it is shown."
@@ -92,7 +95,7 @@ class SharedRead(Generic[T]):
         return self._running is None and self._lost == 0
 
     async def latest(self, *, may_begin: bool = True) -> Latest[T]:
-        """The value, from a read that begins now if one is due; after a bounded wait, whatever the read does.
+        """Return the value, from a read that begins now if one is due; the wait for it is bounded.
 
         :param may_begin: without it no read begins, and only one that is under way is waited for
         """
@@ -114,7 +117,7 @@ class SharedRead(Generic[T]):
             return Latest(self._value, max(0.0, now - self._read_at), problem)
 
     def _begin_if_due(self) -> Future[None] | None:
-        """The read that is under way, which may have begun just now; None where what is known is new enough."""
+        """Begin a read if one is due, and return the running one; None if the known value is new enough."""
         with self._lock:
             now = self._clock()
             if self._running is not None and now - self._began > _LOST_SECONDS * 2**self._lost:

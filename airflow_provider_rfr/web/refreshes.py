@@ -1,4 +1,4 @@
-"""The list of refreshes as one viewer sees it: which rows, in which order, which are asked for."""
+"""The list of refreshes as one viewer sees it: filters, permissions and order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the viewer asks for; empty text asks for everything.
+    """A viewer's filter; empty text does not restrict it.
 
     :ivar q: part of the name of a table, DAG or run, of the part's filter, or of the error
     :ivar dag_id: only what runs of this DAG did; ``run_id``, ``task_id`` and ``map_index`` likewise
@@ -31,7 +31,7 @@ class Wanted:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Wanted:
-        """From an address; what is unknown there is ignored."""
+        """Return the filter in an address's query; unknown parameters are ignored."""
         return cls(**{field.name: query[field.name] for field in fields(cls) if field.name in query})
 
     @property
@@ -40,12 +40,12 @@ class Wanted:
 
     @property
     def scope(self) -> dict[str, str]:
-        """What stays while text and state are changed."""
+        """Return the parameters that stay while text and state are changed."""
         names = ("dag_id", "run_id", "task_id", "map_index")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def is_in_scope(self, refresh: Refresh, viewer: Viewer) -> bool:
-        """Whether the DAG, the run or the task has to do with it, now or in a generation that the viewer may see."""
+        """Tell whether the refresh concerns the DAG, run or task, now or in a generation that the viewer may see."""
         if not self.scope:
             return True
         return any(map(self._names, history(refresh, viewer)))
@@ -79,7 +79,7 @@ class Listed:
 
 
 def visible(refreshes: Sequence[Refresh], viewer: Viewer) -> list[Refresh]:
-    """Those that the viewer may see: by the DAG of the newest run, or as tables where there is none."""
+    """Return the refreshes that the viewer may see, by the DAG of the newest run, or as tables if there is none."""
     viewer.learn({dag_of(refresh) for refresh in refreshes})
     return [refresh for refresh in refreshes if viewer.sees(dag_of(refresh))]
 
@@ -89,7 +89,7 @@ def dag_of(refresh: Refresh) -> str | None:
 
 
 def listed(refreshes: Sequence[Refresh], wanted: Wanted, viewer: Viewer) -> Listed:
-    """Those that are asked for; what failed or is stuck comes first."""
+    """Return the requested refreshes; failed and stuck ones come first."""
     from airflow_provider_rfr.refresh.status import State
 
     order = {state: place for place, state in enumerate(State)}
@@ -104,7 +104,7 @@ def listed(refreshes: Sequence[Refresh], wanted: Wanted, viewer: Viewer) -> List
 
 
 def history(refresh: Refresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
-    """The generations, the newest first; of those that the viewer may not see, the figures alone."""
+    """Return the generations, the newest first; those that the viewer may not see have only figures."""
     hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "map_index": None, "error": None}
     return tuple(
         generation if viewer.sees(generation.dag_id) else replace(generation, **hidden)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def number(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Of pages, a second."""
+    """Return a rate in pages per second."""
     return "" if value is None else f"{rate_in_words(value)}/s"
 
 
@@ -58,7 +58,7 @@ def clock(moment: datetime | None) -> str:
 
 
 def at(milliseconds: int | None) -> datetime | None:
-    """A time of the control store; None too for one that no calendar has."""
+    """Return a time of the control store; None if there is none, or if no calendar has it."""
     try:
         return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
     except (ValueError, OverflowError, OSError):
@@ -66,19 +66,20 @@ def at(milliseconds: int | None) -> datetime | None:
 
 
 def short(text: Any) -> str:
-    """A partition's key, cut where it is long."""
+    """Return a partition's key, cut if it is long."""
     flat = str(text)
     return flat if len(flat) <= _LONGEST_KEY else f"{flat[:_LONGEST_KEY]}…"
 
 
 def quoted(text: str) -> str:
-    """A name as a shell takes it, for commands that are copied."""
+    """Return a name quoted for a shell, for commands that are copied."""
     return shlex.quote(text)
 
 
 def without_cursors(text: str) -> str:
-    """An error without page tokens: neither as such, nor in the queries of addresses. They may be valid for days.
-    Logins in addresses are left out too.
+    """Return an error without page tokens, neither as such nor in the queries of addresses, and without logins.
+
+    Page tokens may be valid for days. Logins are those in addresses.
     """
     kept, place = [], 0
     while (found := _TOKEN.search(text, place)) is not None:
@@ -88,7 +89,7 @@ def without_cursors(text: str) -> str:
 
 
 def _end_of_value(text: str, start: int) -> int:
-    """Where a value ends, with all that is in it; the text's end for one that is cut."""
+    """Return the position at which a value ends, with everything in it; the end of the text if it is cut off."""
     depth = 0
     for piece in _PIECE.finditer(text, start):
         depth += (piece["opens"] is not None) - (piece["closes"] is not None)
