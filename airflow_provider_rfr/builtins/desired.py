@@ -1,4 +1,4 @@
-"""The desired state: each declared object with its final name, its reads, its stars written out; and orders of reads.
+"""The desired state: each declared object with its final name, its reads and expanded stars; and dependency orders.
 
 Objects with ``per_instance`` become one object for each instance. Their ids come from the instance's id. Their names
 are generated once, made unique by a number, and kept in the registry from then on, even if the instance is renamed.
@@ -42,7 +42,7 @@ _NUMBER: Final = 8
 
 
 class CycleError(ValueError):
-    """Some nodes read each other in a cycle: each one the next, the last the first."""
+    """A cycle of nodes: each one reads the next, the last one the first."""
 
     def __init__(self, cycle: Iterable[Any]) -> None:
         self.cycle = tuple(cycle)
@@ -86,8 +86,10 @@ def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node
 
 @dataclass(frozen=True, slots=True)
 class DesiredObject:
-    """One object as it should be, with its final name and id, the query to execute, its recorded and its actual state,
-    and the id of the instance that it is generated for."""
+    """The desired state of one object, with its final name and id and the query to execute.
+
+    It also has the recorded and the actual state, and the id of the instance for which the object is generated.
+    """
 
     obj: BuiltinObject
     reads: tuple[Dependency, ...] = ()
@@ -342,8 +344,7 @@ class Resolver:
         return sql
 
     def _with_names(self, desired: DesiredObject, query: str) -> str:
-        """Return the query with the names of tables and views in the case in which the catalog has them: Spark finds
-        no others."""
+        """Return the query with the names of tables and views in the catalog's case: Spark finds no others."""
 
         def spelled(table: NamedTable) -> str | None:
             name = self._spelling.get(table.name, table.name).split(".")[-len(table.parts) :]

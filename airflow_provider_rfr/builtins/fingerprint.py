@@ -48,8 +48,10 @@ def definition_of(obj: BuiltinObject) -> str | None:
 
 
 def _masked(value: Any, name: str = "") -> Any:
-    """Return the value without secrets: texts are stored, and a new password is not another definition. Any header may
-    hold a secret, whatever its name."""
+    """Return the value without secrets: texts are stored, and a new password is not another definition.
+
+    Any header may hold a secret, whatever its name.
+    """
     if isinstance(value, Mapping):
         is_of_headers = name.casefold() == "headers"
         return {str(key): _masked(inner, "secret" if is_of_headers else str(key)) for key, inner in value.items()}

@@ -1,4 +1,4 @@
-"""Why a plan does something, or does not: an enum and its facts, and the sentences that both become."""
+"""The reasons in a plan: an enum and its facts, and the sentences that both become."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ QUERIED = frozenset({Kind.VIEW, Kind.MATERIALIZED_VIEW})
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was declared, without a file for Python objects; equal to every other place."""
+    """The place of a declaration, without a file for Python objects; equal to every other place."""
 
     file: str | None = field(default=None, compare=False)
     line: int | None = field(default=None, compare=False)

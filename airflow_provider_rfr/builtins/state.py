@@ -109,8 +109,10 @@ def was_mark(base: int, columns: Iterable[Column]) -> str:
 
 
 def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
-    """Return the names that each column, and each field by its path, had, as declared to an unfinished deploy of this
-    revision; None: there was none."""
+    """Return the former names of each column, and of each field by its path, that an unfinished deploy declared.
+
+    :returns: None if there was no unfinished deploy of this revision
+    """
     at, _, names = properties.get(WAS, "").partition("/")
     return orjson.loads(names) if at == str(base) else None
 
@@ -160,15 +162,20 @@ def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, st
 
 
 def files_family(identity: UUID, since: str) -> str:
-    """Return the prefix of the names of files with an object's rows: the same for each process that tries, until one
-    commits and ``since`` changes. So files of a dead one are collected, and files of a commit never are."""
+    """Return the prefix of the names of files with an object's rows.
+
+    It is the same for each process that tries, until one commits and ``since`` changes. So files of a dead process are
+    collected, and files of a commit never are.
+    """
     return f"rfr-{hashlib.sha256(f'{identity}/{since}'.encode()).hexdigest()[:32]}-"
 
 
 def rewrite_family(identity: UUID, properties: Mapping[str, str], token: int) -> str:
-    """Return the prefix of the files that a deploy with this token writes for a table with these properties. The mark
-    of the last step changes with the commit, and no other deploy has the token: whoever knows that the deploy can't
-    commit any more may delete the files."""
+    """Return the prefix of the files that a deploy with this token writes for a table with these properties.
+
+    The mark of the last step changes with the commit, and no other deploy has the token. So once the deploy can't
+    commit any more, the files may be deleted.
+    """
     return files_family(identity, f"{properties.get(STEP, '')}/{token}")
 
 

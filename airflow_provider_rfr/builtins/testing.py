@@ -105,7 +105,7 @@ def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> None:
 
 
 class _Death(BaseException):
-    """No error handling may keep a dead process alive."""
+    """The death of a process, which no error handling may survive."""
 
 
 def crash(world: World, spec: CatalogSpec, chance: random.Random) -> None:
@@ -165,7 +165,7 @@ Deploys = tuple[tuple[Callable[[World, CatalogSpec, random.Random], None], int],
 
 @dataclass(frozen=True)
 class Scenario:
-    """It begins so many versions before the newest; deploys come between the two manipulations."""
+    """A scenario that begins ``begins`` versions before the newest; deploys come between the two manipulations."""
 
     name: str
     begins: int = 0

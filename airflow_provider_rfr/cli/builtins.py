@@ -24,8 +24,6 @@ def plan(args: Namespace) -> int:
     """Print the plan of a deploy. Exit code 0: nothing to do, 2: something to do, 1: it is stopped, or an error.
 
     With ``--check``, print the ``was`` and ``removed`` declarations that may be deleted; exit code 1 if there is any.
-
-    With ``--check``, print what of the past may be deleted from the declarations; exit code 1 if there is any.
     """
     from airflow_provider_rfr.builtins.planning.plan import exit_code, save_plan
 

@@ -1,4 +1,4 @@
-"""Finds a DAG for ``airflow rfr doctor --dag``, with its tasks of this package and their connections."""
+"""The DAG of ``airflow rfr doctor --dag``, with its tasks of this package and their connections."""
 
 from __future__ import annotations
 

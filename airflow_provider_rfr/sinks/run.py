@@ -1,6 +1,7 @@
-"""Running a sink: window by window, batch by batch, the cursor stored after each acknowledgement.
+"""The run of a sink: window by window, batch by batch, with the cursor stored after each acknowledgement.
 
-What a killed run had sent and not stored, at most one batch, is sent again with the same id."""
+Rows that a killed run had sent and not stored, at most one batch, are sent again with the same id.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class SinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """How far an export of the object ``source`` is: its cursor is None before the first batch."""
+    """The progress of an export of the object ``source``: its cursor is None before the first batch."""
 
     uuid: UUID
     name: str
@@ -59,8 +59,7 @@ class SinkState:
 
 
 def _holds_credentials(path: str) -> bool:
-    """Return whether an address has a password, or a parameter that is secret by its name: plans and the registry show
-    it."""
+    """Tell whether an address has a password, or a parameter with a secret's name: plans and the registry show it."""
     try:
         parts = urlsplit(path)
     except ValueError:

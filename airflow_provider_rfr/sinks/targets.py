@@ -1,4 +1,4 @@
-"""Targets of sinks: batches as POST requests, or as files. Who takes a batch without an error acknowledges it."""
+"""Targets of sinks: batches as POST requests, or as files. A batch that is taken without an error is acknowledged."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ class HttpSender:
         """Post the batch once; None if it is acknowledged.
 
         :returns: the problem, if another try may succeed, and the seconds that the target asked to wait
+        :raises ConfigurationError: no try with this connection can get an answer
         :raises SinkDeliveryError: the target refuses the batch
         """
         answer = self._client.send(request, Deadline(self._target.timeout), self._guard, _STATUS_COUNTS)

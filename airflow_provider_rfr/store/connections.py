@@ -1,4 +1,9 @@
-"""Tasks, and the copies of connections that they run with."""
+"""Tasks, and the copies of connections that they run with.
+
+A task registers before it reads its connections, so a concurrent change is always seen: at worst the task is restarted
+although it has the new settings already. Each registration increments the row's token; a replaced registration can
+neither end nor renew the row.
+"""
 
 from __future__ import annotations
 

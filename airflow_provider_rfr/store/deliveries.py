@@ -107,7 +107,11 @@ _LONGEST_OPEN: Final = 25 * 3600 * 1000
 
 
 class EndpointKey(NamedTuple):
-    """The key of an endpoint: a trigger of a block at a table."""
+    """The key of an endpoint: a trigger of a block at a table.
+
+    :ivar lake: the catalog's name
+    :ivar block: the block's name; two blocks may have triggers of one name
+    """
 
     lake: str
     table: str

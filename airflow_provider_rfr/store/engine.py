@@ -1,4 +1,9 @@
-"""The control store: how it is opened, and how its transactions run."""
+"""The control store: how it is opened, and how its transactions run.
+
+SQLite: every writing transaction begins with the write lock (``BEGIN IMMEDIATE``), so none has to be repeated half way;
+the journal is a WAL, so readers never wait. PostgreSQL: READ COMMITTED and row locks. A transaction is a function,
+because it is run again if the database's error says that this may help.
+"""
 
 from __future__ import annotations
 

@@ -87,9 +87,7 @@ class Lakes:
         )
 
     async def details(self, refresh: Refresh) -> Latest[RefreshDetails | None]:
-        """Return the details of one refresh from the ledger's page rows and the target, and never those of an older
-        one.
-        """
+        """Return the details of one refresh, and never of an older one, from the ledger's page rows and the target."""
         header = refresh.status.header
         whose = "" if header is None else repr((header.generation, header.dag_id))
         key = ("details", refresh.lake, refresh.status.ledger, whose)

@@ -1,4 +1,4 @@
-"""From values to responses: templates that escape everything, and headers that let pages load nothing from outside."""
+"""Responses from values: templates that escape everything, and headers that let pages load nothing from outside."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""From YAML to declarations: pydantic reads the value types, and each mistake gets its line.
+"""Declarations from YAML: pydantic reads the value types, and each error gets its line.
 
-Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`. Aliases are refused: an object says
-everything itself, and a few lines can't expand without bounds."""
+Plain values have the same meaning as in :mod:`airflow_provider_rfr.documents`. Aliases are refused: an object says
+everything itself, and a few lines can't expand without bounds.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ def documents(text: str) -> Iterator[Document]:
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """For which instances objects are made: names by ids."""
+    """The instances for which a template's objects are generated: names by ids."""
 
     name: str
     instances: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Loading declarations from files, folders, objects, other packages and this one, as one immutable value."""
+"""The loader of declarations from files, folders, objects, other packages and this one, as one immutable value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Applying a plan: under a lease, step by step, safe against a crash anywhere and against a second deploy at once.
+"""The execution of a plan: under a lease, step by step, safe against crashes and against concurrent deploys.
 
-All new texts are analysed before anything is touched. Then each step is probed, noted in the journal as begun, done,
-probed again, and noted as done."""
+All new texts are analysed before the first change. Then each step is probed, noted in the journal as begun, done,
+probed again, and noted as done.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ _DAY: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A deploy that is finished; ``state``: ``done``, or ``nothing`` where there was nothing to do."""
+    """A finished deploy; ``state`` is ``done``, or ``nothing`` if there was nothing to do."""
 
     deploy_id: str
     plan_hash: str
@@ -143,8 +144,10 @@ def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Appl
 
 
 def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
-    """Analyse every query that the plan changes, or whose inputs it changes, over the tables as they are going to be;
-    returns the outputs of the present text of each view that is bridged."""
+    """Analyse each query that the plan changes, or whose inputs it changes, over the tables as they will be.
+
+    :returns: the outputs of the present text of each view that is bridged
+    """
     objects = work.objects
     reads = {uuid: [read.uuid for read in obj.deps if read.uuid] for uuid, obj in objects.items()}
     order = in_order(reads, lambda uuid: (objects[uuid].key, uuid))
@@ -196,7 +199,7 @@ def _finish(work: Work) -> int:
 
 
 def _run(work: Work, step: Step) -> None:
-    """Do the step, and note that it is begun, and done."""
+    """Do the step, and note its beginning and its end."""
     mechanism = mechanism_of(work, step)
 
     def start(connection: Connection, now: int) -> None:
@@ -230,7 +233,7 @@ def _run(work: Work, step: Step) -> None:
 
 
 def _do(work: Work, mechanism: Mechanism) -> None:
-    """Do the step; repeat it when another writer's commit came first, which must not be overwritten."""
+    """Do the step, and repeat it if another writer, whose commit must not be overwritten, has committed first."""
     for left in range(_TRIES, 0, -1):
         try:
             mechanism.do()

@@ -35,10 +35,13 @@ _OF_DEPLOY: Final = ("deploy_id", "project", "from_version", "to_version", "base
 
 
 def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
-    """Add each step of the project's newest finished deploys to the package's history, once; also of one whose process
-    died before it could do so. A history that can't be written is only a warning: the deploy itself is done.
+    """Add each step of the project's newest finished deploys to the package's history, once.
 
-    Rows of other history tables that wait are appended, too, because the deploy may have created their tables."""
+    This includes deploys whose process died before it could do so. A history that can't be written is only a warning:
+    the deploy itself is done.
+
+    Rows of other history tables that wait are appended, too, because the deploy may have created their tables.
+    """
     try:
         with store.read() as connection:
             over = [deploy for deploy in deploys.history(connection, project) if deploy.state in _OVER]
@@ -90,7 +93,11 @@ def _outcome(part: deploys.Deploy | deploys.JournalStep, ended: int) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Names of tables that were deleted; that have to wait, and why; that could not be deleted, and are tried again."""
+    """The result of a garbage collection, by names of tables.
+
+    ``kept`` has the reasons why tables have to wait, ``failed`` the errors of tables that could not be deleted and are
+    tried again.
+    """
 
     deleted: tuple[str, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -98,8 +105,9 @@ class Collected:
 
 
 def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
-    """Delete queued tables that may go, with their files, and data files that dead deploys did not commit. A table that
-    can't be deleted stays in the queue for the next run.
+    """Delete queued tables that may be deleted, with their files, and data files that dead deploys did not commit.
+
+    A table that can't be deleted stays in the queue for the next run.
 
     :raises DeployBusyError: another deploy holds the lease
     """

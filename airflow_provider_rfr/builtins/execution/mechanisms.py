@@ -1,8 +1,9 @@
-"""The deploy itself, and the mechanism of each action: how its step is probed, done, and shown to be done.
+"""The mechanisms of a deploy: for each action, how its step is probed, done, and verified.
 
 Columns, rows and marks of a table change in one Iceberg commit. If another writer commits while rows are computed, the
-commit fails and what that writer added is computed as well. So no row is lost, and no reader ever sees columns without
-their rows. A view gets its marks in the same statement; a user's view gets none, and its steps are done each time.
+commit fails, and the rows that this writer added are computed as well. So no row is lost, and no reader ever sees
+columns without their rows. A view gets its marks in the same statement; a user's view gets none, and its steps are done
+each time.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Work:
-    """A deploy at work; ``bridged``: outputs that views under a change are going to have, by name."""
+    """A running deploy; ``bridged`` has the future outputs, by name, of views over a column that is widened."""
 
     deploy_id: str
     plan: Plan
@@ -74,7 +75,7 @@ class Work:
 
 
 class Mechanism:
-    """How a step is done, and how the catalog shows that it is. The journal is never asked."""
+    """The mechanism of a step: how it is done, and how the catalog shows that it is. The journal is never consulted."""
 
     def __init__(self, work: Work, step: Step) -> None:
         self.work = work
@@ -86,7 +87,7 @@ class Mechanism:
         raise NotImplementedError
 
     def do(self) -> None:
-        """Do it; may be called again after it was called, in part or whole."""
+        """Do the step; this may be called again after a complete or partial call."""
         raise NotImplementedError
 
     def evidence(self) -> dict[str, Any]:
@@ -213,7 +214,7 @@ class TableStep(Mechanism):
 
 
 class CreateTable(TableStep):
-    """Make the table with its marks and its rows, all in one commit: one with a query is never empty."""
+    """The creation of a table with its marks and rows in one commit: a table with a query is never empty."""
 
     def probe(self) -> bool:
         table = self.work.table(self.name)
@@ -248,7 +249,7 @@ class CreateTable(TableStep):
 
 
 class AlterTable(TableStep):
-    """Change columns, partitioning, keys, properties in one commit, without a snapshot."""
+    """The change of columns, partitioning, keys and properties in one commit, without a snapshot."""
 
     def do(self) -> None:
         table, change = self.table(), self.change()
@@ -260,8 +261,10 @@ class AlterTable(TableStep):
 
 
 class ReplaceRows(TableStep):
-    """Put other rows in the place of all rows, or none, in one commit; refused where a required column would have a
-    NULL. Sinks skip the snapshot by its tag."""
+    """The replacement of all rows by other rows, or by none, in one commit.
+
+    It is refused if a required column would have a NULL. Sinks skip the snapshot by its tag.
+    """
 
     def do(self) -> None:
         table, change = self.table(), self.change()
@@ -321,7 +324,7 @@ class ReplaceRows(TableStep):
 
 
 class RenameTable(TableStep):
-    """Mark the table, then rename it: a rename is not a commit, so it can't carry the mark."""
+    """The rename of a table, which is marked before: a rename is not a commit, so it can't carry the mark."""
 
     def probe(self) -> bool:
         there = self.work.table(self.step.details["to"])
@@ -344,7 +347,7 @@ class RenameTable(TableStep):
 
 
 class RetireTable(TableStep):
-    """Rename the table out of the way, to be collected; its properties stay."""
+    """The retirement of a table: it gets another name, keeps its properties, and is collected later."""
 
     def probe(self) -> bool:
         retired = self.work.table(retired_name(self.name, self.work.deploy_id))
@@ -385,7 +388,7 @@ class ViewStep(Mechanism):
 
 
 class DefineView(ViewStep):
-    """Define the view; a user's view keeps its properties and comment, and does not become ours."""
+    """The definition of a view; a user's view keeps its properties and comment, and does not become ours."""
 
     def do(self) -> None:
         text = str(self.step.details["sql"])
@@ -401,7 +404,7 @@ class DefineView(ViewStep):
 
 
 class DescribeView(DefineView):
-    """Write properties and comment; a view with declared columns is defined again, for their comments."""
+    """The change of a view's properties and comment; if it declares columns, it is defined again for their comments."""
 
     def do(self) -> None:
         if self.record.columns and self.step.how is not Action.ADOPT:
@@ -412,8 +415,10 @@ class DescribeView(DefineView):
 
 
 class BridgeView(ViewStep):
-    """Give the view the types that its columns are going to have: its text is the same but for casts of its outputs,
-    and can be read before and after the change. A user's own text is kept in a property."""
+    """The bridge of a view: its text with the outputs cast to their future types.
+
+    That text can be read before and after the change. A user's own text is kept in a property.
+    """
 
     def do(self) -> None:
         view, outputs = find_view(self.work.catalog, self.name), self.work.bridged.get(self.name)
@@ -457,7 +462,10 @@ class DropView(ViewStep):
 
 
 class SinkStep(Mechanism):
-    """Write rows of the store when the step is marked as done; a sink that goes needs no more snapshots."""
+    """A sink's step, which writes rows of the store when it is marked as done.
+
+    A removed sink needs no more snapshots.
+    """
 
     def probe(self) -> None:
         return None

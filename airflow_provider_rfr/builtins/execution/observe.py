@@ -1,4 +1,4 @@
-"""Registry and catalog as values for a plan, and the fence that keeps out a deploy which another one took over from."""
+"""Registry and catalog as values for a plan, and the fence against a deploy whose lease another one took over."""
 
 from __future__ import annotations
 
@@ -170,12 +170,12 @@ _COMPUTED: Final = (Action.REWRITE.value, Action.RECOMPUTE.value)
 
 
 def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
-    """Mark the tables of unfinished steps of other deploys with this lease's token, and delete the data files that they
-    wrote and did not commit.
+    """Mark the tables of other deploys' unfinished steps with this lease's token, and delete their uncommitted files.
 
     A deploy may be paused, lose its lease, and wake up. Its writes to the control store are refused by the token, but
-    its Iceberg commits are not. They name the table state that it looked at, so a change of each table that it may be
-    working on makes them fail. If it looks only afterwards, it finds a token that is newer than its own.
+    its Iceberg commits are not. They name the table state that the deploy has read, so a change of each table that it
+    may be working on makes them fail. If it reads the table only afterwards, it finds a token that is newer than its
+    own.
     """
     with store.read() as connection:
         begun = begun_steps(connection, lease.name)

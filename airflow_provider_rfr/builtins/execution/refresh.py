@@ -1,8 +1,8 @@
-"""Refreshing materialized views: the query's rows in the place of all rows, in one commit, if anything came.
+"""The refresh of materialized views: the query's rows replace all rows in one commit, if the inputs have new data.
 
-The commit's summary, also of a deploy's, names the snapshots of all tables that the query reads. A refresh takes no
-lease: of two that change the table at once, refreshes or deploys, one commits and the other starts again. A table that
-a deploy has changed is refreshed once that deploy is finished: until then its query is in no registry.
+The summary of the commit, also of a deploy's, names the snapshots of all tables that the query reads. A refresh takes
+no lease: of two refreshes or deploys that change the table at once, one commits and the other starts again. A table
+that a deploy has changed is refreshed once that deploy is finished: until then its query is in no registry.
 """
 
 from __future__ import annotations
@@ -182,8 +182,10 @@ def _refresh(deployed: _Deployed, name: str, sql: SparkSqlEngine, force: bool) -
 
 
 def _compute(catalog: Catalog, found: _Loaded, sql: SparkSqlEngine) -> Refreshed:
-    """Compute the rows and commit them; then delete files of dead refreshes, and expire snapshots: each refresh leaves
-    a copy of all rows. Nothing is changed where the table is no longer as it was loaded."""
+    """Compute the rows and commit them; nothing is changed if the table is no longer as it was loaded.
+
+    Then delete files of dead refreshes, and expire snapshots: each refresh leaves a copy of all rows.
+    """
     obj, table, change = found.obj, found.table, TableChange()
     target = table.coming(change, files_family(obj.uuid, f"refresh/{table.snapshot_id}"))
     files = sql.compute(query=str(obj.sql), table=obj.name, target=target)

@@ -133,8 +133,10 @@ def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> I
 
 
 def _is_text(live: LiveObject, *texts: str | None) -> bool:
-    """Return whether a view has one of the texts, by the comparison which decides whether a declared query changed; it
-    has any that is not known."""
+    """Tell whether a view has one of the texts; a text that is not known counts as equal.
+
+    The comparison is that which decides whether a declared query changed.
+    """
     return any(text is None or same_query(live.query or "", text) for text in texts)
 
 

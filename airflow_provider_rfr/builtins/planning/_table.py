@@ -45,7 +45,7 @@ def decide_table(decision: Decision, origin: Origin, states: States) -> None:
 
 
 class _Change:
-    """How a table that is there becomes the declared one."""
+    """The change of an existing table to the declared one."""
 
     def __init__(self, decision: Decision, origin: Origin, states: States) -> None:
         self._decision, self._origin, self._states = decision, origin, states

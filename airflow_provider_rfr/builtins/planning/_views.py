@@ -227,8 +227,10 @@ def _bridge(uuid: UUID | None, name: str, sql: str) -> Step:
 
 
 def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str) -> tuple[str, str] | None:
-    """Return a field that goes from a struct among these columns, or gets another name, and that name; if the query has
-    its name behind a dot."""
+    """Return the path and new name of a removed or renamed field that the query reads; the name is empty if removed.
+
+    Only structs among these columns count, and the query reads a field if it has its name behind a dot.
+    """
     for path, now in (*decision.diff.called_fields, *((path, "") for path in decision.diff.lost_fields)):
         name = re.escape(path.rpartition(".")[2])
         is_read = columns is None or path.partition(".")[0].casefold() in columns

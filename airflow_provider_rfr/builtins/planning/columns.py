@@ -399,8 +399,10 @@ class ColumnDiff:
                     yield self.wanted[name].name, lost, came
 
     def proposed(self, change: ColumnChange) -> Was | None:
-        """Return a first ``was`` for a column whose values are not simply there, to be checked by its reader; None
-        where only its author can know one."""
+        """Return a draft of a ``was`` for a column that needs values, to be checked by a person.
+
+        :returns: None if only the author can know one
+        """
         source, kind = self.sources.get(change.column.casefold()), self.wanted[change.column.casefold()].type
         first = f"CAST({_FIRST_VALUES.get(kind.partition('(')[0], 'NULL')} AS {kind})"
         if source is None:

@@ -75,7 +75,7 @@ _LIST = "rfr_system.builtin_objects"
 
 
 class Decider:
-    """Decides about every object, one after the other."""
+    """A decider that decides about all objects, one after the other."""
 
     def __init__(self, states: States, removed: Removals) -> None:
         self._states, self._recorded, self._live, self._wanted = states, states.recorded, states.live, states.wanted

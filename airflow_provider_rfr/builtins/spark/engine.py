@@ -48,9 +48,6 @@ class _Rewritten(NamedTuple):
 
     If others append to the table in the meantime, so that the commit is refused, the next try computes only the rows
     that were added since. Otherwise, a table that gets commits faster than it is computed could never be rewritten.
-
-    Where others append to the table meanwhile, so that the commit is refused, the next try computes only what came
-    since: else a table could not be rewritten that gets commits faster than it is computed.
     """
 
     work: tuple[str, ...]
@@ -271,8 +268,11 @@ def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> Sequence
 
 
 def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, ordered: bool) -> None:
-    """Refuse a query that gives other columns than those that are declared. A view's are ``ordered``, because they are
-    named by position: the same names in another order would label others' values."""
+    """Refuse a query whose columns are not those that are declared.
+
+    The columns of a view are ``ordered``, because they are named by position: the same names in another order would
+    label others' values.
+    """
     given, wanted = [name.casefold() for name in found], [name.casefold() for name in declared]
     if declared and (given != wanted if ordered else sorted(given) != sorted(wanted)):
         advice = "; write them in one order" if sorted(given) == sorted(wanted) else ""
@@ -346,9 +346,6 @@ def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jar
 
     Only the session has the settings that open the catalog, such as its password: they are in no setting of the
     application, which Spark's pages and event log show.
-
-    What the catalog needs to be opened, its password among it, is known to the session alone: it is in no setting of
-    the application, which Spark's pages and event log show.
 
     :param given: Spark's own settings, e.g. ``spark.master``
     :param jars: files or addresses of Iceberg's runtime and the database's driver, for places that do not reach Maven

@@ -1,5 +1,7 @@
-"""Casts of nested types by the names of fields. Spark's own CAST goes by position: it would move values between the
-fields of a struct, and nobody would notice."""
+"""Casts of nested types by the names of fields.
+
+Spark's own CAST goes by position: it would move values between the fields of a struct, and nobody would notice.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from airflow_provider_rfr.lake.types import ColumnType, has_same_fields, parse_t
 def cast(
     value: str, old: ColumnType, new: ColumnType, depth: int = 0, *, called: ColumnType | None = None
 ) -> str | None:
-    """Return SQL that makes a value of type ``new`` from one of type ``old``, field by field; None where no such SQL
-    suggests itself. A struct that is NULL stays NULL.
+    """Return SQL that makes a value of type ``new`` from one of type ``old``, field by field; None if none is obvious.
+
+    A struct that is NULL stays NULL.
 
     :param value: a column, or a field of one
     :param depth: of functions around it, whose parameters have other names
@@ -57,8 +60,9 @@ def _cast_struct(value: str, old: ColumnType, new: ColumnType, called: ColumnTyp
 
 
 def misplaced(expression: str, columns: Mapping[str, ColumnType], wanted: ColumnType) -> Iterator[str]:
-    """Yield the casts by position in an expression that would move values between fields: the structs of both types
-    have other fields, or the same ones in another order.
+    """Yield the casts by position in an expression that would move values between fields.
+
+    The structs of both types have other fields, or the same ones in another order.
 
     :param columns: the types of the columns that the expression reads, by their compared names
     :param wanted: the type to which the result is cast

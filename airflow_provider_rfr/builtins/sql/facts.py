@@ -2,9 +2,6 @@
 
 A ``SELECT *`` is expanded so that a column that is added later changes no view by itself. Only the star is replaced;
 the rest stays as its author wrote it, and that text is executed.
-
-A ``SELECT *`` is written out so that a column that is added later changes no view by itself. Only the star is
-replaced; the rest stays as its author wrote it, and that text is executed.
 """
 
 from __future__ import annotations

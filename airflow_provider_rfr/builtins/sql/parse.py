@@ -245,8 +245,10 @@ def compose(expression: str, names: Mapping[str, str]) -> str:
 
 
 def casts_in(expression: str) -> list[tuple[Parts, str | None]]:
-    """Return the column, or the field of a column, that each cast in an expression is applied to, and the type; and,
-    without a type, the one that the whole expression is."""
+    """Return, for each cast in an expression, the column or field that it is applied to, and the type.
+
+    If the whole expression is a column or field, it is included without a type.
+    """
     tree = parse_query(f"{_SELECT}{expression}\nAS x")
     whole = tree.expressions[0].unalias().unnest()
     casts = [(cast.this.unnest(), cast.to.sql("spark")) for cast in tree.find_all(exp.Cast)]
