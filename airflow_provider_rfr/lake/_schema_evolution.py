@@ -87,7 +87,7 @@ class EvolutionPlan:
 
 @dataclass(slots=True)
 class _Findings:
-    """What the comparison has found so far.
+    """The changes and problems that the comparison has found so far.
 
     :ivar inferred: as in :func:`plan_evolution`; ``pinned``, too
     :ivar stale: columns of the table that the rows lack, by path
@@ -154,7 +154,7 @@ def plan_evolution(
 
 
 def pinned_columns(metadata: TableMetadata) -> Mapping[int, str]:
-    """Why a column can't be dropped, by field id: what the table itself refers to."""
+    """Return the reason why a column can't be dropped, by field id: the table itself refers to it."""
     # Every partition spec counts: readers of older snapshots need theirs.
     specs = (field.source_id for spec in metadata.partition_specs for field in spec.fields)
     orders = [
@@ -199,7 +199,7 @@ def _temporary_name(schema: Schema, path: _Path) -> str:
 
 
 def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | None]]:
-    """Replaced columns in the table's order, each with the name of the column before it; None for the first."""
+    """Yield replaced columns in the table's order, each with the name of the column before it; None for the first."""
     dropped = {change.path for change in plan.changes if change.kind is _ChangeKind.DROP}
     replaced = {change.path for change in plan.changes if change.kind is _ChangeKind.REPLACE}
     for parent in sorted({path[:-1] for path in replaced}):
@@ -214,7 +214,7 @@ def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | N
 def _columns(
     current: Sequence[iceberg.NestedField], wanted: Iterable[pa.Field], path: _Path, findings: _Findings
 ) -> Iterator[pa.Field]:
-    """The fields to read rows as; changes and problems are added to the findings."""
+    """Yield the fields to read rows as; add changes and problems to the findings."""
     known = {column.name: column for column in current}
     for column in wanted:
         place = (*path, column.name)
@@ -240,7 +240,7 @@ def _columns(
 
 
 def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:
-    """The field to read rows as, where the type stays or widens; else None."""
+    """Return the field to read rows as, where the type stays or widens; else None."""
     if isinstance(current, iceberg.StructType) and pa.types.is_struct(wanted.type):
         fields = list(_columns(current.fields, list(wanted.type), path, findings))
         return wanted.with_type(pa.struct(fields))

@@ -80,7 +80,7 @@ _PYICEBERG_ONLY: Final = ("type", "py-catalog-impl", "py-io-impl")
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings:
-    """Where the lake is.
+    """The address and the settings of a lake's catalog.
 
     :ivar name: the catalog's name; Spark has to use the same one for the same catalog
     :ivar properties: PyIceberg's catalog properties (``type``, ``uri``, ``warehouse``, credentials);
@@ -123,7 +123,7 @@ def open_catalog(settings: LakeSettings) -> Catalog:
 
 
 def load_table(catalog: Catalog, identifier: str) -> Table | None:
-    """The table as it is now, or None where there is none."""
+    """Load the table in its current state; return None if it does not exist."""
     try:
         return catalog.load_table(identifier)
     except NoSuchTableError:
@@ -157,7 +157,7 @@ def ensure_namespace(catalog: Catalog, identifier: str) -> None:
 
 
 def namespaces(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """All namespaces, nested ones included."""
+    """Yield all namespaces, nested ones included."""
     for namespace in catalog.list_namespaces(parent):
         if len(namespace) > len(parent):
             yield namespace
@@ -165,7 +165,7 @@ def namespaces(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def tables_with_property(catalog: Catalog, key: str) -> list[str]:
-    """Tables of all namespaces whose properties have the key; slow, because each one is loaded."""
+    """List the tables of all namespaces whose properties have the key. This is slow, because it loads every table."""
     names = (".".join(list_table) for namespace in namespaces(catalog) for list_table in catalog.list_tables(namespace))
     return sorted(
         name for name in names if (table := load_table(catalog, name)) is not None and key in table.properties
@@ -173,7 +173,7 @@ def tables_with_property(catalog: Catalog, key: str) -> list[str]:
 
 
 def _was_created_concurrently(error: BaseException) -> bool:
-    """Whether a SQL catalog's database refused because another process created the same thing at the same time.
+    """Tell whether a SQL catalog's database refused because another process created the same thing at the same time.
 
     PyIceberg checks and then creates, which is a race: for the catalog's own tables at their first use, and namespaces.
     """
@@ -225,7 +225,7 @@ def _check_settings(settings: LakeSettings) -> None:
 
 
 def _catalog_type(properties: Mapping[str, str]) -> str:
-    """The catalog's type, found as PyIceberg finds it where it is not named."""
+    """Return the catalog's type, by PyIceberg's own rules where the properties do not name it."""
     if "type" in properties:
         return properties["type"].lower()
     uri = properties.get("uri", "")
@@ -234,7 +234,7 @@ def _catalog_type(properties: Mapping[str, str]) -> str:
 
 @functools.cache
 def _translating(kind: type[Catalog]) -> type[Catalog]:
-    """The type of catalog whose methods raise :class:`CatalogError`."""
+    """Return a subclass of the catalog's type whose methods raise :class:`CatalogError`."""
 
     def translating(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -259,7 +259,10 @@ def _translated(settings: LakeSettings) -> Iterator[None]:
 
 
 def _catalog_error(error: BaseException, settings: LakeSettings) -> CatalogError | None:
-    """The sentence for an error of a catalog's client; None for other errors, such as a refused commit."""
+    """Translate an error of a catalog's client into one sentence.
+
+    Return None for other errors, such as a refused commit.
+    """
     client = type(error).__module__.partition(".")[0]
     if not isinstance(error, RESTError) and client not in _CLIENTS:
         return None
@@ -281,7 +284,7 @@ def _catalog_error(error: BaseException, settings: LakeSettings) -> CatalogError
 
 
 def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
-    """The text without the values of properties that may be secret, and without passwords in addresses."""
+    """Remove the values of properties that may be secret, and passwords in addresses, from the text."""
     uri = properties.get("uri", "")
     password = ""
     # An address that can't be read is often the error that is told.
@@ -293,7 +296,7 @@ def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
 
 
 def _without_credentials(uri: str) -> str:
-    """The address without user, password and query."""
+    """Return the address without user, password and query."""
     scheme, mark, rest = uri.partition("://")
     if not mark:
         return uri.rpartition("@")[2]
@@ -303,7 +306,7 @@ def _without_credentials(uri: str) -> str:
 
 
 def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
-    """Spark settings under which the lake's tables are ``<lake.name>.<namespace>.<table>``.
+    """Return the Spark settings under which the lake's tables are ``<lake.name>.<namespace>.<table>``.
 
     For SQL catalogs on SQLite and PostgreSQL, and for REST catalogs. They have to be set before the session starts.
     ``spark.jars.packages`` is among them: if the session has packages of its own, join the two by a comma. A warehouse

@@ -77,7 +77,7 @@ class CommitEvent:
         return sum(binding.bytes for binding in self.bindings)
 
     def to_summary(self) -> dict[str, str]:
-        """The event as properties of a snapshot's summary."""
+        """Return the event as properties of a snapshot's summary."""
         document = {name: value for name, value in self._document().items() if name not in _OF_THE_SNAPSHOT}
         return {EVENT_KEY: _compact(document)}
 
@@ -92,7 +92,7 @@ class CommitEvent:
         *,
         lake: str | None = None,
     ) -> CommitEvent | None:
-        """The event of a snapshot; None for commits without one, such as those of a maintenance job.
+        """Return the event of a snapshot; None for commits without one, such as those of a maintenance job.
 
         :param lake: name of the catalog the table was read from; None for the one it was written through
         """
@@ -136,7 +136,7 @@ class CommitEvent:
         return cls(**{**known, **more})
 
     def _document(self) -> dict[str, Any]:
-        """The fields as JSON values, without empty ones."""
+        """Return the fields as JSON values, without empty ones."""
         values = {name: getattr(self, name) for name in _FIELDS}
         values["bindings"] = [
             [binding.table, binding.collection, binding.documents, binding.bytes] for binding in self.bindings
@@ -147,7 +147,7 @@ class CommitEvent:
 
 
 def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
-    """One event for both: of the last commit, but with the run id, target name and producer of the first one."""
+    """Merge two events into one: the last commit's, with the run id, target name and producer of the first one."""
     earliest = [at for at in (first.fetched_at_min, last.fetched_at_min) if at is not None]
     latest = [at for at in (first.fetched_at_max, last.fetched_at_max) if at is not None]
     bindings: dict[tuple[str, str], Binding] = {}
@@ -169,12 +169,12 @@ def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
 
 
 def collections_of(bindings: Iterable[Binding]) -> tuple[str, ...]:
-    """The distinct collections with documents, in the order of the bindings."""
+    """Return the distinct collections with documents, in the order of the bindings."""
     return tuple(dict.fromkeys(binding.collection for binding in bindings if binding.documents > 0))
 
 
 def published_span(spans: Iterable[tuple[datetime | None, datetime | None]]) -> tuple[datetime | None, datetime | None]:
-    """Earliest and latest instant of several spans; missing times, and those of a clock at zero, are ignored."""
+    """Return the earliest and latest instant of several spans; ignore missing times, and those of a clock at zero."""
     pairs = list(spans)
     begins = [begin for begin, _ in pairs if begin is not None and begin > _EPOCH]
     ends = [end for _, end in pairs if end is not None and end > _EPOCH]
@@ -182,7 +182,7 @@ def published_span(spans: Iterable[tuple[datetime | None, datetime | None]]) -> 
 
 
 def rfc3339(moment: datetime | None) -> str:
-    """The instant in UTC with ``Z``; empty for None."""
+    """Format the instant in UTC with ``Z``; return an empty text for None."""
     if moment is None:
         return ""
     return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")

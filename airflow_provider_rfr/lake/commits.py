@@ -60,7 +60,10 @@ class TargetChangedError(LedgerError):
 
 
 class AssertBase(ValidatableTableRequirement):
-    """The table's metadata is unchanged. Only for catalogs that check requirements in this process."""
+    """The requirement that the table's metadata is unchanged.
+
+    Only for catalogs that check requirements in this process.
+    """
 
     type: Literal["rfr-assert-base"] = "rfr-assert-base"
     base: str = ""
@@ -216,7 +219,7 @@ def stage_append(
     summary: Mapping[str, str],
     added: AddedManifest | None = None,
 ) -> int:
-    """Add files in one snapshot of the transaction; returns its id.
+    """Add files in one snapshot of the transaction; return its id.
 
     Merges small manifests into one where the table has many, unless an earlier try did so and was refused.
 
@@ -274,7 +277,7 @@ def stage_overwrite(
     *,
     compacts: bool = False,
 ) -> int:
-    """Replace files in one snapshot of the transaction; returns its id.
+    """Replace files in one snapshot of the transaction; return its id.
 
     :param old: files of the table as it was loaded
     :param compacts: the new files have the rows of the old ones
@@ -303,14 +306,14 @@ def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
 
 
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
-    """The snapshot's summary properties; empty where there is no snapshot or summary."""
+    """Return the snapshot's summary properties; an empty mapping where there is no snapshot or summary."""
     if snapshot is None or snapshot.summary is None:
         return {}
     return dict(snapshot.summary.additional_properties)
 
 
 def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
-    """The snapshot and those before it, newest first, as far back as they have not expired."""
+    """Yield the snapshot and its ancestors, newest first, as far back as they have not expired."""
     # PyIceberg's ancestors_of() searches the list of snapshots for each parent: quadratic in a long history.
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     while snapshot_id is not None and (snapshot := by_id.pop(snapshot_id, None)) is not None:
@@ -319,7 +322,12 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snap
 
 
 def last_change(table: Table) -> Snapshot | None:
-    """The newest snapshot of the main line that is no compaction, which puts the same rows into other files.
+    """Return the newest snapshot of the main line that is not a compaction.
+
+    A compaction puts the same rows into other files.
+
+    Return the newest snapshot of all where the snapshots before its compactions have expired, and None where there is
+    no snapshot.
 
     The newest of all where what came before its compactions has expired; None where there is no snapshot.
     """
@@ -333,7 +341,7 @@ def is_compaction(snapshot: Snapshot) -> bool:
 
 
 def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:
-    """The newest summary on the main line that has ``key`` (a maintenance job's snapshot lacks it).
+    """Return the newest summary on the main line that has ``key`` (a maintenance job's snapshot lacks it).
 
     :param value: that the key must have; None for any
     :return: with the snapshot's id as ``snapshot-id``; None if there is none
@@ -375,7 +383,7 @@ class CommitLog:
 
     @classmethod
     def load(cls, catalog: Catalog, name: str) -> CommitLog | None:
-        """The table as it is now; None where there is none.
+        """Load the table's commits as they are now; return None if the table does not exist.
 
         :raises ConfigurationError: its commits have no sequence numbers
         """
@@ -398,7 +406,7 @@ class CommitLog:
         return cls(name, str(table.metadata.table_uuid), dict(table.properties), line)
 
     def commits(self, after_sequence: int | None = None) -> list[CommitRecord]:
-        """Commits with a later sequence number, oldest first.
+        """Return the commits with a later sequence number, oldest first.
 
         Expired ones are missing; a warning is logged if an event may be lost by that.
         """

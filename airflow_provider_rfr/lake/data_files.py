@@ -41,7 +41,7 @@ _ROW_GROUP_ROWS = 1024 * 1024
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The columns and partitions of a table's data files. Picklable, with what is derived from it.
+    """The columns and partitions of a table's data files. Picklable, with everything that is derived from it.
 
     :ivar properties: of the table; ``write.metadata.metrics.*`` decides which columns get bounds
     """
@@ -52,7 +52,7 @@ class FileLayout:
 
     @classmethod
     def of(cls, table: Table | TableMetadata) -> FileLayout:
-        """The layout of the table as it was loaded, or as a transaction will leave it."""
+        """Return the layout of the table as it was loaded, or as a transaction will leave it."""
         return cls(table.schema(), table.spec(), dict(table.properties))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,12 +62,15 @@ class FileLayout:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Columns by their names in the table, with field ids."""
+        """Return the columns by their names in the table, with field ids."""
         return file_schema(self.schema)
 
     @cached_property
     def stored(self) -> Schema:
-        """Columns by their names in files: Iceberg's writers replace what Avro does not allow in a name."""
+        """Return the columns by their names in files.
+
+        Iceberg's writers replace characters that Avro does not allow in a name.
+        """
         return sanitize_column_names(self.schema)
 
     @cached_property
@@ -76,14 +79,14 @@ class FileLayout:
 
     @cached_property
     def statistics(self) -> dict[int, StatisticsCollector]:
-        """Which metrics to keep, by field id."""
+        """Return the plan of the metrics to keep, by field id."""
         from pyiceberg.io.pyarrow import compute_statistics_plan
 
         return compute_statistics_plan(self.stored, dict(self.properties))
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Field id by path in the Parquet file."""
+        """Return the field id by path in the Parquet file."""
         from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 
         return parquet_path_to_id_mapping(self.stored)
@@ -159,7 +162,7 @@ def _store_file(
 
 
 def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
-    """Each partition's values, after the transforms, and its rows; the order of rows is kept."""
+    """Yield each partition's values, after the transforms, and its rows; keep the order of rows."""
     if layout.spec.is_unpartitioned():
         yield {}, table
         return
@@ -174,13 +177,13 @@ def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[M
 
 
 def load_file(store: FileStore, location: str, layout: FileLayout) -> pa.Table:
-    """The rows of a file that :func:`_store_file` wrote, by their names in the table, in the file's order."""
+    """Read the rows of a file that :func:`_store_file` wrote, by their names in the table, in the file's order."""
     table = store.read_table(location, layout.stored_arrow.names)
     return table if layout.stored_arrow is layout.arrow else _renamed(table, layout.arrow)
 
 
 def _partition_ids(table: pa.Table, layout: FileLayout, item: PartitionField) -> tuple[_Ids, list[Any]]:
-    """For each row the index of its partition value in a list, and the list."""
+    """Return for each row the index of its partition value in a list, and the list."""
     path = layout.schema.find_column_name(item.source_id) or ""
     outer, *inner = [path] if path in table.column_names else path.split(".")
     column = pc.struct_field(table.column(outer), inner) if inner else table.column(outer)
@@ -196,7 +199,7 @@ def _partition_ids(table: pa.Table, layout: FileLayout, item: PartitionField) ->
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table's values in the columns, order and types of ``schema``; columns that the table lacks are null.
+    """Return the table's values in the columns, order and types of ``schema``; columns that the table lacks are null.
 
     Columns are matched by name, nested ones included: Arrow's own cast matches fields of structs by position. Only
     lossless casts are made. A required column is checked.
@@ -220,7 +223,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _renamed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same columns under the names of ``schema``, nested ones included: both have one shape."""
+    """Rename the columns to the names of ``schema``, nested ones included. Both have the same shape."""
     columns = []
     for values, column in zip(table.columns, schema, strict=True):
         chunks = [_cast(chunk, column.type, column.name, by_name=False) for chunk in values.chunks]
@@ -229,7 +232,7 @@ def _renamed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _cast(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool = True) -> pa.Array:
-    """The values in the wanted type; fields of structs are matched by name or by position."""
+    """Cast the values to the wanted type; match fields of structs by name or by position."""
     if array.type == wanted:
         return array
     if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
@@ -283,7 +286,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """What a task needs to write data files of a table; picklable.
+    """Everything that a task needs to write data files of a table; picklable.
 
     :ivar folder: where the files go
     :ivar family: prefix of the names of all files of one piece of work, such as a generation
@@ -300,7 +303,7 @@ class FileTarget:
 
     @classmethod
     def of(cls, metadata: TableMetadata, io: FileIO, *, rows: pa.Schema | None = None, family: str = "") -> FileTarget:
-        """The target of a table's data files.
+        """Return the target of a table's data files.
 
         :param rows: None: the table's own columns
         """
@@ -322,11 +325,17 @@ class FileTarget:
                 yield stored, rows
 
     def discard(self) -> None:
-        """Delete what this attempt wrote. Not after it tried to commit: the commit may have succeeded."""
+        """Delete the files that this attempt wrote.
+
+        Do not call it after a commit was tried: the commit may have succeeded.
+        """
         self._delete(self.family + self.label, keep=frozenset())
 
     def collect(self, committed: Iterable[StoredFile]) -> None:
-        """Delete what killed attempts at the same work wrote. Only after the commit: none of them can commit then."""
+        """Delete the files that killed attempts at the same work wrote.
+
+        Call it only after the commit: none of those attempts can commit then.
+        """
         self._delete(self.family, keep={file.location.rpartition("/")[2] for file in committed})
 
     def _delete(self, prefix: str, keep: Set[str]) -> None:
@@ -346,8 +355,10 @@ WRITTEN: Final = "files binary, error string"
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """A task of Spark: rows to data files, which are sent back. So is an error of ours, so that Spark does not repeat
-    the task."""
+    """A task of Spark that writes rows to data files, and sends the files back.
+
+    It sends an error of ours back, too, so that Spark does not repeat the task.
+    """
 
     target: FileTarget
 

@@ -81,7 +81,7 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to expire.
+    """The snapshots, branches and tags to expire.
 
     :ivar refs: names of branches and tags that are past their own age
     :ivar held: by holder, how many more snapshots would expire without its hold
@@ -94,7 +94,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Expired:
-    """What an expiry did, or in a dry run would do.
+    """The result of an expiry, or in a dry run its plan.
 
     :ivar files: deleted, those that an earlier expiry had left included
     :ivar undeleted: files that could not be deleted; the next expiry tries again
@@ -108,12 +108,12 @@ class _Expired:
 
 
 def is_ours(properties: Mapping[str, str]) -> bool:
-    """Whether this package created the table: a refresh, or a deploy of built-in objects."""
+    """Tell whether this package created the table: a refresh, or a deploy of built-in objects."""
     return properties.get(KIND) == TABLE_PROPERTIES[KIND]
 
 
 def hold_property(holder: str) -> str:
-    """The table property by which the holder keeps snapshots; its value is a sequence number."""
+    """Return the table property by which the holder keeps snapshots; its value is a sequence number."""
     return HOLD + holder
 
 
@@ -203,7 +203,7 @@ def max_copies(properties: Mapping[str, str]) -> str | None:
 
 
 def _hold(metadata: TableMetadata, kept: set[int]) -> dict[str, int]:
-    """Add to ``kept`` what holders need; returns how many snapshots each of them keeps."""
+    """Add the snapshots that holders need to ``kept``; return how many snapshots each holder keeps."""
     line = [
         ancestor for ancestor in ancestors(metadata, metadata.current_snapshot_id) if ancestor.snapshot_id not in kept
     ]
@@ -325,7 +325,7 @@ class _Files:
         self._table = table
 
     def needed_only_by(self, expired: Collection[int]) -> list[str]:
-        """Files that no other snapshot needs: data, then statistics, manifests, and manifest lists."""
+        """List the files that no other snapshot needs: data, then statistics, manifests, and manifest lists."""
         going = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id in expired]
         staying = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in expired]
         kept = self._manifests(staying, may_miss=False)
@@ -350,7 +350,7 @@ class _Files:
         return {manifest.manifest_path: manifest for found in lists for manifest in found}
 
     def _live(self, manifests: Iterable[ManifestFile], *, may_miss: bool) -> set[str]:
-        """Data and delete files that the manifests show, without those that they only note as deleted."""
+        """Return the data and delete files that the manifests show, without those that they only note as deleted."""
         io = self._table.io
         entries = _read_all(lambda manifest: manifest.fetch_manifest_entry(io), manifests, may_miss)
         return {entry.data_file.file_path for found in entries for entry in found}

@@ -50,7 +50,7 @@ def is_local(location: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FileStore:
-    """Reads and writes objects; picklable, opens its filesystem on use.
+    """A store that reads and writes objects; picklable, opens its filesystem on use.
 
     :ivar properties: the table's FileIO properties; they may hold secrets
     """
@@ -69,7 +69,7 @@ class FileStore:
         row_group_size: int | None = None,
         **options: Any,
     ) -> tuple[int, pq.FileMetaData]:
-        """Write one Parquet object in one request; returns its bytes and its metadata.
+        """Write one Parquet object in one request; return its bytes and its metadata.
 
         An object store shows it whole or not at all; on a local disk a killed writer may leave a torn file, which
         :meth:`read_footer` recognises. An object that is there is replaced.
@@ -85,7 +85,7 @@ class FileStore:
         return self.write(location, buffer.getvalue()), writer.writer.metadata
 
     def write(self, location: str, data: Any) -> int:
-        """Write one object; returns its bytes."""
+        """Write one object; return its bytes."""
         filesystem, path = self._open(location)
         with naming(location):
             if isinstance(filesystem, pafs.LocalFileSystem):
@@ -95,13 +95,13 @@ class FileStore:
         return len(data)
 
     def read(self, location: str) -> bytes:
-        """The object's bytes; raises FileNotFoundError."""
+        """Return the object's content; raise FileNotFoundError if there is no object."""
         filesystem, path = self._open(location)
         with filesystem.open_input_file(path) as stream:
             return bytes(stream.read())
 
     def read_footer(self, location: str) -> tuple[str, pq.FileMetaData] | None:
-        """The footer of :meth:`write_parquet`, with the file's metadata; None for a torn, missing or other object.
+        """Return the footer of :meth:`write_parquet` and the file's metadata; None for a torn, missing or other object.
 
         :raises OSError: the store does not answer, which must not be taken for a torn object
         """
@@ -124,7 +124,7 @@ class FileStore:
             return pq.ParquetFile(stream).read(columns=list(columns), use_threads=False)
 
     def size(self, location: str) -> int:
-        """The object's bytes; raises FileNotFoundError."""
+        """Return the object's size in bytes; raise FileNotFoundError if there is no object."""
         filesystem, path = self._open(location)
         info = filesystem.get_file_info(path)
         if info.type != pafs.FileType.File:
@@ -136,7 +136,7 @@ class FileStore:
         return bool(filesystem.get_file_info(path).type == pafs.FileType.File)
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
-        """Location and bytes of every object below the folder ``prefix``; empty if there is no such folder."""
+        """List location and bytes of every object below the folder ``prefix``; return [] if there is no such folder."""
         filesystem, path = self._open(prefix)
         found = filesystem.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
         root = prefix.rstrip("/")
@@ -144,7 +144,7 @@ class FileStore:
         return [(root + info.path.removeprefix(base), info.size) for info in found if info.type == pafs.FileType.File]
 
     def delete(self, locations: Iterable[str]) -> int:
-        """Delete objects, ignoring missing ones; returns how many existed."""
+        """Delete objects, ignoring missing ones; return how many existed."""
         count = 0
         for location in locations:
             filesystem, path = self._open(location)
@@ -172,10 +172,11 @@ class FileStore:
 
 
 def renewal_time(table: Table) -> float:
-    """Return when the credentials that a catalog vended with a table just loaded are to be renewed, on the monotonic
-    clock; never, if it vended none.
+    """Return the time to renew the vended credentials of a table just loaded; infinity if it has none.
 
-    That is after half of their life, where the properties have its end (``s3.session-token-expires-at-ms``), and after
+    The time is one of the monotonic clock.
+
+    It is after half of their life, where the properties have its end (``s3.session-token-expires-at-ms``), and after
     ten minutes at the latest.
     """
     own = table.catalog.properties
@@ -189,7 +190,7 @@ def renewal_time(table: Table) -> float:
 
 @lru_cache(maxsize=16)
 def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
-    """One client for each process and store, because each one holds connections."""
+    """Return the one client of this process for the store, because each client holds connections."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     filesystem = PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)

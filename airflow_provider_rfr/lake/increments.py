@@ -35,7 +35,7 @@ MIGRATION_TAG: Final = "rfr.migration"
 
 
 class Brings(str, Enum):
-    """What a snapshot means for a reader that has seen the one before."""
+    """The meaning of a snapshot for a reader that has seen the one before."""
 
     ROWS = "rows"
     """Files were added, and nothing else."""
@@ -86,19 +86,21 @@ class SourceTable:
         return tuple(sorted(self._table.metadata.schema().identifier_field_names()))
 
     def columns(self, snapshot_id: int | None = None) -> tuple[tuple[str, int], ...]:
-        """Name and field id of each column, by the schema that the snapshot was written with; None: by that of now.
+        """Return name and field id of each column, by the schema that the snapshot was written with.
+
+        For None, by the current schema.
 
         :raises SnapshotsExpiredError: it has expired
         """
         return tuple((field.name, field.field_id) for field in self._schema(snapshot_id).fields)
 
     def sequence(self, snapshot_id: int | None) -> int | None:
-        """The sequence number of a snapshot; None if it does not exist any more."""
+        """Return the sequence number of a snapshot; None if the snapshot does not exist any more."""
         found = self._table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
         return None if found is None else found.sequence_number
 
     def increments(self, after: int | None, until: int | None = None, sequence: int | None = None) -> list[Increment]:
-        """The snapshots later than ``after``, oldest first.
+        """Return the snapshots later than ``after``, oldest first.
 
         :param after: None: from the beginning
         :param until: the last one; None: the current snapshot
@@ -124,24 +126,24 @@ class SourceTable:
         return found
 
     def has_passed(self, snapshot_id: int | None, cursor: int | None) -> bool:
-        """Whether ``cursor`` is ``snapshot_id`` or came after it."""
+        """Tell whether ``cursor`` is ``snapshot_id`` or came after it."""
         if snapshot_id is None or cursor == snapshot_id:
             return True
         return any(ancestor.snapshot_id == snapshot_id for ancestor in ancestors(self._table.metadata, cursor))
 
     def last_of(self, deploy_id: str | None) -> int | None:
-        """The newest snapshot of the main line that this deploy made."""
+        """Return the newest snapshot of the main line that this deploy made."""
         tags = ((snapshot, summary_of(snapshot).get(MIGRATION_TAG, "")) for snapshot in self._main_line())
         return next((snapshot.snapshot_id for snapshot, tag in tags if tag.partition("/")[0] == deploy_id), None)
 
     def last_before(self, timestamp_ms: int) -> int | None:
-        """The newest snapshot of the main line that was made at that time or before."""
+        """Return the newest snapshot of the main line that was made at that time or before."""
         return next(
             (snapshot.snapshot_id for snapshot in self._main_line() if snapshot.timestamp_ms <= timestamp_ms), None
         )
 
     def contents(self, snapshot_id: int) -> list[FileScanTask]:
-        """Files to read for all rows that the snapshot shows.
+        """Plan the files to read for all rows that the snapshot shows.
 
         :raises SnapshotsExpiredError: it has expired
         """
@@ -154,7 +156,7 @@ class SourceTable:
         return sorted(tasks, key=lambda task: (*order[task.file.file_path], task.file.file_path))
 
     def added(self, after: int, until: int, sequence: int | None = None) -> list[FileScanTask]:
-        """Files to read for the rows that the increments of :meth:`increments` added.
+        """Plan the files to read for the rows that the increments of :meth:`increments` added.
 
         :raises SnapshotsExpiredError: one of them has expired
         """
@@ -171,14 +173,19 @@ class SourceTable:
 
     @staticmethod
     def skip(tasks: Sequence[FileScanTask], rows: int) -> tuple[list[FileScanTask], int]:
-        """The tasks without the whole files among the first ``rows`` rows, and how many rows are still to skip."""
+        """Drop the whole files among the first ``rows`` rows.
+
+        :returns: the other tasks, and how many rows are still to skip
+        """
         left = list(tasks)
         while left and not left[0].delete_files and left[0].file.record_count <= rows:
             rows -= left.pop(0).file.record_count
         return left, rows
 
     def projection(self, columns: Iterable[tuple[str, int]], snapshot_id: int) -> Schema:
-        """The columns with these field ids, under these names, as :meth:`columns` of the snapshot or of now has them.
+        """Return the columns with these field ids, under these names.
+
+        Their types are those of the snapshot, or of the current schema where the snapshot lacks a column.
 
         :raises SnapshotsExpiredError: it has expired
         """
@@ -189,11 +196,11 @@ class SourceTable:
 
     @staticmethod
     def arrow(wanted: Schema) -> pa.Schema:
-        """The columns as :meth:`read` returns them."""
+        """Return the columns in the Arrow schema of :meth:`read`."""
         return schema_to_pyarrow(wanted, include_field_ids=False)
 
     def read(self, tasks: Iterable[FileScanTask], wanted: Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, with one file in memory at a time."""
+        """Yield the rows, with one file in memory at a time."""
         scan = ArrowScan(self._table.metadata, self._table.io, wanted, AlwaysTrue())
         shape = self.arrow(wanted)
         for task in tasks:
@@ -218,7 +225,7 @@ class SourceTable:
         return Brings.OTHERS if emptied else Brings.LESS
 
     def _ends_replacement(self, snapshot: Snapshot, summary: Mapping[str, str]) -> bool:
-        """Whether this is the append of a refresh that replaced a part of the table by a delete and an append."""
+        """Tell whether this is the append of a refresh that replaced a part of the table by a delete and an append."""
         parent = snapshot.parent_snapshot_id
         before = self._table.metadata.snapshot_by_id(parent) if parent is not None else None
         if before is None or before.summary is None or before.summary.operation == Operation.APPEND:
@@ -230,7 +237,10 @@ class SourceTable:
         return ancestors(self._table.metadata, self.head)
 
     def _schema(self, snapshot_id: int | None) -> Schema:
-        """The schema that the snapshot was written with; for None, or where that is not known, the current one."""
+        """Return the schema that the snapshot was written with.
+
+        Return the current schema for None, or where the former is not known.
+        """
         metadata = self._table.metadata
         schema_id = None if snapshot_id is None else self._snapshot(snapshot_id).schema_id
         return next((schema for schema in metadata.schemas if schema.schema_id == schema_id), metadata.schema())
@@ -243,7 +253,7 @@ class SourceTable:
 
 
 def only_appended(table: Table, after: int, until: int) -> bool:
-    """Whether rows were appended between two snapshots of the main line, and nothing else was done."""
+    """Tell whether rows were appended between two snapshots of the main line, and nothing else was done."""
     for ancestor in ancestors(table.metadata, until):
         if ancestor.snapshot_id == after:
             return True

@@ -106,7 +106,7 @@ class InferredSchema:
 
 
 def merge(a: InferredSchema, b: InferredSchema) -> InferredSchema:
-    """What was seen in either one: associative, commutative and idempotent."""
+    """Merge the kinds and fields seen in either schema. The operation is associative, commutative and idempotent."""
     fields = dict(a.fields)
     for name, inner in b.fields.items():
         fields[name] = merge(fields[name], inner) if name in fields else inner
@@ -115,7 +115,7 @@ def merge(a: InferredSchema, b: InferredSchema) -> InferredSchema:
 
 
 def infer_records(ndjson: bytes) -> InferredSchema:
-    """The schema of newline-delimited JSON records; lines that are not objects are ignored."""
+    """Infer the schema of newline-delimited JSON records; ignore lines that are not objects."""
     found = InferredSchema()
     start = 0
     while start < len(ndjson):
@@ -137,7 +137,10 @@ def _infer_block(block: bytes) -> InferredSchema:
 
 
 def _by_arrow(block: bytes) -> InferredSchema:
-    """:raises pa.ArrowInvalid: Arrow can't read the records, or its types do not say what was in them"""
+    """Infer the schema of a block with Arrow's JSON reader.
+
+    :raises pa.ArrowInvalid: Arrow can't read the records, or its types do not say what was in them
+    """
     options = pj.ReadOptions(use_threads=False, block_size=len(block) + 1)
     # Arrow's default memory pool takes twice as long for the first block.
     table = pj.read_json(
@@ -229,7 +232,7 @@ def _absorbed(kinds: frozenset[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Builds ordered columns from inferred schemas.
+    """A builder of ordered columns from inferred schemas.
 
     :ivar places: places of fields, by path
     """
@@ -260,7 +263,7 @@ class _Order:
 
 
 def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:
-    """The columns that a stream's JSON schema declares, in its order.
+    """Return the columns that a stream's JSON schema declares, in its order.
 
     :param name: how errors call the document, e.g. ``streams.orders.schema``
     :raises ConfigurationError: it is not a schema, with the path in it; or it declares no usable columns
@@ -275,13 +278,13 @@ def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:
 
 
 class _SchemaReader:
-    """Reads parts of a JSON schema as columns without a name: the type, and the mark of JSON text."""
+    """A reader of parts of a JSON schema as columns without a name: the type, and the mark of JSON text."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
 
     def column(self, schema: Any, path: str, followed: tuple[str, ...] = ()) -> pa.Field:
-        """The column for a schema."""
+        """Return the column for a schema."""
         if isinstance(schema, bool):
             return _JSON_TEXT
         if not isinstance(schema, Mapping):
@@ -348,7 +351,7 @@ class _SchemaReader:
 
 
 def _kinds(schema: Mapping[str, Any], path: str) -> frozenset[str]:
-    """JSON types that the schema allows besides null; null alone where it says nothing of types."""
+    """Return the JSON types that the schema allows besides null; null alone where it says nothing of types."""
     named = schema.get("type")
     if named is not None:
         listed = named if isinstance(named, list | tuple) else [named]
@@ -392,7 +395,7 @@ def _scalar(kind: str, schema: Mapping[str, Any], path: str) -> pa.DataType:
 
 
 def _joined(found: Sequence[pa.Field]) -> pa.Field:
-    """One column for several alternatives: the only one, the wider number, text for scalars, else JSON text."""
+    """Join several alternatives into one column: the only one, the wider number, text for scalars, else JSON text."""
     if not found:
         return _JSON_TEXT
     if all(field.equals(found[0], check_metadata=True) for field in found):

@@ -74,7 +74,7 @@ class TableEntry:
 
 
 def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
-    """Every table of every namespace, sorted by name; slow, because each one's metadata is read.
+    """List every table of every namespace, sorted by name. This is slow, because the metadata of each one is read.
 
     A table whose metadata can't be read is listed with its name only: it takes up the name.
     """
@@ -153,14 +153,14 @@ class ViewEntry:
 
 
 def holds_views(catalog: Catalog) -> bool:
-    """Whether views persist in this catalog. In others they last as long as a session of Spark."""
+    """Tell whether views persist in this catalog. In other catalogs they last as long as a Spark session."""
     if isinstance(catalog, SqlCatalog):
         return True
     return isinstance(catalog, RestCatalog) and Capability.V1_LIST_VIEWS in catalog._supported_endpoints
 
 
 def list_views(catalog: Catalog) -> tuple[ViewEntry, ...]:
-    """Every view of the catalog, sorted by name; none if it can't hold any.
+    """List every view of the catalog, sorted by name; return an empty list if the catalog can't hold any.
 
     A view whose metadata can't be read is listed with its name only: it takes up the name.
     """
@@ -180,7 +180,7 @@ def list_views(catalog: Catalog) -> tuple[ViewEntry, ...]:
 
 
 def view_names(catalog: Catalog) -> frozenset[str]:
-    """Case-folded names of all views; quicker than :func:`list_views`."""
+    """Return the case-folded names of all views; quicker than :func:`list_views`."""
     if isinstance(catalog, SqlCatalog):
         return frozenset(name.casefold() for name, _ in _view_rows(catalog))
     if not holds_views(catalog):
@@ -190,13 +190,13 @@ def view_names(catalog: Catalog) -> frozenset[str]:
 
 
 def find_view(catalog: Catalog, name: str) -> ViewEntry | None:
-    """The view of this name, compared without case; None if there is none."""
+    """Return the view of this name, compared without case; None if there is none."""
     found = _sql_views(catalog, name) if isinstance(catalog, SqlCatalog) else list_views(catalog)
     return next((candidate for candidate in found if candidate.name.casefold() == name.casefold()), None)
 
 
 def _sql_views(catalog: SqlCatalog, name: str | None = None) -> list[ViewEntry]:
-    """Every view of the catalog, or those of one name, compared without case."""
+    """Return every view of the catalog, or those of one name, compared without case."""
     store = FileStore(dict(catalog.properties))
     rows = _view_rows(catalog, name)
     for _ in range(_TRIES):
@@ -217,7 +217,10 @@ def _sql_views(catalog: SqlCatalog, name: str | None = None) -> list[ViewEntry]:
 
 
 def _view_rows(catalog: SqlCatalog, name: str | None = None) -> list[tuple[str, str]]:
-    """Names of the views and locations of their metadata; of all, or of those of one name, compared without case."""
+    """Return the names of the views and the locations of their metadata.
+
+    :param name: only views of this name, compared without case; None for all views
+    """
     table = sa.table(
         "iceberg_tables",
         *(sa.column(name) for name in ("table_namespace", "table_name", "metadata_location", "iceberg_type")),
@@ -235,7 +238,10 @@ def _view_rows(catalog: SqlCatalog, name: str | None = None) -> list[tuple[str, 
 
 
 def _read_view(store: FileStore, name: str, location: str) -> ViewEntry:
-    """:raises FileNotFoundError: there is no metadata at this location, or not any more"""
+    """Read the view's metadata file.
+
+    :raises FileNotFoundError: there is no metadata at this location, or not any more
+    """
     data = store.read(location)
     try:
         return _view_entry(name, json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data))
@@ -244,7 +250,10 @@ def _read_view(store: FileStore, name: str, location: str) -> ViewEntry:
 
 
 def _view_entry(name: str, metadata: Mapping[str, Any]) -> ViewEntry:
-    """:raises KeyError, ValueError, StopIteration: it is not the metadata of a view"""
+    """Return the view that the metadata describes.
+
+    :raises KeyError, ValueError, StopIteration: it is not the metadata of a view
+    """
     version = next(
         version for version in metadata["versions"] if version["version-id"] == metadata["current-version-id"]
     )

@@ -54,7 +54,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
 
 @cache
 def ledger_arrow_schema() -> pa.Schema:
-    """The columns with Iceberg's field ids, which are their places from 1."""
+    """Return the columns with Iceberg's field ids, which are their places from 1."""
     return pa.schema(
         pa.field(name, kind, metadata={"PARQUET:field_id": str(number), "doc": doc})
         for number, (name, kind, doc) in enumerate(_COLUMNS, start=1)

@@ -1,4 +1,4 @@
-"""The ledger as an Iceberg table: its schema, strict commits of files that tasks wrote, removal of what is old.
+"""The ledger as an Iceberg table: its schema, strict commits of files that tasks wrote, and removal of old metadata.
 
 PyIceberg expires snapshots but deletes no files, so the metadata files of trimmed snapshots are deleted here.
 """
@@ -63,12 +63,12 @@ _PARALLEL_READS = 16
 
 
 def ledger_name(target: str, part: str | None = None) -> str:
-    """The name of the ledger of a target or of a part of it, in the target's namespace."""
+    """Return the name of the ledger of a target or of a part of it, in the target's namespace."""
     return f"{target}__rfr_ledger" + (f"_{part}" if part else "")
 
 
 def ledgers_in(catalog: Catalog) -> Iterator[tuple[str, str | None]]:
-    """Target and part of every table of the lake whose name is a ledger's; none is loaded."""
+    """Yield target and part of every table of the lake whose name is a ledger's; load none of them."""
     return (found for namespace in namespaces(catalog) for found in _ledgers_of(catalog, namespace))
 
 
@@ -99,7 +99,7 @@ class LedgerTable:
 
     @classmethod
     def load(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable | None:
-        """The ledger; None before the first refresh."""
+        """Load the ledger; return None before the first refresh."""
         name = ledger_name(target, part)
         table = load_table(catalog, name)
         return None if table is None else cls(catalog, name, table)
@@ -122,13 +122,13 @@ class LedgerTable:
 
     @classmethod
     def parts(cls, catalog: Catalog, target: str) -> list[str]:
-        """The parts of the target that have a ledger of their own, in no order."""
+        """Return the parts of the target that have a ledger of their own, in no particular order."""
         found = _ledgers_of(catalog, target.rpartition(".")[0])
         return [part for name, part in found if name == target and part is not None]
 
     @property
     def store(self) -> FileStore:
-        """The store of the table's files, with the credentials of the table as it was last loaded."""
+        """Return the store of the table's files, with the credentials of the table as it was last loaded."""
         return FileStore(dict(self._table.io.properties))
 
     @property
@@ -138,12 +138,12 @@ class LedgerTable:
 
     @property
     def is_ledger(self) -> bool:
-        """Whether this package made the table; anybody may give one such a name."""
+        """Tell whether this package made the table; anybody may give one such a name."""
         return self._table.properties.get(_KIND) == _LEDGER_PROPERTIES[_KIND]
 
     @property
     def changed_ms(self) -> int:
-        """When the table changed last, in milliseconds since 1970."""
+        """Return when the table changed last, in milliseconds since 1970."""
         return int(self._table.metadata.last_updated_ms)
 
     @property
@@ -152,7 +152,7 @@ class LedgerTable:
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot that the next commit builds on."""
+        """Return the id of the snapshot that the next commit builds on."""
         return self._table.metadata.current_snapshot_id
 
     def reload(self) -> None:
@@ -160,11 +160,11 @@ class LedgerTable:
         self._renewal = renewal_time(self._table)
 
     def summary(self, key: str) -> Mapping[str, str] | None:
-        """The newest snapshot summary that has ``key``."""
+        """Return the newest snapshot summary that has ``key``."""
         return newest_summary_with(self._table, key)
 
     def commit(self, files: Sequence[StoredFile], summary: Mapping[str, str]) -> int:
-        """Name the files in one snapshot on top of the one that was loaded; returns the snapshot's id.
+        """Name the files in one snapshot on top of the one that was loaded; return the snapshot's id.
 
         :raises CommitConflictError: another commit came first; nothing was written
         :raises LedgerError: a file that a task wrote to a local disk is not on this machine's

@@ -55,7 +55,7 @@ class NewTable:
         self._transaction = catalog.create_table_transaction(name, schema, partition_spec=spec, properties=properties)
 
     def target(self, family: str) -> FileTarget:
-        """What is needed to write its data files."""
+        """Return the target to write the table's data files to."""
         return FileTarget.of(self._transaction.table_metadata, self._transaction._table.io, family=family)
 
     def commit(self, files: Sequence[StoredFile], summary: Mapping[str, str]) -> None:
@@ -86,7 +86,7 @@ class MigratedTable:
 
     @classmethod
     def create(cls, catalog: Catalog, name: str, definition: TableDefinition) -> MigratedTable:
-        """The new table with its markers; or the one that another process created first: check whose it is."""
+        """Create the table with its markers, or load it if another process created it first: check whose it is."""
         return cls(catalog, name, create_table(catalog, name, *definition))
 
     @property
@@ -95,11 +95,11 @@ class MigratedTable:
 
     @property
     def snapshot_id(self) -> int | None:
-        """The newest snapshot; None if it never had a row."""
+        """Return the id of the newest snapshot; None if the table never had a row."""
         return self._base.current_snapshot_id
 
     def is_as(self, other: MigratedTable) -> bool:
-        """Whether both were loaded in the same state."""
+        """Tell whether both were loaded in the same state."""
         return AssertBase.of(self._base) == AssertBase.of(other._base)
 
     def rows(self) -> int:
@@ -131,13 +131,16 @@ class MigratedTable:
         commit_strictly(transaction)
 
     def coming(self, change: TableChange, family: str) -> FileTarget:
-        """What is needed to write data files of the changed table; nothing is written here."""
+        """Return the target to write data files of the changed table to; write nothing."""
         transaction = self._begin()
         stage_columns(transaction, change)
         return FileTarget.of(transaction.table_metadata, self._table.io, family=family)
 
     def origins(self, change: TableChange) -> dict[str, str]:
-        """The present name of each column of the changed table, by its coming name in lower case; not of new ones."""
+        """Map the new name of each column of the changed table, in lower case, to its present name.
+
+        New columns are left out.
+        """
         transaction = self._begin()
         stage_columns(transaction, change)
         names = {field.field_id: field.name for field in self._table.schema().fields}
@@ -153,7 +156,7 @@ class MigratedTable:
         *,
         always: bool = False,
     ) -> int | None:
-        """Change everything, and replace all rows by these; returns the snapshot, None if there were no rows at all.
+        """Change everything, and replace all rows by these; return the snapshot, None if there were no rows at all.
 
         :param target: that the files were written for
         :param always: make a snapshot for its summary also where there were no rows and are none now
@@ -189,12 +192,12 @@ class MigratedTable:
             raise CommitConflictError(str(error)) from error
 
     def tagged_snapshot(self, key: str, value: str) -> int | None:
-        """The newest snapshot whose summary has this value."""
+        """Return the id of the newest snapshot whose summary has this value."""
         found = newest_summary_with(self._table, key, value)
         return None if found is None else int(found["snapshot-id"])
 
     def last_summary(self) -> Mapping[str, str]:
-        """The summary of the newest snapshot that is no compaction; empty where there is none."""
+        """Return the summary of the newest snapshot that is not a compaction; an empty mapping where there is none."""
         return summary_of(last_change(self._table))
 
     def _begin(self) -> Transaction:
@@ -243,7 +246,7 @@ def _rename_in_database(catalog: SqlCatalog, old: str, new: str, metadata_locati
 
 
 def nulls_in_files(files: Iterable[StoredFile], target: FileTarget, columns: Iterable[str]) -> list[str]:
-    """Those of the columns in which a file that is written, but in no commit yet, has a NULL."""
+    """Return those of the columns in which a file that is written, but not yet committed, has a NULL."""
     layout = target.layout
     by_id = {layout.schema.find_field(column, case_sensitive=False).field_id: column for column in columns}
     found = set[str]()

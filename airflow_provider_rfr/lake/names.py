@@ -23,7 +23,9 @@ def check_identifier(identifier: str, field_name: str = "target") -> str:
 
 
 def table_of(stream: str, target: str) -> str:
-    """The table of a stream: its name in place of ``{stream}``, as it is or, where that is no table's name, mapped.
+    """Return the table of a stream: ``target`` with the stream's name in place of ``{stream}``.
+
+    A name that is no valid table name is mapped to one.
 
     ``Sales Orders (EU)`` is mapped to ``sales_orders_eu``.
 
@@ -39,7 +41,7 @@ def table_of(stream: str, target: str) -> str:
 
 
 def tables_of(streams: Sequence[str], target: str) -> dict[str, str]:
-    """The table of each stream.
+    """Return the table of each stream.
 
     :raises ConfigurationError: ``target`` names no table, or one table for several streams
     """

@@ -26,7 +26,7 @@ class RowFilter:
     schema: Schema
 
     def count_outside(self, table: pa.Table) -> int:
-        """Rows that don't match: once published, they would double when the same part is replaced again.
+        """Count the rows that don't match. Once published, they would double when the same part is replaced again.
 
         :raises ConfigurationError: as :meth:`bound`
         """
@@ -40,7 +40,7 @@ class RowFilter:
         return int(table.num_rows - table.filter(expression_to_pyarrow(bound)).num_rows)
 
     def bound(self) -> BooleanExpression:
-        """The filter, bound to the table's columns.
+        """Return the filter, bound to the table's columns.
 
         :raises ConfigurationError: it names a column that does not exist, or compares one with an unsuitable value
         """
@@ -54,7 +54,7 @@ class RowFilter:
 
 
 def part_of(replace_where: str | None) -> str | None:
-    """A short name of the part that a filter selects, the same however it is spaced; None for the whole table.
+    """Return a short name of the part that a filter selects, the same however it is spaced; None for the whole table.
 
     :raises ConfigurationError: the text is not a filter
     """

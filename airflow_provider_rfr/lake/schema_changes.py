@@ -1,4 +1,4 @@
-"""What a declared table is created with, and changes of its columns, partitioning and keys in one transaction."""
+"""Definitions of declared tables, and changes of their columns, partitioning and keys in one transaction."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def table_definition(
     keys: Sequence[str] = (),
     properties: Mapping[str, str] = _NO_PROPERTIES,
 ) -> TableDefinition:
-    """What a table is created with.
+    """Return the schema, partitioning and properties that a table is created with.
 
     :param partitioning: canonical texts
     :param keys: names of columns
@@ -97,7 +97,7 @@ def table_definition(
 
 
 def stage_columns(transaction: Transaction, change: TableChange) -> None:
-    """Stage changes of columns and partitioning, but for what only finished rows can show (:func:`stage_rest`)."""
+    """Stage changes of columns and partitioning, except those that depend on the finished rows (:func:`stage_rest`)."""
     # A column can't be dropped while it partitions the table or identifies rows, and can't partition before it exists.
     if change.partitioning is not None:
         fields = transaction.table_metadata.spec().fields
@@ -151,13 +151,13 @@ def _key_properties(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _identifier_names(schema: Schema, keys: Iterable[str]) -> list[str]:
-    """The key's columns as Iceberg's identifier fields, which must be required; none if one of them is not."""
+    """Return the key's columns as Iceberg's identifier fields, which must be required; none if one of them is not."""
     found = [schema.find_field(key, case_sensitive=False) for key in keys]
     return [field.name for field in found] if all(field.required for field in found) else []
 
 
 def _kept_partitions(transaction: Transaction, wanted: Sequence[str]) -> int:
-    """How many of the first partition fields are the wanted ones already."""
+    """Count the first partition fields that are the wanted ones already."""
     metadata = transaction.table_metadata
     present = (partition_text(field, metadata.schema()) for field in metadata.spec().fields)
     pairs = zip(present, wanted, strict=False)

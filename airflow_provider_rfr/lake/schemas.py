@@ -81,7 +81,7 @@ _NAME_SUFFIXES: Final = {
 
 
 def type_text(kind: iceberg.IcebergType) -> str:
-    """The canonical text of a type. Types that Spark SQL has no name for are shown as Iceberg calls them."""
+    """Return the canonical text of a type. Types that Spark SQL has no name for get their Iceberg name."""
     if isinstance(kind, iceberg.DecimalType):
         return f"decimal({kind.precision},{kind.scale})"
     if isinstance(kind, iceberg.ListType):
@@ -96,7 +96,7 @@ def type_text(kind: iceberg.IcebergType) -> str:
 
 
 def type_from_text(text: str, ids: Iterator[int] | None = None) -> iceberg.IcebergType:
-    """The Iceberg type that a Spark SQL text names; everything inside it is optional.
+    """Return the Iceberg type that a Spark SQL text names; everything inside it is optional.
 
     :param ids: gives the ids of inner fields; None: from 1
     :raises ConfigurationError: the text names no type
@@ -123,7 +123,7 @@ def _iceberg_type(kind: ColumnType, ids: Iterator[int]) -> iceberg.IcebergType:
 
 
 def iceberg_type(kind: pa.DataType, ids: Iterator[int] | None = None) -> iceberg.IcebergType:
-    """The Iceberg type of an Arrow type; everything inside it is optional.
+    """Return the Iceberg type of an Arrow type; everything inside it is optional.
 
     :param ids: gives the ids of inner fields; None: from 1
     :raises ConfigurationError: there is none
@@ -155,17 +155,17 @@ def column_doc(column: pa.Field) -> str | None:
 
 
 def json_text_field(name: str) -> pa.Field:
-    """A string column of JSON texts: values of any shape, strings in quotes."""
+    """Return a string column of JSON texts: values of any shape, strings in quotes."""
     return pa.field(name, pa.string(), metadata={_JSON_TEXT_KEY: b"1"})
 
 
 def is_json_text(column: pa.Field) -> bool:
-    """Whether the column holds JSON texts instead of plain strings."""
+    """Tell whether the column holds JSON texts instead of plain strings."""
     return _JSON_TEXT_KEY in (column.metadata or {})
 
 
 def with_system_columns(rows: pa.Schema) -> pa.Schema:
-    """The columns of rows, followed by the system columns.
+    """Return the columns of rows, followed by the system columns.
 
     :raises ConfigurationError: as :func:`check_columns`
     """
@@ -174,7 +174,7 @@ def with_system_columns(rows: pa.Schema) -> pa.Schema:
 
 
 def target_schema(rows: pa.Schema) -> Schema:
-    """The Iceberg schema of a new table for such rows, system columns included.
+    """Return the Iceberg schema of a new table for such rows, system columns included.
 
     :raises ConfigurationError: as :func:`check_columns`
     """
@@ -182,7 +182,7 @@ def target_schema(rows: pa.Schema) -> Schema:
 
 
 def file_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of a table's data files, with field ids."""
+    """Return the Arrow schema of a table's data files, with field ids."""
     # Imported here, because this module of PyIceberg takes longer to import than all others together.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -207,7 +207,7 @@ def check_columns(columns: Sequence[pa.Field], path: str, *, top_level: bool = F
 
 
 def with_distinct_names(columns: Sequence[pa.Field], path: str, *, top_level: bool = False) -> list[pa.Field]:
-    """The columns; an object or a list that has a name in common with another column is kept as JSON text.
+    """Return the columns, with an object or a list that shares a name with another column kept as JSON text.
 
     :raises ConfigurationError: names that :func:`check_columns` refuses for themselves
     """
@@ -217,7 +217,10 @@ def with_distinct_names(columns: Sequence[pa.Field], path: str, *, top_level: bo
 
 
 def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
-    """The names by which engines reach a column and all that is in it; a list's fields with ``element`` and without."""
+    """Yield the names by which engines reach a column and everything in it.
+
+    A list's fields are named with ``element`` and without.
+    """
     yield name
     if pa.types.is_list(kind):
         yield from full_names(f"{name}.element", kind.value_type)
@@ -256,7 +259,7 @@ def _check_names(names: Sequence[str], path: str, top_level: bool) -> None:
 
 
 def _clashes(columns: Sequence[pa.Field]) -> Iterator[tuple[str, pa.Field, pa.Field]]:
-    """Names that two columns have in common, with the columns."""
+    """Yield the names that two columns have in common, with the columns."""
     seen: dict[str, pa.Field] = {}
     for column in columns:
         for name in dict.fromkeys(full_names(column.name, column.type)):
@@ -274,7 +277,7 @@ def iceberg_transform(transform: PartitionTransform) -> transforms.Transform[Any
 
 
 def partition_spec(texts: Sequence[str], schema: Schema) -> PartitionSpec:
-    """The partitioning of a new table.
+    """Return the partitioning of a new table.
 
     :raises ConfigurationError: a text is not a transform
     """
@@ -288,7 +291,7 @@ def partition_spec(texts: Sequence[str], schema: Schema) -> PartitionSpec:
 
 
 def partition_texts(spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
-    """How a table is partitioned, in canonical texts."""
+    """Return the partitioning of a table in canonical texts."""
     return tuple(
         partition_text(field, schema)
         for field in spec.fields
@@ -297,7 +300,7 @@ def partition_texts(spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
 
 
 def partition_text(field: PartitionField, schema: Schema) -> str:
-    """One partition field; a transform that declarations don't have is shown as Iceberg calls it."""
+    """Return the text of one partition field; a transform that declarations don't have gets its Iceberg name."""
     column = schema.find_column_name(field.source_id) or f"#{field.source_id}"
     transform = field.transform
     if isinstance(transform, transforms.BucketTransform):

@@ -1,5 +1,4 @@
-"""What every engine on Spark shares: the settings of an application that is started here, what errors mean, and names
-and texts in SQL.
+"""Parts that all engines on Spark share: settings of an application that is started here, errors, and SQL quoting.
 
 Nothing here imports pyspark: its errors are known by the modules of their classes.
 """
@@ -29,7 +28,7 @@ _FAILED: Final = re.compile(r"Job aborted due to stage failure: (.{1,300})")
 
 
 def application_settings(app_name: str, master: str | None) -> dict[str, str]:
-    """Settings of an application that this process starts; everything of a local one stays on this machine.
+    """Return settings of an application that this process starts. A local application stays entirely on this machine.
 
     :param master: None: spark-submit has said it
     """
@@ -47,7 +46,7 @@ def application_settings(app_name: str, master: str | None) -> dict[str, str]:
 
 
 def spark_problem(error: BaseException) -> str | None:
-    """What went wrong in a call of Spark, in one sentence without the stack; None for any other error."""
+    """Describe the failure of a Spark call in one sentence without the stack; return None for any other error."""
     kind, text = type(error), str(error)
     library = kind.__module__.partition(".")[0]
     # A call without an answer is a plain Py4JError, whose text may say that the method does not exist. What the JVM
@@ -75,7 +74,7 @@ def spark_problem(error: BaseException) -> str | None:
 
 @contextmanager
 def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Raise what Spark raises as a :class:`SparkJobError` of one sentence without secrets; other errors are unchanged.
+    """Raise errors of Spark as a :class:`SparkJobError` of one sentence without secrets; leave other errors unchanged.
 
     :param what: was tried, e.g. ``view ops.v``
     """
@@ -89,20 +88,20 @@ def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
 
 
 def identifier(name: str) -> str:
-    """One part of a name, whatever is in it."""
+    """Quote one part of a name, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def table_name(name: str, catalog: str) -> str:
-    """``catalog.namespace.name``, each part in backticks."""
+    """Return ``catalog.namespace.name``, each part in backticks."""
     return ".".join(map(identifier, [catalog, *name.split(".")]))
 
 
 def string_literal(value: str) -> str:
-    """A string, whatever is in it."""
+    """Quote a string, whatever characters it has."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def property_list(values: Mapping[str, str]) -> str:
-    """Keys and values between parentheses."""
+    """Return the keys and values as a list in parentheses, sorted by key."""
     return "(" + ", ".join(f"{string_literal(key)} = {string_literal(values[key])}" for key in sorted(values)) + ")"

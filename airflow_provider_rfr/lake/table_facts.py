@@ -1,4 +1,4 @@
-"""What the metadata of a table says to people: its newest snapshot, its columns, how they changed. Reads no rows."""
+"""Facts of a table's metadata for display: its newest snapshot, its columns, how they changed. Reads no rows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TableFacts:
 
 
 def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
-    """The table as it is now; None where there is none."""
+    """Return the facts of the table as it is now; None if it does not exist."""
     table = load_table(catalog, name)
     if table is None:
         return None

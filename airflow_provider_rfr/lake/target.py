@@ -100,14 +100,14 @@ class TargetTable:
 
     @property
     def columns(self) -> str | None:
-        """A text that differs when the table's columns or its partitioning do; None without a table."""
+        """Return a text that differs when the table's columns or its partitioning do; None without a table."""
         if self._table is None:
             return None
         metadata = self._table.metadata
         return f"{metadata.schema().as_struct().model_dump_json()} {metadata.spec().model_dump_json()}"
 
     def published(self, ledger: str) -> Publication | None:
-        """The newest publication from this ledger."""
+        """Return the newest publication from this ledger."""
         if self._table is None:
             return None
         # The property names the last publication of all, even if its snapshot has expired; snapshots name the others.
@@ -203,7 +203,7 @@ class TargetTable:
         replace_where: str | None,
         summary: Mapping[str, str],
     ) -> int:
-        """Add the snapshot to the transaction; returns its id."""
+        """Add the snapshot to the transaction; return its id."""
         if mode == "append":
             return stage_append(transaction, files, summary, self._added)
         if replace_where is None:

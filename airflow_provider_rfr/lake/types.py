@@ -1,4 +1,4 @@
-"""Column types by their Spark SQL names: one canonical text for each type, and what a change between two types needs.
+"""Column types by their Spark SQL names: a canonical text for each type, and the kinds of change between two types.
 
 Covers the types that Iceberg stores and Spark SQL names. Types that Iceberg does not distinguish have one name:
 ``smallint`` is ``int``, ``varchar(20)`` is ``string``. DAG files are parsed with this module, so it imports neither
@@ -49,12 +49,12 @@ _PROMOTIONS: Final = {("int", "bigint"), ("float", "double")}
 
 
 def is_plain(name: str) -> bool:
-    """Whether the name needs no quotes anywhere, unless it is a reserved word."""
+    """Tell whether the name needs no quotes anywhere, unless it is a reserved word."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
 def quoted(name: str) -> str:
-    """The name in backticks, if it needs them."""
+    """Put the name in backticks, if it needs them."""
     return name if is_plain(name) else "`" + name.replace("`", "``") + "`"
 
 
@@ -82,7 +82,7 @@ class ColumnType:
         return f"{self.name}({','.join(map(str, self.numbers))})" if self.numbers else self.name
 
     def folded(self) -> ColumnType:
-        """The type with its fields' names as names are compared."""
+        """Return the type with the case of its fields' names folded for comparison."""
         inner = tuple(inner.folded() for inner in self.inner)
         return ColumnType(self.name, self.numbers, inner, tuple(name.casefold() for name in self.fields))
 
@@ -92,12 +92,12 @@ class ColumnType:
         return len(set(names)) < len(names) or any(inner.has_twins() for inner in self.inner)
 
     def contains(self, name: str) -> bool:
-        """Whether this type, or one inside it, has that name."""
+        """Tell whether this type, or one inside it, has that name."""
         return self.name == name or any(inner.contains(name) for inner in self.inner)
 
 
 class TypeChange(str, Enum):
-    """What a column of one type needs to become one of another."""
+    """The kind of change that a column of one type needs to become one of another."""
 
     SAME = "same"
     WIDEN = "widen"
@@ -109,7 +109,7 @@ class TypeChange(str, Enum):
 
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> ColumnType:
-    """The type that a text names.
+    """Parse the type that a text names.
 
     :raises ConfigurationError: it names none; the problem says at which character
     """
@@ -117,7 +117,7 @@ def parse_type(text: str) -> ColumnType:
 
 
 def classify(old: str, new: str) -> TypeChange:
-    """What a column of type ``old`` needs to become ``new``.
+    """Classify the change that a column of type ``old`` needs to become ``new``.
 
     The rules are those of Iceberg's format 2, stricter than PyIceberg's: the scale of a decimal never changes. A
     struct's fields may be added, moved and dropped, as long as one of them stays.
@@ -153,8 +153,10 @@ def _common_fields(old: ColumnType, new: ColumnType) -> dict[str, tuple[ColumnTy
 
 
 def has_same_fields(old: ColumnType, new: ColumnType) -> bool:
-    """Return whether all structs inside two types have the same fields in the same order, so that Spark, which casts
-    structs by position, casts each field to itself."""
+    """Tell whether all structs inside two types have the same fields in the same order.
+
+    Spark casts structs by position, so only then does it cast each field to itself.
+    """
     if old.name != new.name or not old.inner:
         return not (old.inner or new.inner)
     same = old.folded().fields == new.folded().fields
@@ -162,8 +164,10 @@ def has_same_fields(old: ColumnType, new: ColumnType) -> bool:
 
 
 def lost_fields(old: ColumnType, new: ColumnType) -> list[str]:
-    """Return the paths of the fields that ``old`` has and ``new`` has not, e.g. ``a.b``; without the elements of
-    arrays and maps, as Spark names the fields of an array."""
+    """Return the paths of the fields that ``old`` has and ``new`` has not, e.g. ``a.b``.
+
+    The elements of arrays and maps are left out, as Spark names the fields of an array.
+    """
     if old.name != new.name:
         return []
     if old.name != "struct":
@@ -188,8 +192,9 @@ def field_types(kind: ColumnType) -> dict[str, ColumnType]:
 def rename_fields(
     old: ColumnType, new: ColumnType, former: Mapping[str, Sequence[str]], *, only_missing: bool, parent: str = ""
 ) -> ColumnType:
-    """Return ``old`` with the fields of structs under the names that they have in ``new``. A result in which two fields
-    of a struct have one name says that the name is still taken.
+    """Return ``old`` with the fields of structs under the names that they have in ``new``.
+
+    A result in which two fields of a struct have one name says that the name is still taken.
 
     :param former: names that a field had, by its path in ``new``; all as names are compared
     :param only_missing: leave a name that ``old`` has to the field which has it
@@ -215,8 +220,10 @@ def rename_fields(
 
 
 def renamed_fields(old: ColumnType, new: ColumnType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the fields that a type and the same type after :func:`rename_fields` call otherwise: the path to each as
-    Iceberg writes it, with ``element`` and ``value``, and its new name behind that."""
+    """Yield the fields that have another name after :func:`rename_fields`.
+
+    Each is the path as Iceberg writes it, with ``element`` and ``value``, and the new name behind that.
+    """
     names = old.fields or {"array": ("element",), "map": ("key", "value")}.get(old.name, ())
     after = new.fields or names
     for name, called, before, now in zip(names, after, old.inner, new.inner, strict=True):
@@ -235,7 +242,7 @@ def may_overflow(old: ColumnType, new: ColumnType) -> bool:
 
 
 class _Parser:
-    """Recursive descent over the tokens of a text.
+    """A recursive-descent parser of the tokens of a text.
 
     ``_token`` is the next token, empty at the end; ``_quoted`` says whether it was a name in backticks, ``_position``
     where it starts. Tokens are read as needed: the first error is the one furthest to the left.
@@ -394,12 +401,12 @@ class PartitionTransform:
         return f"{self.name}({self.size}, {column})" if self.size else f"{self.name}({column})"
 
     def takes(self, kind: ColumnType) -> bool:
-        """Whether it can be made of a column of that type."""
+        """Tell whether the transform accepts a column of that type."""
         return kind.name in _TRANSFORMABLE[self.name]
 
 
 def parse_transform(text: str) -> PartitionTransform:
-    """The transform that a text names: ``region``, ``days(at)``, ``bucket(16, id)``, ``truncate(4, id)``.
+    """Parse the transform that a text names: ``region``, ``days(at)``, ``bucket(16, id)``, ``truncate(4, id)``.
 
     Spark writes the size first, Iceberg last; both are read.
 
