@@ -29,7 +29,7 @@ _TOKEN_POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a task reports of itself.
+    """A report of a task about itself.
 
     :ivar queued: partitions that none of its threads has begun
     :ivar idle: threads without work
@@ -44,19 +44,19 @@ class Budget(Protocol):
     """The budget as a task uses it."""
 
     def reserve(self) -> float:
-        """Take a permit; returns the seconds after which it is valid."""
+        """Take a permit; return the seconds after which it is valid."""
 
     def paused(self) -> float:
-        """Seconds for which no request may be sent."""
+        """Return the seconds for which no request may be sent."""
 
     def penalize(self, seconds: float) -> None:
         """Let no task send a request for so many seconds."""
 
     def beat(self, beat: Beat) -> bool:
-        """Report the task's state; returns whether the round is over."""
+        """Report the task's state; return whether the round is over."""
 
     def is_ours(self) -> bool:
-        """Whether this attempt still holds the refresh; a process that slept asks."""
+        """Tell whether this attempt still holds the refresh; a process that slept asks."""
 
 
 class DriverBudget:
@@ -106,7 +106,7 @@ class DriverBudget:
         return self._closed.is_set()
 
     def done(self, task: int) -> None:
-        """The task has ended: its core is idle."""
+        """Record that the task has ended: its core is idle."""
         with self._lock:
             self._queued[task] = 0
             self._idle_since.setdefault(task, time.monotonic())
@@ -127,7 +127,7 @@ class DriverBudget:
 
 
 class BudgetServer:
-    """Serves a :class:`DriverBudget` to executors until closed.
+    """A server of a :class:`DriverBudget` for executors, until it is closed.
 
     :param host: address at which executors reach the driver
     :param bind: address on which the driver listens, if that is another one
@@ -202,7 +202,7 @@ class BudgetServer:
 
 @dataclass(frozen=True, slots=True)
 class BudgetAddress:
-    """How an executor reaches the driver's budget.
+    """The address at which an executor reaches the driver's budget.
 
     :ivar limited: whether there is a rate to keep, so that every request needs a permit
     """
@@ -212,7 +212,7 @@ class BudgetAddress:
     limited: bool
 
     def connect(self) -> _RemoteBudget:
-        """Open a connection; raises OSError when the driver has ended."""
+        """Open a connection; raise OSError when the driver has ended."""
         return _RemoteBudget(Client(self.address, authkey=self.secret), self.limited)
 
 
@@ -280,7 +280,7 @@ class _RemoteBudget:
 
 
 class SleepClock:
-    """Detects that this process slept: it was stopped, or its machine suspended; thread-safe."""
+    """A detector of sleep: this process was stopped, or its machine suspended; thread-safe."""
 
     # A stopped process misses seconds of the monotonic clock, one on a suspended machine those of the wall clock.
 
@@ -289,7 +289,10 @@ class SleepClock:
         self._last = time.monotonic(), time.time()
 
     def slept(self) -> bool:
-        """Whether more time passed since the last call than between two beats; to be called a few times a second."""
+        """Tell whether more time passed since the last call than between two beats.
+
+        Call it a few times a second.
+        """
         with self._lock:
             before, self._last = self._last, (time.monotonic(), time.time())
             return max(now - then for now, then in zip(self._last, before, strict=True)) > _SLEPT_SECONDS

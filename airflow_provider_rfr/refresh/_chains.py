@@ -1,4 +1,4 @@
-"""Chains of pages inside a task: what may be requested next, what counts, and which thread requests it.
+"""Chains of pages inside a task: which pages may be requested next, which count, and which thread requests them.
 
 A chain is serial: the token of a page comes with the page before it. Where the stream knows the token of any position,
 further pages are requested ahead; they count in order, and only if the page before names the token that they were
@@ -61,7 +61,7 @@ class FetchedPage:
 
 
 def seen_marks(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Marks of committed rows of one chain, as :class:`PartitionWork` carries them."""
+    """Return the marks of committed rows of one chain, as :class:`PartitionWork` carries them."""
     marks = array("Q")
     for row in rows:
         checksum = row["checksum"] if row["record_count"] else None
@@ -70,7 +70,7 @@ def seen_marks(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def _marks(page: int, token_in: str | None, token_out: str | None, checksum: str | None) -> dict[int, str]:
-    """Marks of one page's tokens and records, each with the name that an error gives it.
+    """Return the marks of one page's tokens and records, each with the name that an error gives it.
 
     :param checksum: None where the page's records may come again
     """
@@ -89,7 +89,7 @@ def _mark(text: str) -> int:
 
 
 class Chain:
-    """State of one partition; not thread-safe, the scheduler holds its lock around every call.
+    """The state of one partition; not thread-safe, the scheduler holds its lock around every call.
 
     :param token_at: the token of a position, for addressable streams; None for the others
     :param on_repeated_page: as the option: ``fail``, ``accept`` or ``end``
@@ -132,7 +132,7 @@ class Chain:
 
     @property
     def open(self) -> bool:
-        """Whether there is more to read in this attempt."""
+        """Tell whether there is more to read in this attempt."""
         return not self.complete and self.error is None
 
     @property
@@ -141,13 +141,13 @@ class Chain:
 
     @property
     def changed(self) -> bool:
-        """Whether the driver has to know what became of the partition in this task."""
+        """Tell whether the driver has to know the partition's result in this task."""
         restarted = self.number != self.work.cursor.chain
         checked = self.work.overlap is not None and self.overlap is None
         return bool(restarted or self._delivered or self.error or self.overran or self._guard.asked or checked)
 
     def claim(self, window: int) -> _PageRequest | None:
-        """The next page that may be requested, at most ``window`` pages ahead; None if none may."""
+        """Claim the next page that may be requested, at most ``window`` pages ahead; return None if none may."""
         if not self.open:
             return None
         if self.overlap is not None:
@@ -162,12 +162,12 @@ class Chain:
         return None
 
     def release(self, request: _PageRequest) -> None:
-        """The page did not arrive; it may be claimed again."""
+        """Release a page that did not arrive; it may be claimed again."""
         if request.chain_number == self.number:
             self._in_flight.discard(request.number)
 
     def deliver(self, request: _PageRequest, outcome: FetchedPage | BaseException) -> list[PageRow]:
-        """Take a page or its error; returns the rows that now count, in order."""
+        """Take a page or its error; return the rows that now count, in order."""
         if request.chain_number != self.number:
             return []
         self._in_flight.discard(request.number)
@@ -230,7 +230,7 @@ class Chain:
         self._seen_set = set()
 
     def progress(self) -> PartitionProgress:
-        """The chain's position, as far as its rows were delivered."""
+        """Return the chain's position, as far as its rows were delivered."""
         return PartitionProgress(
             ordinal=self.work.ordinal,
             cursor=Cursor(self.number, self.pages, encode_token(self.token), self.complete, self.records),
@@ -248,7 +248,7 @@ class Chain:
         return _PageRequest(self, self.number, number, token)
 
     def _window(self, window: int) -> int:
-        """How far ahead pages may be requested: up to the API's total, else no further than was read already."""
+        """Return how far ahead pages may be requested: up to the API's total, else no further than was read already."""
         if self._token_at is None or not self.pages or self._guard.asked or self._token_at(self.pages) != self.token:
             return 1
         if self._total is not None:
@@ -336,7 +336,7 @@ class Chain:
 
 
 class Scheduler:
-    """Hands out page requests to threads and collects what counts; thread-safe.
+    """The scheduler that hands out page requests to threads and collects the pages that count; thread-safe.
 
     :param window: pages of one chain that may be requested at once
     :param max_bytes: bytes of records after which no new page is handed out
@@ -370,7 +370,10 @@ class Scheduler:
         self.figures = TaskFigures()
 
     def next_request(self, last: Chain | None) -> _PageRequest | None:
-        """The next page for a thread that read ``last``; blocks while others may yet open work; None at the end."""
+        """Return the next page for a thread that read ``last``; None at the end.
+
+        The call blocks while other threads may still open work.
+        """
         with self._changed:
             while not self.closing:
                 if (request := self._claim(last)) is not None:
@@ -413,7 +416,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def fail(self, request: _PageRequest, error: BaseException) -> None:
-        """A page can't be read; an expired token starts its chain again, any other error ends the partition."""
+        """Handle a page that can't be read. An expired token restarts its chain; any other error ends the partition."""
         chain = request.chain
         with self._changed:
             if self._frozen or request.chain_number != chain.number:
@@ -440,7 +443,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def release(self, request: _PageRequest, *, backed_off: bool = False) -> None:
-        """The reader was interrupted; the page counts as never requested.
+        """Release the page of a reader that was interrupted; the page counts as never requested.
 
         :param backed_off: it waited to repeat a request. The partition then goes to the side lane, because a round
             can't wait for that, and a later round would begin the wait from the start
@@ -456,7 +459,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def take_ready(self) -> list[PageRow]:
-        """Rows that count and were not taken yet."""
+        """Take the rows that count and were not taken yet."""
         with self._changed:
             rows, self._ready, self._ready_bytes = self._ready, [], 0
             self.full.clear()
@@ -464,21 +467,21 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Number of rows that :meth:`take_ready` would return."""
+        """Count the rows that :meth:`take_ready` would return."""
         return len(self._ready)
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the records of these rows."""
+        """Return the bytes of the records of the rows that :meth:`take_ready` would return."""
         return self._ready_bytes
 
     def load(self) -> tuple[int, int]:
-        """Partitions that no thread has begun, and threads without work."""
+        """Count the partitions that no thread has begun, and the threads without work."""
         with self._changed:
             return len(self._fresh), self._idle_threads
 
     def progress(self) -> list[PartitionProgress]:
-        """Positions of all partitions that changed; from now on nothing that arrives counts, so they stay true."""
+        """Return the positions of all partitions that changed. A later page does not count, so they stay true."""
         with self._changed:
             # A reader that was left behind may deliver later; the driver would then continue from an older position.
             self.closing = self._frozen = True
@@ -501,7 +504,7 @@ class Scheduler:
         return None
 
     def _located(self, error: BaseException, chain: Chain, number: int) -> BaseException:
-        """The error with its partition and page, fit to travel to the driver and into a log."""
+        """Return the error with its partition and page, fit to travel to the driver and into a log."""
         portable = portable_error(error, self._secrets)
         if isinstance(portable, SourceError) and portable.partition is None:
             portable.partition, portable.page = chain.work.key, number

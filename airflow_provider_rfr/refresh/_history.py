@@ -1,4 +1,4 @@
-"""History tables of refreshes: how each attempt ended, and what was committed to the target."""
+"""History tables of refreshes: the end of each attempt, and each commit to the target."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class HistoryTables(Protocol):
 
 
 class AttemptHistory:
-    """Reports the attempts of one application. It never fails a refresh, and delays it for some seconds at most.
+    """The history of the attempts of one application. It never fails a refresh, and delays it for some seconds at most.
 
     :param open_history: opens the history of a catalog; None without a control store
     """

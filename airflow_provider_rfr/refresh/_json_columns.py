@@ -46,7 +46,7 @@ class BlockMismatchError(Exception):
 
 
 class BlockReader:
-    """Reads blocks of records into the columns of a schema."""
+    """A reader of blocks of records into the columns of a schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -54,7 +54,7 @@ class BlockReader:
         self._doubles = [field.name for field in schema if _some_leaf(field.type, _is_double)]
 
     def read(self, block: bytes, rows: int) -> pa.Table:
-        """The rows of one block, as :func:`read_columns`, if no number in it is rounded.
+        """Read the rows of one block, as :func:`read_columns` does, if no number in it is rounded.
 
         :raises BlockMismatchError: some value does not fit its column, a number is rounded, or a line is not an object
         """
@@ -75,7 +75,7 @@ class BlockReader:
 
 
 def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
-    """The rows of one block as a table of ``schema``; fields that it lacks are dropped.
+    """Read the rows of one block as a table of ``schema``; drop fields that the schema lacks.
 
     :param rows: number of lines in the block, at least one
     :raises BlockMismatchError: some value does not fit its column, or a line is not a JSON object
@@ -104,7 +104,7 @@ def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
 
 
 def _some_leaf(kind: pa.DataType, holds: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type, or some type inside of its structs and lists, is of this kind."""
+    """Tell whether a type, or some type inside of its structs and lists, is of this kind."""
     if pa.types.is_struct(kind):
         return any(_some_leaf(field.type, holds) for field in kind)
     return _some_leaf(kind.value_type, holds) if pa.types.is_list(kind) else holds(kind)
@@ -115,7 +115,7 @@ def _is_double(kind: pa.DataType) -> bool:
 
 
 def _is_unfinished(kind: pa.DataType) -> bool:
-    """Whether what Arrow's reader gives for a type has to be cast or checked."""
+    """Tell whether values that Arrow's reader returns for a type have to be cast or checked."""
     return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_double(kind))
 
 
@@ -136,7 +136,7 @@ def _reading_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The values as read, in the wanted type and checked; raises :class:`pyarrow.ArrowInvalid`."""
+    """Return the values as read, in the wanted type and checked; raise :class:`pyarrow.ArrowInvalid`."""
     if not _some_leaf(wanted, _is_unfinished):
         return array
     if pa.types.is_struct(wanted):
@@ -167,7 +167,10 @@ def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _instants(text: pa.Array) -> pa.Array:
-    """RFC 3339 to microseconds in UTC; without a zone it is UTC, finer fractions are cut off, a date is midnight."""
+    """Parse RFC 3339 to microseconds in UTC.
+
+    Without a zone it is UTC, finer fractions are cut off, a date is midnight.
+    """
     utc = pa.timestamp("us", "UTC")
     # Arrow casts a column whose values all carry a zone, or none of them. Others are brought into one form first.
     for uniform in (utc, pa.timestamp("us")):
@@ -201,7 +204,7 @@ def _writer(field: pa.Field) -> _Write | None:
 
 
 def _struct_writer(fields: list[pa.Field]) -> _Write | None:
-    """Replaces the values of JSON text columns by their texts; None where there is no such column."""
+    """Return a function that replaces values of JSON text columns by their texts; None if there is no such column."""
     writers = [(field.name, write) for field in fields if (write := _writer(field)) is not None]
     if not writers:
         return None

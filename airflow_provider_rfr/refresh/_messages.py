@@ -13,7 +13,7 @@ from airflow_provider_rfr.refresh.pages import PageFile
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Position in a partition: its live chain, and the last page read of it.
+    """The position in a partition: its live chain, and the last page read of it.
 
     :ivar pages: number of the last page, 0 before the first
     :ivar token: JSON of the next page's token, None for the first page
@@ -61,7 +61,7 @@ class PartitionWork:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """Where a task left a partition; fields that :class:`PartitionWork` has, too, mean the same.
+    """The position at which a task left a partition. Fields that :class:`PartitionWork` has, too, mean the same.
 
     :ivar checked: no overlap check is due any more
     :ivar error: why the partition can't continue in this attempt, None if it can
@@ -81,7 +81,7 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """When a task stops requesting pages.
+    """The limits at which a task stops requesting pages.
 
     :ivar seconds: of reading; None until the round is closed
     :ivar bytes: of records
@@ -119,7 +119,7 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task did; the driver commits its ``files``."""
+    """The result of one task; the driver commits its ``files``."""
 
     files: tuple[PageFile, ...] = ()
     progress: tuple[PartitionProgress, ...] = ()
@@ -128,7 +128,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class RoundTask:
-    """All that a task needs; picklable. ``source`` holds secrets, so it is left out of ``repr``.
+    """The input of a task; picklable. ``source`` holds secrets, so it is left out of ``repr``.
 
     :ivar infers: whether columns are inferred from the records
     """

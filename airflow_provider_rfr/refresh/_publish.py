@@ -163,7 +163,7 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
 
 
 def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
-    """The earlier publication of this generation; None if it is not published.
+    """Return the earlier publication of this generation; None if it is not published.
 
     :raises FencedError: a newer attempt published it, or a newer generation
     """
@@ -191,7 +191,7 @@ def _collect(target: FileTarget, written: Sequence[WrittenFile]) -> None:
 
 @dataclass(slots=True)
 class Publisher:
-    """Publishes one complete generation.
+    """A publisher of one complete generation.
 
     :ivar skipped: pages without records; ``missing``: records that were promised and did not come; ``fetched``: when
         the earliest and the latest page were fetched
@@ -211,7 +211,7 @@ class Publisher:
     sent: frozenset[str] = frozenset()
 
     def publish(self) -> PublishOutcome:
-        """Check, type, write, commit; raises before the commit, or not at all.
+        """Check, type, write and commit. An error is raised before the commit, or not at all.
 
         :raises PublishRefusedError: the rows are refused: too few, or outside of ``replace_where``
         :raises TypeMismatchError: values do not fit their columns
@@ -408,7 +408,7 @@ class Publisher:
     def _without_duplicates(
         self, tasks: Sequence[PublishTask], written: list[WrittenFile], staged: int
     ) -> tuple[list[WrittenFile], int]:
-        """Write files that hold duplicates of a primary key again without them; returns the files, and rows dropped."""
+        """Write files that hold duplicates of a primary key again without them; return the files, and rows dropped."""
         companions = tuple(file.keys for file in written if file.keys is not None)
         if not companions:
             return written, 0

@@ -63,7 +63,7 @@ def _write_keys(store: FileStore, location: str, table: pa.Table, key_columns: S
 
 
 def find_losers(search: KeySearch) -> dict[str, list[int]]:
-    """Rows to drop, by companion: of equal keys all but the one that was fetched last.
+    """Find the rows to drop, by companion: of equal keys all but the one that was fetched last.
 
     Of rows that were fetched at the same time, the last one in the last of the files stays.
     """
@@ -101,7 +101,7 @@ class LedgerFiles:
     live_chains: Mapping[int, int]
 
     def batches(self) -> Iterator[tuple[list[LedgerPage], list[int]]]:
-        """Live pages that have records, with their partitions' ordinals; at most 64 MiB of records or one page."""
+        """Yield live pages with records, and their partitions' ordinals; at most 64 MiB of records or one page."""
         pages: list[LedgerPage] = []
         ordinals: list[int] = []
         size = 0

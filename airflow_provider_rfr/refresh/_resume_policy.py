@@ -1,4 +1,4 @@
-"""Whether an attempt starts a generation, resumes one, or has nothing to do; and what it does about other runs.
+"""The policy by which an attempt starts a generation, resumes one, or has nothing to do; and how it treats other runs.
 
 A run takes over its own refresh at once: a retry or a clear must not wait for the attempt that it replaces. Another run
 is alive while its ledger gets commits and records no end. The age of the last commit is measured from when this
@@ -39,12 +39,12 @@ _CLOCKS_APART_SECONDS = 300.0
 
 
 def silence_seconds(options: RefreshOptions) -> float:
-    """Seconds for which a live attempt may commit nothing to its ledger."""
+    """Return the seconds for which a live attempt may commit nothing to its ledger."""
     return max(_LEAST_SILENCE_SECONDS, _ROUNDS_OF_SILENCE * options.round_seconds)
 
 
 class OtherRun:
-    """What a run has observed of another run of the same refresh.
+    """A run's observations of another run of the same refresh.
 
     :param clock: monotonic seconds
     """
@@ -62,7 +62,7 @@ class OtherRun:
     def must_wait(
         self, header: LedgerHeader | None, has_ended: Callable[[], bool], now: datetime | None = None
     ) -> str | None:
-        """A sentence that says what to wait for; None if there is nothing to wait for.
+        """Return a sentence about the run to wait for; None if there is nothing to wait for.
 
         :param has_ended: whether the other run recorded its end; called last, since it may ask the object store
         :raises RefreshBusyError: another run is active, and ``on_busy`` is ``fail``
@@ -81,7 +81,7 @@ class OtherRun:
         return f"{busy}, unless it commits nothing for {silence_seconds(self._options):.0f} s"
 
     def _is_alive(self, header: LedgerHeader, now: datetime | None) -> bool:
-        """Whether another run is active; remembers when it saw each commit first."""
+        """Tell whether another run is active; remember when each commit was first seen."""
         holder, own = header.run_key, self._run_key
         # The last part of a key is its run's start and the task's clears, so two keys may be of one task in one run.
         same_task = holder == own or bool(
@@ -126,7 +126,7 @@ def heartbeat(ledger: Ledger, options: RefreshOptions) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Relocations:
-    """Where an API was and is.
+    """The former addresses of an API, and the present one.
 
     :ivar addresses: base URLs, the oldest first, the present one last
     :ivar logins: likewise the user names that it was read with
@@ -139,7 +139,7 @@ class Relocations:
 
     @classmethod
     def of(cls, moved: Sequence[Any]) -> Relocations:
-        """From the document's ``run.moved``."""
+        """Read the relocations from the document's ``run.moved``."""
         return cls(
             [address.base_url.rstrip("/") for address in moved if address.base_url],
             [address.login for address in moved if address.login],
@@ -147,12 +147,12 @@ class Relocations:
         )
 
     def as_begun(self, fingerprint: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fingerprint with the first address and login in place of the present ones."""
+        """Return the fingerprint with the first address and login in place of the present ones."""
         found = {key: self._moved_back(value) for key, value in fingerprint.items()}
         return found if self.upstream is None else {**found, "upstream": self.upstream}
 
     def token(self, text: str | None) -> str | None:
-        """A page token's JSON; one that is an address below a former base URL is moved below the present one."""
+        """Return a page token's JSON; move an address below a former base URL to the present one."""
         if text is None or len(self.addresses) < 2:
             return text
         # The longest first: one address may be the beginning of another.
@@ -186,7 +186,7 @@ class Relocations:
 
 
 class Opening(str, Enum):
-    """What an attempt does first."""
+    """The first action of an attempt."""
 
     NEW = "new"
     RESUME = "resume"
@@ -202,7 +202,7 @@ class _Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """What a generation was read and is typed with.
+    """The fingerprints of the definition that a generation was read with and is typed with.
 
     :ivar read: of the stream's requests; pages read under different ones are never mixed
     :ivar publish: of schema and key; a complete generation is typed again under another one
@@ -220,7 +220,7 @@ def fingerprints_of(
     options: RefreshOptions | None = None,
     table: str | None = None,
 ) -> Fingerprints:
-    """The stream's fingerprints; secrets are not part of them.
+    """Return the stream's fingerprints; secrets are not part of them.
 
     :param relocations: of the API
     :param table: text of the target's columns and partitioning
@@ -254,7 +254,7 @@ def decide(
     on_target: bool,
     now: datetime | None = None,
 ) -> _Decision:
-    """Choose what the attempt does with the newest generation.
+    """Choose the attempt's action for the newest generation.
 
     :param on_target: whether that generation is published on the target, whatever its header says
     """
@@ -283,7 +283,7 @@ def decide(
 def _why_not_resumed(
     header: LedgerHeader, prints: Fingerprints, options: RefreshOptions, now: datetime, own: bool
 ) -> str | None:
-    """Why an open generation is not continued; None if it is."""
+    """Return the reason why an open generation is not continued; None if it is continued."""
     number = header.generation
     if prints.read != header.read_fingerprint:
         return (

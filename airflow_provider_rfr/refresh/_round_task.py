@@ -84,7 +84,7 @@ def run_round_task(
 
 
 class _Reading:
-    """The threads of one task that read pages, and what ends them."""
+    """The threads of one task that read pages, and the conditions that end them."""
 
     def __init__(
         self,
@@ -170,12 +170,15 @@ class _Reading:
         )
 
     def _is_over(self, beat: Beat) -> bool:
-        """Whether the driver, this process, or a sleep in which the refresh was lost ends the reading."""
+        """Tell whether the reading ends: by the driver, this process, or a sleep in which the refresh was lost."""
         self._limiter.look()
         return self._stop.is_set() or self._budget.beat(beat) or self._closing.is_set()
 
     def _join(self, until: float, *, or_closed: bool = False) -> bool:
-        """Whether all threads have ended by then; with ``or_closed``, return early when this process ends the task."""
+        """Tell whether all threads have ended by then.
+
+        With ``or_closed``, return early when this process ends the task.
+        """
         for thread in self._threads:
             while thread.is_alive() and (rest := until - time.monotonic()) > 0:
                 if or_closed and self._closing.is_set():
@@ -186,7 +189,7 @@ class _Reading:
 
 @contextmanager
 def _borrowed_stream(task: RoundTask) -> Iterator[PagedStream]:
-    """The task's stream, which the process keeps for the next round.
+    """Borrow the task's stream, which the process keeps for the next round.
 
     A stream is bound to the task that reads it, so tasks side by side get streams of their own: a second one would
     replace the first one's stop signal.

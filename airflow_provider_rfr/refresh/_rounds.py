@@ -1,4 +1,4 @@
-"""Rounds: read in tasks, commit what they flushed, plan the next, until every partition is complete or failed.
+"""Rounds: read in tasks, commit the flushed files, plan the next round, until every partition is complete or failed.
 
 A round ends when its time or size is up, when a task has been idle for a second while another has partitions to share,
 when new executors have none of the work, or when the driver is asked to stop. A page that is in flight then gets two
@@ -50,7 +50,9 @@ class _SideLaneBudget:
 
 
 class _HeadStartBudget(_SideLaneBudget):
-    """Ends the head start when Spark is ready; where every partition has its reader by then, after twice that time.
+    """A budget that ends the head start when Spark is ready.
+
+    Where every partition has its reader by then, it ends the head start after twice that time.
 
     Spark's first job takes a second of processor time. Readers that are about to end need it more, and there is no
     partition left that the job could begin.
@@ -96,7 +98,7 @@ class RoundReport:
     seconds: float
 
     def line(self, stream: str) -> str:
-        """The log line of a round; the operator recognises it by ``: round N: ``."""
+        """Return the log line of a round; the operator recognises it by ``: round N: ``."""
         header, seconds = self.header, max(self.seconds, 1e-6)
         line = (
             f"{stream}: round {header.rounds}: {header.pages:,} pages, {header.records:,} records,"
@@ -110,7 +112,7 @@ class RoundReport:
 
 
 class Rounds:
-    """Reads one generation to its end.
+    """The rounds that read one generation to its end.
 
     :param infers: whether columns are inferred from the records
     :param report: called after each commit

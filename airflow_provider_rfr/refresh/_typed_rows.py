@@ -133,7 +133,7 @@ def type_pages(
 
 
 class _PageReader:
-    """Reads pages one after another, and keeps what did not fit.
+    """A reader that reads pages one after another, and keeps the values that did not fit.
 
     :ivar rows: read so far
     :ivar offenders: the first of them
@@ -152,7 +152,7 @@ class _PageReader:
         self.changes: dict[int, str] = {}
 
     def read(self, pages: Sequence[LedgerPage]) -> Iterator[pa.Table]:
-        """The pages' rows, in pieces."""
+        """Yield the pages' rows, in pieces."""
         step = len(pages)
         while pages:
             batch = pages[:step]
@@ -178,7 +178,7 @@ class _PageReader:
             yield table
 
     def rewrite(self, lines: Sequence[bytes], partition: str, page: int) -> bytes:
-        """The next lines as newline-delimited JSON that fits the schema for certain, a line for a line."""
+        """Rewrite the next lines as newline-delimited JSON that fits the schema for certain, one line for each."""
         records = []
         for number, line in enumerate(lines, start=1):
             losses: list[Loss] = []
@@ -196,7 +196,7 @@ class _PageReader:
         return b"\n".join(records)
 
     def _change(self, loss: Loss, partition: str, page: int, record: int) -> dict[str, str] | None:
-        """What ``_rfr_meta`` notes of a loss; a value that does not fit is counted, too."""
+        """Return the entry of ``_rfr_meta`` for a loss; count a value that does not fit, too."""
         if loss.expected is None:
             return {"field": loss.path, "change": "ROUNDED", "reason": f"a double can't hold {json_text(loss.value)}"}
         self.offender_count += 1

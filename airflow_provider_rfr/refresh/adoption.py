@@ -49,7 +49,7 @@ class LeftFile:
 
 
 def left_files(store: FileStore, folder: str, committed: Iterable[str]) -> list[LeftFile]:
-    """Whole files below ``folder`` that no commit names; torn and foreign ones are left out."""
+    """Find the whole files below ``folder`` that no commit names; leave out torn and foreign ones."""
     known = {basename(location) for location in committed}
     listed = [(location, size) for location, size in store.list(folder) if basename(location) not in known]
     with ThreadPoolExecutor(16) as pool:
@@ -87,7 +87,7 @@ def choose(
 
 
 def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list[LeftFile]]:
-    """Every gapless sequence, by task; of one task the longest comes first."""
+    """Return every gapless sequence, by task; of one task the longest comes first."""
     following: dict[str | None, list[LeftFile]] = defaultdict(list)
     for file in files:
         following[file.label.previous].append(file)
@@ -106,7 +106,7 @@ def _sequences(files: Sequence[LeftFile], committed: Iterable[str]) -> list[list
 
 
 def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Cursor] | None:
-    """Where the rows of one file leave their partitions; None if one of them does not join on."""
+    """Return the cursors behind the rows of one file; None if a row does not continue its partition."""
     moved: dict[int, Cursor] = {}
     for row in table.to_pylist():
         ordinal, chain, page, token = row["partition_ordinal"], row["chain"], row["page"], row["token_in"]

@@ -48,7 +48,7 @@ _TOTALS = (
 
 
 class Application:
-    """Runs the document's streams, one after another; :meth:`stop` is thread-safe.
+    """An application that runs the document's streams, one after another; :meth:`stop` is thread-safe.
 
     :param began: of the process, on the monotonic clock
     :param open_history: opens the history tables of a catalog; None without a control store
@@ -73,7 +73,7 @@ class Application:
         )
 
     def run(self) -> int:
-        """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
+        """Refresh every stream; a failing one does not stop the others. Return the exit code."""
         with drawn_bar() if can_draw() else nullcontext() as self._bar:
             errors = self._refresh_all()
         summary = self._summary(errors)
@@ -88,7 +88,7 @@ class Application:
         return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=0)
 
     def _refresh_all(self) -> list[tuple[str, BaseException]]:
-        """Refresh every stream; returns the errors, each with its stream."""
+        """Refresh every stream; return the errors, each with its stream."""
         if self._bar is not None:
             self._bar.say(_STARTING)
         self._cluster.start()
@@ -171,7 +171,7 @@ class Application:
             _say(f"Spark UI: {address}")
 
     def _summary(self, errors: list[tuple[str, BaseException]]) -> dict[str, Any]:
-        """The last line: of one stream its figures, of several their totals and the figures of each."""
+        """Return the last line: the figures of a single stream, or the totals and the figures of several."""
         first = self._figures[0] if self._figures else {}
         phases = {name for item in self._figures for name in item["seconds"]}
         summary = {**first, **{name: sum(item[name] for item in self._figures) for name in _TOTALS}}
@@ -202,13 +202,16 @@ def _say(line: str) -> None:
 
 
 def _tell(sentence: str) -> None:
-    """Of what failed, for a person: the last line is JSON, which a terminal does not show well."""
+    """Tell a person about a failure: the last line is JSON, which a terminal does not show well."""
     if sys.stdout.isatty():
         print("\n".join(map(printable, sentence.splitlines())), file=sys.stderr, flush=True)
 
 
 def failed(error: RfrError) -> int:
-    """Tell what is missing before anything runs, at last as the JSON object of the last line; returns the exit code."""
+    """Report a problem that was noticed before anything runs, in the end as the JSON object of the last line.
+
+    :returns: the exit code
+    """
     _tell(str(error))
     print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}), flush=True)
     return EXIT_CONFIGURATION
@@ -221,7 +224,7 @@ def main(
     open_token_store: Callable[[str], RefreshTokenStore] | None = None,
     open_history: Callable[[str, Catalog], HistoryTables] | None = None,
 ) -> int:
-    """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code.
+    """Run the document at ``path``; the last line on stdout is a JSON object. Return the exit code.
 
     :param open_token_store: opens the control store at the URL in the document, to keep refresh tokens
     :param open_history: opens it for the history tables of a catalog

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """One line of a terminal, which is drawn again and again; what is printed meanwhile stands above it."""
+    """A line of a terminal that is drawn again and again; text that is printed meanwhile stands above it."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -48,13 +48,13 @@ class Bar:
 
 
 def can_draw() -> bool:
-    """Whether standard output is a terminal on which a line can be drawn again."""
+    """Tell whether standard output is a terminal on which a line can be drawn again."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 @contextmanager
 def drawn_bar() -> Iterator[Bar]:
-    """A bar on standard output, which is gone afterwards."""
+    """Draw a bar on standard output, and remove it afterwards."""
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 

@@ -46,7 +46,7 @@ class _NoPandas:
 
 @contextmanager
 def without_pandas() -> Iterator[None]:
-    """While inside, ``import pandas`` fails as if it were not installed; it works again afterwards.
+    """Let ``import pandas`` fail as if it were not installed, until the context ends.
 
     Only for processes that run no user code, which might hand pandas objects to PyArrow later.
     """
@@ -109,7 +109,7 @@ class Cluster:
 
     @property
     def context(self) -> SparkContext:
-        """The Spark context; waits for it, and raises what its start raised."""
+        """Return the Spark context: wait for it, and raise the error of its start."""
         self.ready.wait()
         if self._error is not None:
             raise self._error
@@ -118,7 +118,7 @@ class Cluster:
 
     @property
     def cores(self) -> int:
-        """Tasks that can run at the same time on the executors that there are now."""
+        """Return how many tasks can run at the same time on the executors that there are now."""
         # Not defaultParallelism, which is at least two outside the local mode, also with a single core.
         context = self.context
         with _readable_errors():
@@ -130,12 +130,12 @@ class Cluster:
 
     @property
     def is_local(self) -> bool:
-        """Whether everything runs in the driver's own processes; False while there is no context."""
+        """Tell whether everything runs in the driver's own processes; False while there is no context."""
         return self.ready.is_set() and self._context is not None and str(self._context.master).startswith("local")
 
     @property
     def ui_address(self) -> str | None:
-        """Address of the Spark UI, None where it is turned off or there is no context."""
+        """Return the address of the Spark UI; None where it is turned off or there is no context."""
         if not self.ready.is_set() or self._context is None:
             return None
         url = self._context.uiWebUrl
@@ -143,16 +143,16 @@ class Cluster:
 
     @property
     def driver_host(self) -> str:
-        """The address that executors reach the driver at."""
+        """Return the address that executors reach the driver at."""
         return self.context.getConf().get("spark.driver.host") or "127.0.0.1"
 
     @property
     def bind_address(self) -> str:
-        """The address that the driver listens on."""
+        """Return the address that the driver listens on."""
         return self.context.getConf().get("spark.driver.bindAddress") or self.driver_host
 
     def run(self, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-        """Run ``function`` once for each item, each in a task of its own; returns the results in the items' order.
+        """Run ``function`` once for each item, each in a task of its own; return the results in the items' order.
 
         An error that the same task would meet again does not make Spark repeat the task: it comes back as a value, and
         is raised here. What may pass (the network, memory) makes Spark repeat the task, as often as it is set up to.
@@ -211,7 +211,7 @@ class Cluster:
 
 
 def task_attempt() -> int:
-    """How often Spark ran the present task before, also side by side; 0 outside of a task."""
+    """Return how often Spark ran the present task before, also side by side; 0 outside of a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -238,7 +238,7 @@ def _spark_error(error: BaseException, context: SparkContext | None = None) -> B
 
 
 def _prepare_worker(item: int) -> None:
-    """Import what tasks need."""
+    """Import the packages and modules that tasks need."""
     check_packages()
     from airflow_provider_rfr.refresh import _publish_task  # noqa: F401
 

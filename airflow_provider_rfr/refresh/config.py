@@ -29,7 +29,7 @@ _NOT_PUBLISH_RULES = (
 
 
 class RefreshOptions(_Document):
-    """How a refresh runs.
+    """The options of a refresh.
 
     :ivar mode: ``replace`` the table, or ``append`` to it
     :ivar replace_where: replace only the rows that match this filter, e.g. ``day = '2026-01-01'``
@@ -81,7 +81,7 @@ class RefreshOptions(_Document):
     expire: bool | None = None
 
     def publish_rules(self) -> dict[str, Any]:
-        """The options that decide what a publish makes of the rows that were read."""
+        """Return the options that a publish applies to the rows that were read."""
         return self.model_dump(mode="json", exclude=set(_NOT_PUBLISH_RULES))
 
     @model_validator(mode="after")
@@ -135,16 +135,16 @@ class _LakeDocument(_Document):
         return texts
 
     def plain_properties(self) -> dict[str, str]:
-        """The properties as PyIceberg wants them; they may hold secrets."""
+        """Return the properties as PyIceberg wants them; they may hold secrets."""
         return {key: value.get_secret_value() for key, value in self.properties.items()}
 
     def referred_secrets(self) -> list[str]:
-        """Values that the document only refers to."""
+        """Return the values that the document only refers to."""
         return [value.get_secret_value() for value in self.properties.values() if isinstance(value, _ReferredSecret)]
 
 
 class _SourceDocument(_Document):
-    """Where streams come from: exactly one of ``class``, ``file``, ``definition`` and ``manifest``."""
+    """The source of the streams: exactly one of ``class``, ``file``, ``definition`` and ``manifest``."""
 
     class_path: str | None = Field(default=None, alias="class")
     file: str | None = None
@@ -163,7 +163,7 @@ class _SourceDocument(_Document):
         return self
 
     def as_source(self) -> dict[str, Any]:
-        """The mapping that :func:`airflow_provider_rfr.streams.loader.load_streams` reads."""
+        """Return the mapping that :func:`airflow_provider_rfr.streams.loader.load_streams` reads."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
@@ -193,7 +193,7 @@ class _AirflowRun(_Document):
 
 
 class _Address(_Document):
-    """Where an API was or is, and the user name it is read with.
+    """A former or present address of an API, and the user name it is read with.
 
     :ivar upstream: name of another API than the connection had before
     """
@@ -249,7 +249,7 @@ class RefreshConfig(_Document):
         return table_of(stream, self.target)
 
     def mapped_tables(self) -> dict[str, str]:
-        """The tables of those streams whose own names no table can have."""
+        """Return the tables of those streams whose own names are not valid names of tables."""
         tables = tables_of(self.streams, self.target)
         return {name: table for name, table in tables.items() if table != self.target.replace(STREAM_PLACE, name)}
 
@@ -288,7 +288,7 @@ def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
 
 
 def read_config(path: str) -> RefreshConfig:
-    """Read a YAML or JSON file; raises :class:`ConfigurationError` that names it."""
+    """Read a YAML or JSON file; raise :class:`ConfigurationError` that names it."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -306,7 +306,7 @@ def read_config(path: str) -> RefreshConfig:
 
 
 def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list[str]) -> Any:
-    """The value with secrets in place of references; those that can't be resolved are added to ``problems``."""
+    """Replace references by secrets in the value; add those that can't be resolved to ``problems``."""
     if isinstance(value, list):
         return [_resolved(item, f"{place}.{number}", made, problems) for number, item in enumerate(value)]
     if not isinstance(value, Mapping):
@@ -333,7 +333,7 @@ def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list
 
 
 def _mistakes(error: ValidationError, prefix: str = "") -> str:
-    """Every mistake with its place; an unknown field with the name that was probably meant."""
+    """Return every mistake with its place; an unknown field with the name that was probably meant."""
     found = []
     for item in error.errors(include_url=False, include_input=False):
         place = ".".join(str(part) for part in (prefix, *item["loc"]) if part != "")

@@ -1,4 +1,4 @@
-"""What the page rows of a ledger say about its newest refresh, for people: pages over time, attempts, partitions.
+"""Details of a ledger's newest refresh from its page rows, for people: pages over time, attempts, partitions.
 
 Reads no records and no tokens. Of a refresh with very many files only some are read, and the values say so.
 """
@@ -146,7 +146,7 @@ def _details_of(
 
 
 def _points(seconds: np.ndarray, pages: int) -> tuple[tuple[float, int], ...]:
-    """The curve with few enough points to be drawn; the last page is always one of them.
+    """Reduce the curve to few enough points to be drawn; the last page is always one of them.
 
     :param pages: for which the moments stand
     """
@@ -163,7 +163,7 @@ def _attempts(epochs: np.ndarray, seconds: np.ndarray) -> tuple[AttemptSpan, ...
 
 
 def _partitions(rows: pa.Table, seconds: np.ndarray, header: LedgerHeader) -> list[PartitionSpan]:
-    """Every partition that has pages; rows are in the order of their time."""
+    """Return every partition that has pages; rows are in the order of their time."""
     ordinals, chains, page = (rows[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
     complete, records = (rows[name].to_numpy() for name in ("complete", "record_count"))
     order = np.argsort(ordinals, kind="stable")

@@ -60,7 +60,7 @@ _BUSY_POLL_SECONDS = 2.0
 
 
 class Refresh:
-    """Refreshes one stream into one target.
+    """The refresh of one stream into one target.
 
     :param report: called after each commit of a round
     :param stopping: set when the driver has to end
@@ -107,11 +107,11 @@ class Refresh:
 
     @property
     def header(self) -> LedgerHeader | None:
-        """The ledger's header as it was loaded last; None before the first refresh."""
+        """Return the ledger's header as it was loaded last; None before the first refresh."""
         return self._ledger.header
 
     def run(self) -> RefreshFigures:
-        """Open or resume, read, publish; returns the figures.
+        """Open or resume, read, publish; return the figures.
 
         :raises FencedError: another attempt took over
         :raises RefreshFailedError: partitions could not be read
@@ -158,7 +158,7 @@ class Refresh:
 
     @contextmanager
     def _failure_recorded(self) -> Iterator[None]:
-        """Record in the ledger what the attempt fails with, so that no other run waits for it."""
+        """Record the attempt's failure in the ledger, so that no other run waits for it."""
         try:
             yield
         except FencedError:
@@ -178,7 +178,7 @@ class Refresh:
             raise
 
     def _as_stopped(self, error: Exception) -> Exception:
-        """The error, or what it amounts to where the driver was asked to stop."""
+        """Return the error, or :class:`RefreshStoppedError` if it comes from a stop of the driver."""
         if not (isinstance(error, (SparkJobError, ReadInterrupted)) and self._stopping.is_set()):
             return error
         # The signal that stops the driver stops its Spark, too, and the job fails for a reason of its own.
@@ -227,7 +227,7 @@ class Refresh:
         return self._resume()
 
     def _labels(self) -> dict[str, Any]:
-        """What the header says of this attempt besides its work."""
+        """Return the attempt's fields of the header that do not describe its work."""
         run, task = self._config.run.airflow, {"dag_id", "dag_run_id", "task_id", "map_index"}
         return {
             "replace_where": self._options.replace_where,
@@ -313,7 +313,10 @@ def _within_limits(options: RefreshOptions, stream: PagedStream) -> RefreshOptio
 
 
 def _failure(stream: str, book: PartitionBook) -> BaseException:
-    """The attempt's error: the partitions' own if they share one that is not of the source, else a list of them."""
+    """Return the attempt's error.
+
+    Return the partitions' own error if they share one that is not of the source, else a list of their errors.
+    """
     first = next(iter(book.failed.values()))
     if len({type(error) for error in book.failed.values()}) == 1 and not isinstance(
         first, (SourceError, SourceChangedError)

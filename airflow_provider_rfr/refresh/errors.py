@@ -1,4 +1,4 @@
-"""Errors that travel from a task to the driver and into a log: what they reveal, and whether a repeat may help."""
+"""Errors that travel from a task to the driver and into a log: the secrets in them, and whether a repeat may help."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:
-    """The error if it can be pickled and names no secret; else a :class:`SourceError` with the same text, redacted."""
+    """Return the error if it can be pickled and names no secret.
+
+    Return a :class:`SourceError` with the same text, redacted, otherwise.
+    """
     text = redact(str(error), secrets)
     if isinstance(error, RfrError) and text == str(error) and _travels(error):
         return error
@@ -30,7 +33,7 @@ def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseExc
 
 
 def refuses_generation(error: BaseException) -> bool:
-    """Whether a publish of the same rows would fail with this error again.
+    """Tell whether a publish of the same rows would fail with this error again.
 
     Errors of the machine and the network pass; any other error that is not of this package is taken to be about the
     rows.
@@ -41,7 +44,7 @@ def refuses_generation(error: BaseException) -> bool:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a task that failed with this error may succeed when Spark repeats it: network, object store, memory."""
+    """Tell whether a task with this error may succeed when Spark repeats it: network, object store, memory."""
     if isinstance(error, RfrError):
         return False
     # PyArrow's errors of an object store have no errno; those of a local disk (full, read-only) have, and come again.
@@ -51,19 +54,19 @@ def may_pass(error: BaseException) -> bool:
 
 
 def task_error(error: BaseException) -> BaseException:
-    """A task's error, fit to travel to the driver; secrets are taken out there."""
+    """Return a task's error, fit to travel to the driver; secrets are taken out there."""
     if isinstance(error, RfrError):
         return portable_error(error)
     return error if _travels(error) else SparkJobError(f"a task failed: {type(error).__name__}: {error}")
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """``text`` without secret values, also as they look in an address, in JSON and in basic auth."""
+    """Return ``text`` without secret values, also as they look in an address, in JSON and in basic auth."""
     return Redactor(list(secrets)).text(text)
 
 
 def secret_values(*containers: Any) -> list[str]:
-    """Every value of at least four characters in nested mappings and lists, as text."""
+    """Return every value of at least four characters in nested mappings and lists, as text."""
     found: list[str] = []
     for container in containers:
         if isinstance(container, Mapping):

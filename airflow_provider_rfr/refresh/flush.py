@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FlushLabel:
-    """Which task attempt wrote a file, and which file it wrote before.
+    """The label of a file: the task attempt that wrote it, and the file that it wrote before.
 
     :ivar previous: name of the file before this one in its sequence, None for the first
     """
@@ -45,7 +45,7 @@ class FlushLabel:
 
     @classmethod
     def from_footer(cls, text: str) -> FlushLabel | None:
-        """The label in a file's footer; None for any other footer."""
+        """Return the label in a file's footer; None for any other footer."""
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
@@ -54,7 +54,7 @@ class FlushLabel:
 
 @dataclass(slots=True)
 class FlushWriter:
-    """Writes one task attempt's sequence of files.
+    """A writer of one task attempt's sequence of files.
 
     :ivar label: of the next file
     :ivar files: written so far, an adopted predecessor's first
@@ -95,7 +95,7 @@ _OBJECT_BYTES = 1024 * 1024
 
 
 class Flusher(threading.Thread):
-    """Flushes when it is due, until stopped; then flushes the rest.
+    """A thread that flushes when it is due, until stopped; then it flushes the rest.
 
     :param read_seconds: seconds that the attempt had read before this task began
     :param read_pages: this task's share of the pages that the attempt had read before
@@ -147,7 +147,7 @@ class Flusher(threading.Thread):
             self._busy.release()
 
     def finish(self) -> None:
-        """Stop, write what is left, and raise what went wrong in the background."""
+        """Stop, write the rest, and raise the error of the background thread, if there is one."""
         self._over = True
         self.join()
         with self._busy:
@@ -161,7 +161,7 @@ class Flusher(threading.Thread):
         return share if self._is_local else max(share, _OBJECT_SECONDS)
 
     def _most_waiting(self) -> float:
-        """Pages that may wait for a flush: near 2 % of those read, half a percent of the first thousands.
+        """Return how many pages may wait for a flush: near 2 % of those read, half a percent of the first thousands.
 
         A young attempt gets the smaller share because its pages in flight and its overlap checks already take the
         larger part of what a kill may cost.

@@ -25,7 +25,7 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 9000
 
 
 class RefreshState(str, Enum):
-    """Life of a generation."""
+    """The state of a generation."""
 
     OPEN = "open"
     PUBLISHED = "published"
@@ -33,7 +33,7 @@ class RefreshState(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastGeneration:
-    """What is left of an earlier generation.
+    """A summary of an earlier generation.
 
     :ivar outcome: ``published``, ``refused`` (at its publish) or ``abandoned``
     :ivar ended_at: when it was published, or last worked on
@@ -59,13 +59,16 @@ class PastGeneration:
         return max(0.0, (self.ended_at - self.opened_at).total_seconds())
 
     def to_json(self) -> dict[str, Any]:
-        """Without what is None."""
+        """Return the fields without those that are None."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
         return values | {name: values[name].isoformat() for name in ("opened_at", "ended_at")}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> PastGeneration:
-        """:raises ValueError: a value is not of its field's type, or is too large to be told"""
+        """Read an earlier generation from JSON values.
+
+        :raises ValueError: a value is not of its field's type, or is too large to be told
+        """
         times = {name: _moment(content[name]) for name in ("opened_at", "ended_at")}
         found = cls(**{**content, **times})
         for field in fields(cls):
@@ -77,7 +80,7 @@ class PastGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerHeader:
-    """State of the newest generation of one target.
+    """The state of the newest generation of one target.
 
     :ivar epoch: the attempt that may commit
     :ivar read_fingerprint: of what decides which requests are made
@@ -145,17 +148,17 @@ class LedgerHeader:
 
     @property
     def is_read(self) -> bool:
-        """Whether every partition is; so it is where there are none."""
+        """Tell whether every partition is read; True where there are no partitions."""
         return self.partitions_done == self.partitions
 
     @property
     def last_published_rows(self) -> int | None:
-        """Rows of the last published generation, which may be this one; None before the first."""
+        """Return the rows of the last published generation, which may be this one; None before the first."""
         return self.published_rows if self.state is RefreshState.PUBLISHED else self.previous_rows
 
     @property
     def as_past(self) -> PastGeneration:
-        """What a newer generation keeps of this one."""
+        """Return the summary of this generation that a newer one keeps."""
         if self.state is RefreshState.PUBLISHED:
             outcome, ended = "published", self.committed_at
         else:
@@ -172,7 +175,7 @@ class LedgerHeader:
 
     @property
     def with_past(self) -> tuple[PastGeneration, ...]:
-        """This generation and those before it, as the next one keeps them."""
+        """Return this generation and those before it, as the next one keeps them."""
         return (self.as_past, *self.past)[:_KEPT_PAST]
 
     def to_summary(self) -> dict[str, str]:
@@ -188,14 +191,14 @@ class LedgerHeader:
         return summary
 
     def advanced(self, **changes: Any) -> LedgerHeader:
-        """The header of the next commit. The attempt works, unless ``changes`` say how it ended."""
+        """Return the header of the next commit. The attempt works, unless ``changes`` say how it ended."""
         now = datetime.now(timezone.utc)
         progress = now if changes.get("pages", self.pages) > self.pages else self.progressed_at
         working = {"ended_at": None, "outcome": None}
         return replace(self, committed_at=now, progressed_at=progress, **{**working, **changes})
 
     def taken_over(self, **changes: Any) -> LedgerHeader:
-        """The header of the commit with which an attempt begins, by opening the generation or taking it over."""
+        """Return the header of an attempt's first commit, which opens the generation or takes it over."""
         header = self.advanced(**changes)
         # Whoever may see this attempt's DAG need not be allowed to see the DAG of the one before it.
         error = self.error if header.dag_id == self.dag_id else None
@@ -210,7 +213,7 @@ class LedgerHeader:
 
 
 def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
-    """The header in a summary, None if it has none.
+    """Read the header in a summary; return None if it has none.
 
     :raises LedgerError: it has another format, or can't be parsed
     """

@@ -25,7 +25,7 @@ _FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def driver_java_options() -> list[str]:
-    """Options for a driver on this machine, for ``spark.driver.extraJavaOptions``. Never for an executor."""
+    """Return the options for a driver on this machine, for ``spark.driver.extraJavaOptions``. Never for an executor."""
     archive = _archive_path()
     if archive is None or not archive.is_file():
         return list(_FAST_START)
@@ -33,7 +33,10 @@ def driver_java_options() -> list[str]:
 
 
 def _archive_path() -> Path | None:
-    """Path of the class archive for this Java and this Spark, existing or not; None without them, or if turned off."""
+    """Return the path of the class archive for this Java and this Spark, existing or not.
+
+    Return None without them, or if the archive is turned off.
+    """
     if os.environ.get(_SWITCH, "").lower() in ("off", "0", "false"):
         return None
     java_home, spark_home = os.environ.get("JAVA_HOME"), os.environ.get("SPARK_HOME")
@@ -53,7 +56,10 @@ def _archive_path() -> Path | None:
 
 
 def _write_archive() -> Path | None:
-    """Write it where it is missing; returns its path, or None if Java or Spark is missing or another process writes."""
+    """Write the archive where it is missing.
+
+    Return its path, or None if Java or Spark is missing or another process writes.
+    """
     archive = _archive_path()
     if archive is None or archive.is_file():
         return archive

@@ -66,14 +66,14 @@ class Ledger:
 
     @property
     def held(self) -> LedgerHeader:
-        """The header, where a generation must be open; raises :class:`LedgerError` if none is."""
+        """Return the header of the open generation; raise :class:`LedgerError` if none is open."""
         if self.header is None:
             raise LedgerError("no generation is open")
         return self.header
 
     @property
     def store(self) -> FileStore:
-        """The store of the ledger's files, with the credentials of the ledger as it was last loaded."""
+        """Return the store of the ledger's files, with the credentials of the ledger as it was last loaded."""
         return self._table.store
 
     def renew_credentials(self) -> None:
@@ -83,7 +83,7 @@ class Ledger:
 
     @property
     def folder(self) -> str:
-        """Folder of the generation's files, committed or not."""
+        """Return the folder of the generation's files, committed or not."""
         return self._folder_of(self.held.generation)
 
     def open_generation(
@@ -132,7 +132,7 @@ class Ledger:
     def take_over(
         self, publish_fingerprint: str, run_key: str | None = None, labels: Mapping[str, Any] | None = None
     ) -> PartitionBook:
-        """Continue the open generation under the next epoch, adopting what its attempts flushed.
+        """Continue the open generation under the next epoch, and adopt the files that its attempts flushed.
 
         :raises FencedError: another attempt published or replaced the generation meanwhile
         """
@@ -169,7 +169,7 @@ class Ledger:
         raise LedgerError("the ledger changed hands too often to be taken over; is the refresh running many times?")
 
     def flushed_pages(self) -> int:
-        """Pages in files that no commit names yet, and that the next attempt adopts."""
+        """Count the pages in files that no commit names yet, and that the next attempt adopts."""
         with self._lock:
             _, _, left, _ = self._look_for_files()
         return sum(file.pages.num_rows for file in left)
@@ -194,7 +194,7 @@ class Ledger:
 
     @property
     def silent_seconds(self) -> float:
-        """Seconds since this attempt's last commit; 0 before the first."""
+        """Return the seconds since this attempt's last commit; 0 before the first."""
         return 0.0 if self._committed is None else time.monotonic() - self._committed
 
     def end(self, error: str, outcome: str = "failed", refused_under: str | None = None) -> None:
@@ -220,11 +220,11 @@ class Ledger:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the attempt that holds the generation recorded its end, in the header or as a file."""
+        """Tell whether the attempt that holds the generation recorded its end, in the header or as a file."""
         return self.held.ended_at is not None or self.store.exists(self._end_mark())
 
     def end_in_file(self) -> dict[str, str] | None:
-        """``outcome`` and ``error`` of an attempt that could record its end as a file alone; else None."""
+        """Return ``outcome`` and ``error`` of an attempt that could record its end as a file alone; else None."""
         try:
             found: dict[str, str] = json.loads(self.store.read(self._end_mark()))
         except FileNotFoundError:
@@ -246,18 +246,18 @@ class Ledger:
         return {location: seen for location, (_, seen) in self._kept.items() if seen is not None}
 
     def look_again(self) -> None:
-        """Load what others committed since; only before this attempt opens or takes over a generation."""
+        """Load the commits of others; only before this attempt opens or takes over a generation."""
         self._table.reload()
         self.header = read_header(self._table.summary(GENERATION_KEY))
 
     def check_epoch(self) -> None:
-        """Check that no other attempt took over; raises :class:`FencedError`."""
+        """Check that no other attempt took over; raise :class:`FencedError`."""
         with self._lock:
             self._table.reload()
             self._expect(self.header)
 
     def is_ours(self) -> bool:
-        """Whether no other attempt took over, as far as the catalog answers."""
+        """Tell whether no other attempt took over, as far as the catalog answers."""
         try:
             self.check_epoch()
         except FencedError:
@@ -267,7 +267,7 @@ class Ledger:
         return True
 
     def collect(self) -> None:
-        """After the publish: drop older generations, with what late writers left of them."""
+        """Drop older generations after the publish, with the files that late writers left of them."""
         self._table.trim()
         try:
             self._table.drop_generations_below(self.held.generation)

@@ -41,13 +41,13 @@ class PartLedger:
     idle: float
 
     def is_expired(self, seconds: float, resume_within: float = _LEDGER_SECONDS) -> bool:
-        """Whether it has been idle for ``seconds``, and one that is not published for ``resume_within``, too."""
+        """Tell whether the ledger has been idle for ``seconds``; one not published, also for ``resume_within``."""
         published = self.header is not None and self.header.state is RefreshState.PUBLISHED
         return self.idle > (seconds if published else max(seconds, resume_within))
 
 
 def maintain(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures) -> None:
-    """Expire snapshots and drop ledgers after a publish; what fails is a warning, and the next publish tries again."""
+    """Expire snapshots and drop ledgers after a publish. A failure is a warning, and the next publish tries again."""
     if options.expire is False:
         return
     target = figures.target
@@ -76,14 +76,14 @@ def maintain(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures)
 
 
 def part_ledgers(catalog: Catalog, target: str) -> Iterator[PartLedger]:
-    """The ledgers of the target's parts; each is loaded from the catalog."""
+    """Yield the ledgers of the target's parts; each is loaded from the catalog."""
     return (found for _, found in _loaded(catalog, target, None))
 
 
 def drop_part_ledgers(
     catalog: Catalog, target: str, seconds: float, resume_within: float = _LEDGER_SECONDS, *, sample: int | None = None
 ) -> list[PartLedger]:
-    """Drop ledgers of parts with their files; returns them.
+    """Drop ledgers of parts with their files; return them.
 
     The next refresh of such a part begins with generation 1.
 

@@ -59,7 +59,7 @@ class PageRow:
 
 
 def encode_token(token: Any) -> str | None:
-    """A token as the ledger keeps it; None, for the first page, stays None."""
+    """Encode a token for the ledger; None, for the first page, stays None."""
     if token is None:
         return None
     try:
@@ -73,7 +73,7 @@ def decode_token(text: str | None) -> Any:
 
 
 def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:
-    """Records as newline-delimited JSON in one value: a list of texts costs many times more in Arrow."""
+    """Encode records as newline-delimited JSON in one value: a list of texts costs many times more in Arrow."""
     lines = []
     for number, record in enumerate(records, start=1):
         try:
@@ -84,14 +84,14 @@ def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def checksum_of(records: bytes) -> str:
-    """A page's checksum; of its records only, so that a page that moved is recognised."""
+    """Return a page's checksum; of its records only, so that a page that moved is recognised."""
     return hashlib.blake2b(records, digest_size=12).hexdigest()
 
 
 def page_row(
     page: Page, *, generation: int, epoch: int, ordinal: int, key: str, chain: int, number: int, token: Any
 ) -> PageRow:
-    """The row of a fetched page."""
+    """Return the row of a fetched page."""
     records = encode_records(page.records)
     return PageRow(
         generation=generation,
@@ -117,7 +117,7 @@ def page_row(
 
 
 def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation: int, epoch: int) -> Iterable[PageRow]:
-    """Page 0 of each partition: together they freeze the list of partitions."""
+    """Yield page 0 of each partition: together these rows freeze the list of partitions."""
     now = time.time_ns() // 1000
     for ordinal, (key, value) in enumerate(slices):
         yield PageRow(
@@ -134,7 +134,7 @@ def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation:
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A ledger file, with what its writer or finder knows of it; picklable.
+    """A ledger file, with the facts that its writer or finder knows; picklable.
 
     :ivar pages: its rows, with the columns ``PAGE_COLUMNS``
     :ivar seen: the columns of its records; None where they are not known
@@ -163,7 +163,7 @@ def write_rows(store: FileStore, location: str, rows: Sequence[PageRow], *, foot
 
 
 def arrow_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of integers, microseconds, booleans, or (large) strings; None is null, bytes are UTF-8."""
+    """Return a column of integers, microseconds, booleans, or (large) strings; None is null, bytes are UTF-8."""
     valid = None if None not in values else _bits([value is not None for value in values])
     if pa.types.is_boolean(kind):
         buffers = [_bits([bool(value) for value in values])]

@@ -51,16 +51,16 @@ class PartitionBook:
 
     @property
     def records(self) -> int:
-        """Records on live chains."""
+        """Count the records on live chains."""
         return sum(cursor.records for cursor in self.cursors.values())
 
     @property
     def live_chains(self) -> dict[int, int]:
-        """The chain that counts, by ordinal; partitions that never started again are left out."""
+        """Return the chain that counts, by ordinal; partitions that never started again are left out."""
         return {ordinal: cursor.chain for ordinal, cursor in self.cursors.items() if cursor.chain}
 
     def open_ordinals(self) -> list[int]:
-        """Partitions that this attempt still has to read, begun ones first."""
+        """Return the partitions that this attempt still has to read, begun ones first."""
         begun = [n for n, cursor in self.cursors.items() if not cursor.complete and n not in self.failed]
         fresh = [n for n in range(len(self.keys)) if n not in self.cursors and n not in self.failed]
         return begun + fresh
@@ -107,7 +107,7 @@ class PartitionBook:
             self.cursors[ordinal] = cursor
 
     def remember(self, table: pa.Table, *, addressable: bool) -> None:
-        """After a take-over: set the marks of open chains, and the overlap check of their last page.
+        """Set the marks of open chains, and the overlap check of their last page, after a take-over.
 
         :param table: cursor columns of all committed page rows
         """
@@ -128,7 +128,7 @@ class PartitionBook:
 
 
 def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:
-    """The frozen list, from the files with the opening rows."""
+    """Read the frozen list from the files with the opening rows."""
     found: dict[int, tuple[str, str]] = {}
     for location in openings:
         for row in store.read_table(location, ("partition_ordinal", "page", "partition_key", "slice")).to_pylist():
@@ -140,7 +140,7 @@ def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:
 
 
 def cursors_of(table: pa.Table) -> dict[int, Cursor]:
-    """Cursors behind the page rows: of each partition its highest chain, and there its highest page."""
+    """Return the cursors behind the page rows: of each partition its highest chain, and there its highest page."""
     ordinal, chain, page = (table[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
     order = np.lexsort((page, chain, ordinal))
     last = order[np.append(np.diff(ordinal[order]) != 0, True)[: len(order)]]
@@ -158,7 +158,7 @@ def cursors_of(table: pa.Table) -> dict[int, Cursor]:
 
 
 def live_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> pa.Table:
-    """The page rows that count: no opening rows, and none of superseded chains."""
+    """Return the page rows that count: no opening rows, and none of superseded chains."""
     ordinal, chain, page = (table[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
     live_chain = np.zeros(ordinal.max(initial=-1) + 1, dtype=np.int64)
     for number, cursor in cursors.items():
@@ -167,7 +167,7 @@ def live_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> pa.Table:
 
 
 def check_gapless(pages: pa.Table, cursors: Mapping[int, Cursor]) -> None:
-    """Check that every live chain has as many rows as pages; raises :class:`ReconciliationError` for the first other.
+    """Check that every live chain has as many rows as pages; raise :class:`ReconciliationError` for the first other.
 
     :param pages: as of :func:`live_pages`
     """

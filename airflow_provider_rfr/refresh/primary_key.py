@@ -1,5 +1,8 @@
-"""Checks a stream's primary key: against declared columns before anything is read, against the first of several pages,
-and against the columns that are published."""
+"""Checks of a stream's primary key.
+
+The key is checked against declared columns before anything is read, against the first of several pages, and against the
+columns that are published.
+"""
 
 from __future__ import annotations
 

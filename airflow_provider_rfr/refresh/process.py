@@ -1,4 +1,4 @@
-"""What ends a driver: signals, and the death of its supervisor.
+"""Events that end a driver: signals, and the death of its supervisor.
 
 When a worker is killed for its memory, its Spark driver lives on as an orphan, next to the driver of the retry. The
 ledger's epoch protects the table; the watchdog here saves the API and the machine double work. Imports only the
@@ -28,7 +28,7 @@ def process_started(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether that very process lives; where there is no /proc, whether a process of that number does."""
+    """Tell whether that very process lives; where there is no /proc, whether a process of that number does."""
     if Path("/proc/self/stat").exists():
         return process_started(pid) == started
     try:

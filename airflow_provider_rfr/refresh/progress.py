@@ -14,7 +14,7 @@ CHECKPOINT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One table's state, with its pace in this attempt.
+    """The state of one table, with its pace in this attempt.
 
     :ivar pages_per_second: None before the attempt has read pages
     :ivar seconds_left: estimate; None where the amount of work left is unknown
@@ -26,7 +26,7 @@ class Progress:
 
     @classmethod
     def of(cls, status: RefreshStatus) -> Progress:
-        """Measured from the attempt's beginning to its newest pages, by the ledger's clock."""
+        """Measure progress from the attempt's beginning to its newest pages, by the ledger's clock."""
         seconds = ((status.progressed_at or status.began_at) - status.began_at).total_seconds()
         pages, records = status.pages - status.found_pages, status.records - status.found_records
         done, open_ones = status.partitions_done - status.found_partitions, status.partitions - status.partitions_done
@@ -53,7 +53,7 @@ class Progress:
         return f"{table}: generation {now.generation}, round {now.rounds}: {', '.join(parts)}"
 
     def checkpoint(self) -> dict[str, Any]:
-        """The same for Airflow's task state: numbers and times alone, so that it can't hold a secret."""
+        """Return the progress for Airflow's task state: numbers and times alone, so that it can't hold a secret."""
         now = self.status
         return {
             "generation": now.generation,
@@ -75,12 +75,12 @@ class Progress:
 
 
 def rate_in_words(per_second: float) -> str:
-    """Also of slow sources: a page in 40 s is 0.03, and not 0."""
+    """Format a rate, also that of a slow source: a page in 40 s is 0.03, and not 0."""
     return f"{per_second:.1g}" if per_second < 0.1 else f"{per_second:,.{0 if per_second >= 10 else 1}f}"
 
 
 def size_in_words(size: float) -> str:
-    """Of bytes."""
+    """Format a size in bytes with its unit."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:,.0f} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
@@ -125,14 +125,14 @@ class ProgressBook:
 
     @property
     def latest(self) -> Mapping[str, RefreshStatus]:
-        """The last known state of each table that this attempt changed."""
+        """Return the last known state of each table that this attempt changed."""
         return {table: progress.status for table, progress in self._shown.items()}
 
     def begin(self, table: str, status: RefreshStatus | None) -> None:
         self.before[table] = status
 
     def take(self, table: str, status: RefreshStatus | None) -> bool:
-        """Take a table's state; returns whether this attempt changed it. Logs a round that ended."""
+        """Take a table's state; return whether this attempt changed it. Log a round that ended."""
         last = self._shown[table].status if table in self._shown else self.before.get(table)
         if status is None or (last is not None and status.committed_at == last.committed_at):
             return False

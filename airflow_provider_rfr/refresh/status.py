@@ -1,4 +1,4 @@
-"""What ledgers say about refreshes, as values: for commands and pages. Reads the newest headers, and no page rows.
+"""States of refreshes from their ledgers, as values for commands and pages. Reads the newest headers, and no page rows.
 
 A state is told only as far as the ledger knows it. An attempt that works commits at least every ``silence`` seconds,
 and one that ends says so; one that does neither was interrupted. Ages are measured by this machine's clock against the
@@ -42,7 +42,7 @@ _LONGEST_SENTENCE: Final = 500
 
 
 class State(str, Enum):
-    """Of a table's newest refresh, in the order in which a person has to look."""
+    """The state of a table's newest refresh, in the order in which a person has to look."""
 
     UNREADABLE = "unreadable"
     FAILED = "failed"
@@ -75,7 +75,7 @@ class TableStatus:
 
     @property
     def is_working(self) -> bool:
-        """Whether an attempt gives signs of life."""
+        """Tell whether an attempt gives signs of life."""
         is_slow = self.state is State.STALE and self.header is not None and self.header.ended_at is None
         return is_slow or self.state in (State.OPENING, State.READING, State.PUBLISHING)
 
@@ -88,7 +88,10 @@ class TableStatus:
 
     @property
     def percent(self) -> int | None:
-        """Of the reading; by the rows of the last refresh where partitions say less. None where nobody knows."""
+        """Return the share of the reading that is done, in percent; None where it is not known.
+
+        The rows of the last refresh count where partitions say less.
+        """
         header = self.header
         if header is None:
             return None
@@ -103,7 +106,7 @@ class TableStatus:
 
     @property
     def history(self) -> tuple[PastGeneration, ...]:
-        """This generation and earlier ones, the newest first."""
+        """Return this generation and earlier ones, the newest first."""
         if self.header is None:
             return ()
         newest, *past = self.header.with_past
@@ -111,7 +114,7 @@ class TableStatus:
         return (replace(newest, outcome=outcome), *past)
 
     def to_json(self) -> dict[str, Any]:
-        """All that is known, with None where something is not."""
+        """Return all known facts, with None where something is not known."""
         found = {"table": self.table, "state": self.state.value, "sentence": self.sentence, "ledger": self.ledger}
         if self.header is None:
             return found
@@ -142,7 +145,7 @@ _COUNTS: Final = (
 
 
 def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None = None) -> list[TableStatus]:
-    """The newest refresh of each table and part, those that need a person first; each ledger is loaded.
+    """List the newest refresh of each table and part, those that need a person first; each ledger is loaded.
 
     :param tables: only these; all of the lake without any
     """
@@ -161,17 +164,17 @@ def by_urgency(status: TableStatus) -> tuple[int, str, str]:
 def status_of(
     catalog: Catalog, table: str, replace_where: str | None = None, now: datetime | None = None
 ) -> TableStatus | None:
-    """The newest refresh of the table, or of the part that the filter names; None where it has no ledger."""
+    """Return the newest refresh of the table, or of the part that the filter names; None where it has no ledger."""
     return _status(catalog, table, part_of(replace_where), now or datetime.now(timezone.utc))
 
 
 def read_again(catalog: Catalog, status: TableStatus) -> TableStatus | None:
-    """The same ledger's newest refresh as it is now; None where the ledger is gone."""
+    """Return the same ledger's newest refresh as it is now; None where the ledger is gone."""
     return status_of(catalog, status.table, None if status.header is None else status.header.replace_where)
 
 
 def read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> RefreshStatus | None:
-    """The newest generation's header; None before the first refresh.
+    """Return the newest generation's header; None before the first refresh.
 
     :param replace_where: the part of the target, as in the refresh's options
     :raises LedgerError: the ledger was written by a newer version of this package
@@ -180,7 +183,7 @@ def read_status(settings: LakeSettings, target: str, replace_where: str | None =
 
 
 def status_in(catalog: Catalog, target: str, replace_where: str | None = None) -> RefreshStatus | None:
-    """As :func:`read_status`, in a catalog that is open already."""
+    """Return the same header as :func:`read_status`, from a catalog that is open already."""
     table = LedgerTable.load(catalog, target, part_of(replace_where))
     return None if table is None else read_header(table.summary(GENERATION_KEY))
 
@@ -204,7 +207,7 @@ def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> Ta
 
 
 def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | None:
-    """The header, with what a driver that died or lost the catalog could write elsewhere only."""
+    """Return the header, with facts that a driver that died or lost the catalog could write only elsewhere."""
     header = ledger.header
     if header is None or header.state is RefreshState.PUBLISHED:
         return header
@@ -228,7 +231,7 @@ def _published(catalog: Catalog, table: str, ledger: Ledger) -> Publication | No
 
 
 def state_of(header: LedgerHeader, now: datetime) -> State:
-    """The state of a refresh whose newest header this is."""
+    """Return the state of a refresh whose newest header this is."""
     if header.state is RefreshState.PUBLISHED:
         return State.PUBLISHED
     if header.ended_at is not None:
