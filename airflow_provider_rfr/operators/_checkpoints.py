@@ -32,7 +32,7 @@ _STATES_BYTES = 8_192
 
 
 class Checkpoint(BaseModel):
-    """What one attempt leaves for display and for the next attempt.
+    """The state that one attempt leaves for display and for the next attempt.
 
     :ivar owner: the task instance, ``dag/run/task/map index``
     :ivar stalled: consecutive attempts, up to this one, that made no progress
@@ -49,7 +49,7 @@ class Checkpoint(BaseModel):
 
     @classmethod
     def parse(cls, content: Any, owner: str) -> Checkpoint | None:
-        """The checkpoint in a store's content; None if that is not one of this task instance.
+        """Parse the checkpoint in a store's content; return None if it is not one of this task instance.
 
         :param content: JSON text, or its parsed value
         """
@@ -60,7 +60,7 @@ class Checkpoint(BaseModel):
         return found if (found.version, found.owner) == (CHECKPOINT_VERSION, owner) else None
 
     def content(self) -> dict[str, Any]:
-        """The JSON object to store, without the partitions' states if those are too large."""
+        """Return the JSON object to store, without the partitions' states if those are too large."""
         content = self.model_dump(mode="json")
         tables = content["tables"].values()
         if sum(len(json.dumps(table.get(_STATES, {}))) for table in tables) > _STATES_BYTES:
@@ -70,7 +70,7 @@ class Checkpoint(BaseModel):
 
 
 class CheckpointStore(Protocol):
-    """Keeps one checkpoint for the attempts of one task instance.
+    """A store of one checkpoint for the attempts of one task instance.
 
     :ivar place: where it is kept, for a log line
     """
@@ -78,7 +78,7 @@ class CheckpointStore(Protocol):
     place: str
 
     def read(self) -> Any:
-        """The content, which anyone may have written; None if there is none."""
+        """Return the content, which anyone may have written; None if there is none."""
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Replace the content."""
@@ -169,7 +169,7 @@ class _XComStore:
 
 
 def _neighbour(task: Any) -> str | None:
-    """Id of the task that keeps a checkpoint for this one; None where it has no neighbour.
+    """Return the id of the task that keeps a checkpoint for this one; None where it has no neighbour.
 
     XCom belongs to a task instance that exists, and those of a mapped task may not exist yet.
     """
@@ -192,11 +192,14 @@ _STORES: Mapping[str, Callable[[Context], CheckpointStore]] = {
 
 
 def check_store(name: Any) -> None:
-    """:raises ConfigurationError: there is no such store"""
+    """Check that the store's name is known.
+
+    :raises ConfigurationError: there is no such store
+    """
     if not isinstance(name, str) or name not in _STORES:
         raise ConfigurationError("checkpoint_store", f"invalid store {name!r}", f"one of {', '.join(_STORES)}")
 
 
 def open_store(name: str, context: Context) -> CheckpointStore:
-    """The store of the running task instance; nothing is read or written yet."""
+    """Return the store of the running task instance; read and write nothing yet."""
     return _STORES[name](context)

@@ -1,4 +1,4 @@
-"""Giving the slot away while a driver runs in a cluster, and what its end means for the task."""
+"""Deferral of a task while its driver runs in a cluster, and the task's result after the driver's end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MEANINGS = {kind.exit_code: kind for kind in (ConfigurationError, FencedError)}
 
 
 def leave_driver(hook: RefreshSparkHook, yarn_rm_auth: Any) -> bool:
-    """Have the submit return early if the refresh can be deferred; returns whether, and logs why not.
+    """Have the submit return early if the refresh can be deferred; return whether it can, and log why not.
 
     :raises ConfigurationError: it can be deferred, but a setting is missing or contradicts
     """
@@ -79,7 +79,7 @@ class EndedDriver:
             task_state.delete(key)
 
     def tidy(self) -> None:
-        """Remove what a driver that ended well leaves behind in the cluster."""
+        """Remove the resources that a driver that ended well leaves in the cluster."""
         try:
             if self._driver is not None and self.report.state is DriverState.SUCCEEDED:
                 self._driver.tidy()
@@ -87,7 +87,7 @@ class EndedDriver:
             _log.warning("what the driver %s leaves behind was not removed (%s)", self._id, type(error).__name__)
 
     def failure(self, *, refused: bool) -> BaseException:
-        """The error of a refresh that is not published.
+        """Return the error of a refresh that is not published.
 
         :param refused: the ledger says that the publish was refused
         """

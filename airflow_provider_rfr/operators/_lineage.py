@@ -34,7 +34,7 @@ SOURCES = AssetAlias(name=f"{_SCHEME}_sources")
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What one attempt reads and writes.
+    """The inputs and outputs of one attempt.
 
     :ivar source: namespace of the streams
     :ivar tables: table by stream
@@ -49,7 +49,7 @@ class Lineage:
 
 
 def source_name(source: Mapping[str, Any]) -> str:
-    """Namespace of a source: the API's scheme and host, else the class that reads it.
+    """Return the namespace of a source: the API's scheme and host, else the class that reads it.
 
     :param source: of the refresh's document, with the connection's settings in ``config``
     """
@@ -97,7 +97,7 @@ def add_table_events(
 
 
 def source_asset(lake_conn_id: str, table: str) -> Asset:
-    """The asset of a declared source, which has an event when a deploy created, emptied or redefined it."""
+    """Return the asset of a declared source. It has an event when a deploy created, emptied or redefined the source."""
     return Asset(name=f"{_SCHEME}_source:{lake_conn_id}/{table.casefold()}")
 
 
@@ -115,7 +115,7 @@ def add_source_events(context: Context, lake_conn_id: str, deploys: Mapping[str,
 
 
 def facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:
-    """Inputs and outputs; outputs have rows, columns and snapshot once they are published."""
+    """Return the inputs and outputs; outputs have rows, columns and snapshot once they are published."""
     from airflow.providers.common.compat.openlineage import facet
     from airflow.providers.openlineage.extractors import OperatorLineage
 
@@ -131,7 +131,7 @@ def facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:
 
 
 def _table_facets(lineage: Lineage, table: str, snapshot_id: str) -> dict[str, Any]:
-    """Facets of a published table; columns and location are left out where the catalog can't be read."""
+    """Return the facets of a published table, without columns and location where the catalog can't be read."""
     from airflow.providers.common.compat.openlineage import facet
     from openlineage.client.generated.dataset_version_dataset import DatasetVersionDatasetFacet
 
@@ -159,7 +159,7 @@ def _table_facets(lineage: Lineage, table: str, snapshot_id: str) -> dict[str, A
 
 
 def _lake_name(properties: Mapping[str, str]) -> str:
-    """Namespace of a catalog's tables: where the catalog is, without credentials."""
+    """Return the namespace of a catalog's tables: the catalog's address, without credentials."""
     parts = urlsplit(properties.get("uri", ""))
     if parts.scheme:
         # SQLAlchemy's driver is not part of a database's name.
@@ -168,5 +168,5 @@ def _lake_name(properties: Mapping[str, str]) -> str:
 
 
 def _host(parts: SplitResult) -> str:
-    """Host and port, without user and password."""
+    """Return host and port, without user and password."""
     return parts.netloc.rpartition("@")[2]

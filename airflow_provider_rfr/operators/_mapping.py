@@ -1,4 +1,4 @@
-"""Mapped refreshes: what a DAG writes into ``expand`` and ``expand_kwargs`` is checked while it is parsed."""
+"""Mapped refreshes: checks of the arguments of ``expand`` and ``expand_kwargs`` while the DAG is parsed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MappedRefresh(OperatorPartial):
         return super().expand_kwargs(kwargs, strict=strict)
 
     def _check(self, tasks: _Tasks) -> None:
-        """Check what is written out, and a source that several tasks have once."""
+        """Check the arguments that are written out, and a source that several tasks have only once."""
         # After a mistake, Airflow is not to warn that nothing was mapped.
         self._expand_called = True
         # A mapped task is made by Airflow, so it looks next to the DAG's file alone.

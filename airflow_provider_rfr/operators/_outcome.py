@@ -1,4 +1,4 @@
-"""From a driver's last line to what the task returns, or to the one sentence that it fails with."""
+"""Results of a task from its driver's last line: the return value, or the one sentence that it fails with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERROR_LINE = re.compile(r"(Exception in thread|Error:|ERROR\b|[\w.]+(Error|Exce
 
 
 def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The return value of the task, from the driver's figures.
+    """Return the return value of the task, from the driver's figures.
 
     One stream: its figures. Several: totals, and each stream's figures below ``streams``. A snapshot id is text:
     Airflow's pages, as all of JavaScript, round a number of its size.
@@ -41,7 +41,7 @@ def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def result_of_ledger(tables: Mapping[str, str], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The return value of the task where the driver ran elsewhere and its last line did not come here.
+    """Return the return value of the task where the driver ran elsewhere and its last line did not come here.
 
     :param tables: table by stream
     :param found: figures by table
@@ -79,7 +79,7 @@ def _names(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The figures in each table's asset event, from the return value of the task."""
+    """Return the figures in each table's asset event, from the return value of the task."""
     every: Sequence[Mapping[str, Any]] = list(result["streams"].values()) if "streams" in result else [result]
     return {one["target"]: {name: one[name] for name in ("stream", *_FIGURES) if name in one} for one in every}
 
@@ -87,7 +87,9 @@ def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def failure_of_driver(
     result_line: Mapping[str, Any] | None, exit_code: int | None = None, lines: Sequence[str] = ()
 ) -> Exception | None:
-    """The error of a driver that failed; None where nothing is known of one, because the submit itself failed.
+    """Return the error of a driver that failed.
+
+    Return None where nothing is known of one, because the submit itself failed.
 
     :param result_line: its line of figures, None if it printed none
     :param exit_code: of spark-submit; negative for the signal that ended it
@@ -112,7 +114,7 @@ def failure_of_driver(
 
 
 def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
-    """The exception for an error in a driver's last line; Airflow's failing one if no retry helps."""
+    """Return the exception for an error in a driver's last line; :class:`AirflowFailException` if no retry helps."""
     kind, cause, stream = _class_named(error.get("type")), _class_named(error.get("cause")), error.get("stream")
     problem = one_line(str(error.get("message") or error.get("type")))
     if stream and not problem.startswith(f"{stream}:"):
@@ -132,7 +134,7 @@ def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
 
 
 def _class_named(name: Any) -> type[RfrError]:
-    """The class of an error that a driver names; the base class for one that is not of this package."""
+    """Return the class of an error that a driver names; the base class for one that is not of this package."""
     found = getattr(exceptions, str(name), None)
     return found if isinstance(found, type) and issubclass(found, RfrError) else RfrError
 
@@ -154,13 +156,13 @@ def final_errors(log_error: Callable[[str], Any]) -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, not longer than a log line may be."""
+    """Return the text without line breaks, cut to the longest length for a log line."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _MAX_SENTENCE else f"{flat[:_MAX_SENTENCE]} ..."
 
 
 def cause_in(lines: Sequence[str]) -> str | None:
-    """The line that says why spark-submit gave up: the innermost cause, else the first error."""
+    """Find the line with the reason why spark-submit gave up: the innermost cause, else the first error."""
     causes = [line for line in lines if line.startswith("Caused by: ")]
     found = causes[-1:] or [line for line in lines if _ERROR_LINE.match(line)][:1]
     return one_line(found[0]) if found else None

@@ -46,7 +46,10 @@ class _PartitionStates:
         self._ends: dict[str, tuple[int, int, bool]] = {}
 
     def read(self, ledger: LedgerTable) -> dict[str, dict[str, Any]]:
-        """Pages, and whether it is done, by a digest of the partition's key: the key itself may be a person's name."""
+        """Return each partition's pages, and whether it is done, by a digest of its key.
+
+        The key itself may be a person's name.
+        """
         fresh = [location for location in ledger.committed_files(self.generation) if location not in self._files]
         for table in ledger.read(fresh, _COLUMNS):
             for key, chain, page, complete in zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True):
@@ -74,11 +77,11 @@ class LedgerReader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last look at each table succeeded; a table without a ledger counts as read."""
+        """Tell whether the last look at each table succeeded; a table without a ledger counts as read."""
         return not self._failed
 
     def status(self, table: str) -> RefreshStatus | None:
-        """The newest generation's header; None before the first refresh."""
+        """Return the newest generation's header; None before the first refresh."""
         from airflow_provider_rfr.lake.catalog import open_catalog
         from airflow_provider_rfr.lake.ledger_table import LedgerTable
         from airflow_provider_rfr.lake.row_filter import part_of
@@ -94,7 +97,7 @@ class LedgerReader:
         return found
 
     def latest(self, table: str) -> RefreshStatus | None:
-        """The header that the last look found."""
+        """Return the header that the last look found."""
         return self._seen[table][1] if table in self._seen else None
 
     def published(self, table: str, run_key: str) -> dict[str, Any] | None:
@@ -127,7 +130,7 @@ class LedgerReader:
         return {"target": table, "snapshot_id": summary["snapshot-id"], **counts, **more}
 
     def details(self, table: str) -> dict[str, Any]:
-        """What a checkpoint has of a table besides the counts, as of the last :meth:`status`."""
+        """Return a checkpoint's fields of a table besides the counts, as of the last :meth:`status`."""
         if table not in self._seen:
             return {}
         ledger, header = self._seen[table]
@@ -195,7 +198,10 @@ class ProgressMonitor:
 
     @property
     def before(self) -> tuple[Mapping[str, ProgressPoint | None] | None, int]:
-        """What the attempt found, None if that is not known, and how many attempts before it made no progress."""
+        """Return the progress at the attempt's start, and the number of stalled attempts before it.
+
+        The progress is None if it is unknown.
+        """
         return self._before if self._ledgers.is_complete else None, self._last.stalled
 
     def follow(self, poll_interval: float) -> None:
@@ -224,7 +230,7 @@ class ProgressMonitor:
         return checkpoint
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Note what the attempt finds in the ledgers, and compare the last attempt's checkpoint with it."""
+        """Record the state of the ledgers at the attempt's start, and compare the last attempt's checkpoint with it."""
         for table in self._names:
             self._book.begin(table, self._look(table))
         before = self._book.before
@@ -302,7 +308,7 @@ class ProgressMonitor:
 
 
 def _agree(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, RefreshStatus | None]) -> bool:
-    """Whether a checkpoint's counts are those of the ledgers."""
+    """Tell whether a checkpoint's counts are those of the ledgers."""
     return all(
         (status := before.get(table)) is not None
         and all(counts.get(name) == getattr(status, name) for name in _COMPARED)
@@ -311,7 +317,7 @@ def _agree(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, Refresh
 
 
 def _has_advanced(before: ProgressPoint | None, counts: Mapping[str, Any]) -> bool:
-    """Whether a table is further than it was: more pages or partitions, a generation with pages, a publish."""
+    """Tell whether a table is further than it was: more pages or partitions, a generation with pages, a publish."""
     if before is None or before.generation != counts["generation"]:
         return bool(counts["pages"])
     if counts.get("snapshot_id") is not None and before.snapshot_id is None:

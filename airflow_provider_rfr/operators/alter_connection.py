@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AlterConnectionOperator(BaseOperator):
-    """Change a connection validated, whole or not at all, and restart exactly what uses it; or drop an unused one.
+    """Change a connection after validation, whole or not at all, and restart its dependents; or drop an unused one.
 
     Either a ``statement``, or ``connection`` with ``set``, ``drop`` and ``reset``; of ``WITH`` and the arguments the
     more careful setting counts. Returns what was changed, masked, and the outcome of every refresh and sink that uses
@@ -143,7 +143,10 @@ class AlterConnectionOperator(BaseOperator):
         return outcome.to_json()
 
     def _parse(self) -> Statement:
-        """:raises ConfigurationError: both forms, or none, or what can't be read"""
+        """Build the statement from the arguments.
+
+        :raises ConfigurationError: both forms, or none, or what can't be read
+        """
         return statement_from(
             self.statement,
             connection=self.connection,

@@ -28,7 +28,7 @@ TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
 
 
 def option_fields(*without: str) -> dict[str, Param]:
-    """A field of a form for each of the refresh's options, in the section *Options*.
+    """Return a field of a form for each of the refresh's options, in the section *Options*.
 
     :param without: options that the form has another field for
     """
@@ -52,7 +52,10 @@ def option_fields(*without: str) -> dict[str, Param]:
 
 
 def _with_one_type(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without ``anyOf``: Airflow's form chooses a field by ``type`` alone, and takes null where that lists it."""
+    """Return the schema without ``anyOf``.
+
+    Airflow's form chooses a field by ``type`` alone, and takes null where that lists it.
+    """
     value = next((option for option in schema.pop("anyOf", ()) if option != {"type": "null"}), None)
     return schema if value is None else {**schema, **value, "type": [value["type"], "null"]}
 
@@ -67,7 +70,7 @@ def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder
 
 
 def check_reading(known: Sequence[str] | None, streams: Any, target: Any, options: Any) -> None:
-    """Check what is read of a source, to where and how.
+    """Check the arguments of a refresh: its streams, its target and its options.
 
     :param known: what :func:`check_source` returned
     :raises ConfigurationError: field, problem and remedy of the first mistake
@@ -113,7 +116,10 @@ def check_source(source: Any, folders: Sequence[Path]) -> list[str] | None:
 
 
 def _check_manifest(source: Mapping[str, Any], folders: Sequence[Path]) -> None:
-    """:raises ConfigurationError: the DAG holds a field of the configuration that the manifest calls secret"""
+    """Check that the DAG holds no secret of the manifest's configuration.
+
+    :raises ConfigurationError: the DAG holds a field of the configuration that the manifest calls secret
+    """
     from airflow_provider_rfr.streams.airbyte.spec import (
         connection_field,
         secret_places,
@@ -174,7 +180,7 @@ def _locate(key: str, file: str, folders: Sequence[Path]) -> str:
 
 
 def stream_names(streams: Any) -> list[str]:
-    """Names as a list; a rendered template may be ``a``, ``a, b`` or ``['a', 'b']``."""
+    """Return the names as a list; a rendered template may be ``a``, ``a, b`` or ``['a', 'b']``."""
     if isinstance(streams, str):
         text = streams.strip()
         streams = read_yaml(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
@@ -201,7 +207,7 @@ def check_streams(names: Sequence[str], known: Sequence[str] | None) -> None:
 
 
 def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
-    """The table of each stream.
+    """Return the table of each stream.
 
     :raises ConfigurationError: ``target`` is not a table name, or names one table for several streams
     """
@@ -211,7 +217,7 @@ def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
 
 
 def options_mapping(options: Any) -> Mapping[str, Any]:
-    """Options as they were rendered.
+    """Return the options as they were rendered.
 
     :raises ConfigurationError: they are not a mapping
     """

@@ -1,4 +1,4 @@
-"""The operator that plans, deploys and checks built-in objects, and what its tasks return."""
+"""The operator that plans, deploys and checks built-in objects, and the return values of its tasks."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
             policies_of(policies)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Run the action; returns the plan, or what was done.
+        """Run the action; return the plan, or the changes that were made.
 
         :raises AirflowFailException: a retry would meet the same error, or the plan is blocked, or a check found
             something that is left to do or was changed by hand
@@ -161,7 +161,7 @@ def _check_action(action: str) -> None:
 
 
 def _mapping(field: str, value: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
-    """A templated mapping may come as text."""
+    """Return a templated mapping, which may come as text."""
     if isinstance(value, str) and value.strip() in ("", "None"):
         return None
     if isinstance(value, str):

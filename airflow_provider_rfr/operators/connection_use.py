@@ -79,7 +79,7 @@ def running_with(
 
 
 def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
-    """Do what is left to a task whose driver ran in a cluster, and note how the task ended."""
+    """Do the rest of the work of a task whose driver ran in a cluster, and record how the task ended."""
     from airflow_provider_rfr.store.connections import FAILED, IDLE, end_use
 
     state, error = IDLE, None
@@ -97,7 +97,10 @@ def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
 
 
 def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
-    """Addresses that the API of this connection had before, and has, for the refresh's document; empty if unknown."""
+    """Return the former addresses of this connection's API and the present one; an empty list if unknown.
+
+    They are for the refresh's document.
+    """
     store = _unless_away(ControlStoreHook().get_store) if api_conn_id else None
     if store is None or api_conn_id is None:
         return []
@@ -108,7 +111,10 @@ def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
 
 
 def task_of(context: Context) -> TaskRef:
-    """The running task instance, by what stays the same over all its attempts and clears; Airflow's own id does not."""
+    """Return a reference to the running task instance that stays the same over all its attempts and clears.
+
+    Airflow's own id does not stay the same.
+    """
     from airflow_provider_rfr.store.connections import TaskRef
 
     ti = context["ti"]

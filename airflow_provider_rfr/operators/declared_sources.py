@@ -49,17 +49,19 @@ class _DeclaredSource:
 
     @property
     def name(self) -> str:
-        """Of the object, and of its table."""
+        """Return the name of the object and of its table."""
         return self.declared.name
 
     @property
     def asset(self) -> Asset:
-        """Has an event for each deploy after which the rows have to be read again."""
+        """Return the asset that has an event for each deploy after which the rows have to be read again."""
         return source_asset(self.lake_conn_id, self.name)
 
     @property
     def schedule(self) -> AssetOrTimeSchedule:
-        """Of the DAG: by the clock (UTC), or once as soon as the DAG exists; and by deploys that ask for it.
+        """Return the schedule of the DAG.
+
+        It runs by the clock (UTC), or once as soon as the DAG exists; and for deploys that ask for it.
 
         :raises ConfigurationError: ``refresh.schedule`` is not a cron expression
         """
@@ -80,7 +82,7 @@ class _DeclaredSource:
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """The declared arguments of :class:`ResumableFullRefreshOperator`.
+        """Return the declared arguments of :class:`ResumableFullRefreshOperator`.
 
         :raises ConfigurationError: one of them can't be declared, or is declared twice
         """
@@ -97,7 +99,7 @@ class _DeclaredSource:
         return {**how, **what, "target": self.name, "lake_conn_id": self.lake_conn_id}
 
     def is_deployed(self, control_store_conn_id: str | None = None) -> bool:
-        """Whether the table is deployed under this name, for this definition.
+        """Tell whether the table is deployed under this name, for this definition.
 
         Before that, a refresh would make a table that no deploy knows, or overwrite one before the plan was approved.
 
@@ -117,7 +119,9 @@ class _DeclaredSource:
     def is_needed(
         self, dag_run: DagRun, triggering_asset_events: TriggeringAssetEventsAccessor, store: str | None = None
     ) -> bool:
-        """Whether a run has anything to do; one for the first rows has not, if a refresh has published some already.
+        """Tell whether a run has anything to do.
+
+        A run for the first rows has nothing to do if a refresh has published some already.
 
         :param store: connection of the control store
         """
@@ -134,7 +138,7 @@ class _DeclaredSource:
         return table is None or PUBLISHED_PROPERTY not in table.properties
 
     def refresh(self, task_id: str = "refresh", **arguments: Any) -> ResumableFullRefreshOperator:
-        """The task.
+        """Create the task.
 
         :param arguments: of the operator, where none are declared
         :raises ConfigurationError: what is declared is not an argument of the operator, or has an invalid value
@@ -167,7 +171,9 @@ def declared_sources(
     declared_version: str | None = None,
     lake_conn_id: str = LakeHook.default_conn_name,
 ) -> list[_DeclaredSource]:
-    """The sources of these declarations, by name. Reads no connection, so that a DAG's file may call it.
+    """Return the sources of these declarations, by name.
+
+    It reads no connection, so that a DAG's file may call it.
 
     Those with ``per_instance`` are left out: the names of their tables are in the registry alone.
 
@@ -185,7 +191,7 @@ def declared_sources(
 
 
 def cron_timetable(cron: Any, place: str, otherwise: str) -> CronTriggerTimetable:
-    """The times of a declared ``refresh.schedule``, in UTC.
+    """Return the timetable of a declared ``refresh.schedule``, in UTC.
 
     :param otherwise: what happens without one
     :raises ConfigurationError: it is not a cron expression
@@ -201,7 +207,7 @@ def cron_timetable(cron: Any, place: str, otherwise: str) -> CronTriggerTimetabl
 
 
 def plain(value: Any) -> Any:
-    """Frozen values of a declaration as the dicts and lists that Airflow's templates and JSON take."""
+    """Return the frozen values of a declaration as the dicts and lists that Airflow's templates and JSON take."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

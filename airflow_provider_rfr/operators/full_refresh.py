@@ -104,7 +104,7 @@ class _Attempt:
         )
 
     def deferred(self, driver: DriverAddress, lake_conn_id: str) -> DeferredRefresh:
-        """What another process needs to continue this try."""
+        """Return everything that another process needs to continue this try."""
         before, stalled = self.monitor.before
         lineage = self.lineage
         return DeferredRefresh(
@@ -128,7 +128,7 @@ class _Attempt:
         return self._noted(result_of_ledger(tables, published)) if len(published) == len(figures) else None
 
     def result(self, result_line: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What the task returns.
+        """Return the task's return value.
 
         :param result_line: the driver's figures, None where it ran elsewhere and printed none here
         :raises RefreshFailedError: the ledgers do not say that every table was published
@@ -144,7 +144,7 @@ class _Attempt:
         return result
 
     def is_refused(self) -> bool:
-        """Whether a publish was refused for what was read, as of the last look."""
+        """Tell whether a publish was refused because of the rows that were read, as of the last look."""
         statuses = [self._ledgers.latest(table) for table in self.lineage.tables.values()]
         return any(status is not None and status.refused_under is not None for status in statuses)
 
@@ -163,13 +163,16 @@ def _run_key(context: Context) -> str:
 
 
 def _clear_number(context: Context) -> int:
-    """Tries of this task before its last clear; a run's ``clear_number`` counts the clears of other tasks, too."""
+    """Count the tries of this task before its last clear.
+
+    A run's ``clear_number`` counts the clears of other tasks, too.
+    """
     ti = context["ti"]
     return max(0, int(getattr(ti, "max_tries", 0) or 0) - int(getattr(context.get("task"), "retries", 0) or 0))
 
 
 def _airflow_run(context: Context) -> dict[str, Any]:
-    """The part ``run.airflow`` of the refresh's document, which its commit's webhooks name."""
+    """Return the part ``run.airflow`` of the refresh's document, which its commit's webhooks name."""
     task = connection_use.task_of(context)
     logical_date = context.get("logical_date")
     return {
@@ -282,8 +285,9 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     @classmethod
     def partial(cls, **kwargs: Any) -> MappedRefresh:
-        """Check the arguments that mapped tasks share, and make the alias of their tables an outlet. Those that differ
-        are checked by ``expand`` and ``expand_kwargs``.
+        """Check the arguments that mapped tasks share, and make the alias of their tables an outlet.
+
+        The other arguments are checked by ``expand`` and ``expand_kwargs``.
 
         :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
         """
@@ -318,16 +322,16 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     @property
     def stalled_tries(self) -> int | None:
-        """Consecutive tries, up to this one, that made no progress; None while that is not known."""
+        """Return the consecutive tries, up to this one, that made no progress; None while that is not known."""
         return None if self._attempt is None else self._attempt.monitor.stalled
 
     @property
     def lineage(self) -> Lineage | None:
-        """Of the current attempt; None before the connections were read."""
+        """Return the lineage of the current attempt; None before the connections were read."""
         return None if self._attempt is None else self._attempt.lineage
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        """What OpenLineage's listener reads; a table has figures only once the refresh is published."""
+        """Return the facets for OpenLineage's listener; a table has figures only once the refresh is published."""
         return None if self.lineage is None else facets_of(self.lineage)
 
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
@@ -454,7 +458,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         return result
 
     def _document(self, context: Context, lake: LakeDocument) -> dict[str, Any]:
-        """The configuration of the Spark application; it holds the secrets of both connections.
+        """Return the configuration of the Spark application; it holds the secrets of both connections.
 
         :raises ConfigurationError: field, problem and remedy
         """
@@ -475,13 +479,16 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         return document
 
     def _read_source(self, lake: LakeDocument) -> SourceSettings:
-        """What the API's connection says; from here on Airflow masks the secrets of both connections."""
+        """Read the settings of the API's connection. From here on Airflow masks the secrets of both connections."""
         settings = ApiHook(self.api_conn_id).get_source_config() if self.api_conn_id else SourceSettings({}, {})
         mask_secrets((*settings.secrets.values(), *lake.secrets()))
         return settings
 
     def _connection_checks(self) -> dict[str, Any]:
-        """How ALTER CONNECTION tries this refresh with other settings: a stream's first page, and the tables."""
+        """Return the checks by which ALTER CONNECTION tries this refresh with other settings.
+
+        They read a stream's first page, and look for the tables.
+        """
         try:
             streams = stream_names(self.streams)
             checks: dict[str, Any] = {self.lake_conn_id: {"tables": list(tables_of(streams, self.target).values())}}

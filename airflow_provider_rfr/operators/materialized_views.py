@@ -67,7 +67,7 @@ class RefreshMaterializedViewOperator(SparkApplicationOperator):
         self.control_store_conn_id = control_store_conn_id
 
     def execute(self, context: Context) -> dict[str, dict[str, Any]]:  # type: ignore[override]
-        """Refresh them.
+        """Refresh the views.
 
         :raises AirflowFailException: a retry would meet the same error
         :raises RfrError: a retry may help, e.g. because a deploy is changing one of them
@@ -107,12 +107,14 @@ class _DeclaredView:
 
     @property
     def name(self) -> str:
-        """Of the object, and of its table."""
+        """Return the name of the object and of its table."""
         return self.declared.name
 
     @property
     def schedule(self) -> CronTriggerTimetable | AssetOrTimeSchedule | OnceTimetable:
-        """Of the DAG: by the clock (UTC); without ``refresh.schedule`` once, and with each commit of what is read.
+        """Return the schedule of the DAG.
+
+        It runs by the clock (UTC); without ``refresh.schedule`` once, and with each commit of an input.
 
         :raises ConfigurationError: ``refresh.schedule`` is not a cron expression
         """
@@ -125,7 +127,7 @@ class _DeclaredView:
         return AssetOrTimeSchedule(timetable=once, assets=AssetAny(*assets)) if assets else once
 
     def is_deployed(self, control_store_conn_id: str | None = None) -> bool:
-        """Whether there is anything to refresh.
+        """Tell whether there is anything to refresh.
 
         :raises ConfigurationError: there is no control store
         """
@@ -138,7 +140,7 @@ class _DeclaredView:
         return known is not None and known.kind is Kind.MATERIALIZED_VIEW and known.key == self.declared.key
 
     def refresh(self, task_id: str = "refresh", **arguments: Any) -> RefreshMaterializedViewOperator:
-        """The task.
+        """Create the task.
 
         :param arguments: of the operator, where none are declared
         :raises ConfigurationError: what is declared is not an argument of the operator
@@ -160,7 +162,7 @@ class _DeclaredView:
 
 
 def _commit_asset(lake_conn_id: str, table: str) -> Asset:
-    """Has an event for each commit of the table, whatever program made it: the triggerer watches the table."""
+    """Return an asset with an event for each commit of the table, by any program: the triggerer watches the table."""
     name = f"rfr_commits:{lake_conn_id}/{table}"
     trigger = CommitTrigger(table, asset=name, lake_conn_id=lake_conn_id)
     return Asset(name=name, watchers=[AssetWatcher(name="commits", trigger=trigger)])
@@ -173,7 +175,9 @@ def declared_materialized_views(
     declared_version: str | None = None,
     lake_conn_id: str = LakeHook.default_conn_name,
 ) -> list[_DeclaredView]:
-    """The materialized views of these declarations, by name. Reads no connection, so that a DAG's file may call it.
+    """Return the materialized views of these declarations, by name.
+
+    It reads no connection, so that a DAG's file may call it.
 
     Those with ``per_instance`` are left out: the names of their tables are in the registry alone.
 

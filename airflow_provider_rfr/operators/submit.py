@@ -58,7 +58,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
 
     @property
     def conn_id(self) -> Any:
-        """The connection of Spark, which the parent keeps under a name that is none of its arguments'."""
+        """Return the id of the Spark connection, which the parent keeps under a name that is none of its arguments'."""
         return self._conn_id
 
     @conn_id.setter
@@ -66,7 +66,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
         self._conn_id = rendered
 
     def _run_application(self, context: Context, load: Callable[[RefreshSparkHook], None]) -> dict[str, Any] | None:
-        """Submit, and wait; returns the driver's line of figures, None if it ran elsewhere and printed none here.
+        """Submit, and wait; return the driver's line of figures, None if it ran elsewhere and printed none here.
 
         :param load: gives the hook this attempt's files and settings
         :raises RfrError: the driver's error; errors of the submit itself are the parent's
@@ -85,11 +85,11 @@ class SparkApplicationOperator(SparkSubmitOperator):
 
     @property
     def _submitted(self) -> RefreshSparkHook | None:
-        """The hook of the current attempt, once the parent has asked for it."""
+        """Return the hook of the current attempt, once the parent has asked for it."""
         return self._hook if isinstance(self._hook, RefreshSparkHook) else None
 
     def on_kill(self) -> None:
-        """Ask the driver to stop, which keeps what it has done, and end it if it takes too long."""
+        """Ask the driver to stop, which keeps the work that is done, and end it if it takes too long."""
         if self._submitted is not None:
             with self._submitted.driver_asked_to_stop(STOP_GRACE_SECONDS):
                 super().on_kill()
@@ -107,7 +107,10 @@ class SparkApplicationOperator(SparkSubmitOperator):
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder that only this user can read, removed in any case; folders of this host's dead attempts go as well."""
+    """Create a folder that only this user can read, and remove it in any case.
+
+    Folders of this host's dead attempts are removed, too.
+    """
     base, host = _base_folder(), socket.gethostname()
     for left in base.iterdir():
         owner, _, rest = left.name.rpartition("~")[0].partition("~")
@@ -123,7 +126,7 @@ def private_folder() -> Iterator[Path]:
 
 
 def _base_folder() -> Path:
-    """One folder per user; its name is predictable, so one that another user has made first is refused."""
+    """Return the folder of this user. Its name is predictable, so one that another user has made first is refused."""
     base = Path(tempfile.gettempdir()) / f"airflow-provider-rfr-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     found = base.lstat()
@@ -135,7 +138,7 @@ def _base_folder() -> Path:
 
 
 def zip_package(folder: Path, more: tuple[str, ...] = ()) -> Path:
-    """The parts of this package that executors need, for ``--py-files``; none of them imports Airflow."""
+    """Zip the parts of this package that executors need, for ``--py-files``; none of them imports Airflow."""
     target = folder / "airflow_provider_rfr.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in (*_DOMAIN, *more):
@@ -146,7 +149,7 @@ def zip_package(folder: Path, more: tuple[str, ...] = ()) -> Path:
 
 
 def application_path(name: str) -> Path:
-    """A Spark application: next to the package in a clone, inside it where it was installed."""
+    """Return the path of a Spark application: next to the package in a clone, inside it where it was installed."""
     for parent in (_PACKAGE, _PACKAGE.parent):
         path = parent / "spark_apps" / f"{name}.py"
         if path.is_file():
@@ -215,7 +218,7 @@ def _write_config(folder: Path, document: Mapping[str, Any]) -> Path:
 
 
 def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """``PATH`` and ``SPARK_HOME``, for a Spark that pip installed.
+    """Return ``PATH`` and ``SPARK_HOME``, for a Spark that pip installed.
 
     Its ``spark-submit`` looks for its home with whatever ``python3`` comes first on the path, which may be another
     environment's; and a worker that was started by its full path has none of its environment on the path.
@@ -243,7 +246,9 @@ def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def _python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *, local: bool) -> dict[str, str]:
-    """The driver's Python, which is this one, and where it finds this package and the source's class.
+    """Return the variables for the driver's Python, which is this one, and for its import path.
+
+    The driver has to find this package and the source's class.
 
     :param local: executors are in the driver's process, so they use its Python too
     """
@@ -264,7 +269,7 @@ def _python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *
 
 
 def _module_folder(module: str) -> Path | None:
-    """The folder of a package, or the file of a module, without importing it."""
+    """Return the folder of a package, or the file of a module, without importing it."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -276,7 +281,7 @@ def _module_folder(module: str) -> Path | None:
 
 
 def _is_in_spark_defaults(*keys: str) -> bool:
-    """Whether spark-defaults.conf sets one of these; a setting of ours would take its place."""
+    """Tell whether spark-defaults.conf sets one of these; a setting of ours would take its place."""
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
     file = Path(folder) / "spark-defaults.conf" if folder else None

@@ -38,7 +38,7 @@ _MOST_SHOWN = 10
 
 
 class CommitWebhookOperator(BaseOperator):
-    """Deliver the webhooks of tables: enqueues what new commits call for, and sends until nothing is pending.
+    """Deliver the webhooks of tables: enqueue deliveries for new commits, and send until nothing is pending.
 
     Every published commit is delivered at least once to every endpoint, whatever dies when, under the same id each
     time. Any number of these may run at once. Returns the counts of deliveries: enqueued, delivered, failed (attempts
@@ -125,7 +125,7 @@ class CommitWebhookOperator(BaseOperator):
         return self._deliver(counts)
 
     def on_kill(self) -> None:
-        """Claim nothing more; what is claimed and not sent is given back."""
+        """Claim nothing more; give back deliveries that are claimed and not sent."""
         self._is_killed = True
         if self._hook is not None:
             self._hook.stop()
@@ -166,7 +166,7 @@ class CommitWebhookOperator(BaseOperator):
         return hook.all_tables() if self.target is None else table_names(self.target)
 
     def _raise_failed(self, problems: Sequence[Failure], dead: Sequence[DeadLetter]) -> None:
-        """Fail for what ``onFailure: block`` blocks, for wrong settings, and with ``fail_on_dead`` for dead letters."""
+        """Fail for blocking deliveries, for wrong settings, and with ``fail_on_dead`` for dead letters."""
         failing = [
             problem
             for problem in problems
@@ -206,7 +206,7 @@ _ACTIONS = ("replay", "cancel", "pause", "resume", "test_fire")
 
 
 class WebhookOperationOperator(BaseOperator):
-    """Do with deliveries what ``airflow rfr triggers`` does; arguments are templated, for forms.
+    """Run an operation of ``airflow rfr triggers`` on deliveries; arguments are templated, for forms.
 
     Returns the ids of the deliveries (``replay``, ``cancel``), how many endpoints there were (``pause``, ``resume``),
     or the endpoint's answer, masked (``test_fire``).
@@ -311,7 +311,9 @@ BLOCKED_SECONDS = 60.0
 
 
 def blocked(lake: str, tables: Collection[str]) -> str | None:
-    """Why the tables must not be refreshed now: a delivery was given up whose endpoint says ``onFailure: block``.
+    """Return the reason why the tables must not be refreshed now; None if they may be.
+
+    The reason is a delivery that was given up and whose endpoint says ``onFailure: block``.
 
     Does not create a control store where there is none.
     """
