@@ -28,7 +28,9 @@ _CONNECTION_SECONDS = 60.0
 
 
 class CommitTrigger(BaseEventTrigger):
-    """An event for each commit of a table: for ``AssetWatcher``, so that commits made outside Airflow schedule DAGs.
+    """A trigger with an event for each commit of a table.
+
+    It is for ``AssetWatcher``, so that commits made outside Airflow schedule DAGs.
 
     A compaction, which changes no rows, is no event. A catalog that is away, and a connection that is missing or wrong,
     end nothing: there is one warning, and the next check is after ``poll_interval``.
@@ -58,7 +60,7 @@ class CommitTrigger(BaseEventTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """An event for each commit, without end: table, snapshot, sequence, time, and the summary's own figures."""
+        """Yield an event for each commit, without end: table, snapshot, sequence, time, and figures of the summary."""
         known, seen = False, None
         if self.asset_state_store is not None:
             match await self.asset_state_store.aget(_SEEN, default=None):
@@ -86,7 +88,7 @@ class CommitTrigger(BaseEventTrigger):
 
 
 class CommitReachedTrigger(BaseTrigger):
-    """One event, once every table has a commit later than the sensor waits for.
+    """A trigger with one event, once every table has a commit later than the sensor waits for.
 
     :param tables: ``namespace.table`` each
     :param after: ISO time with offset; commits after it count
@@ -112,7 +114,7 @@ class CommitReachedTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """The newest commit by table."""
+        """Yield one event with the newest commit by table."""
         after = datetime.fromisoformat(self.after)
         lake = _PolledLake(self.lake_conn_id, self.poll_interval)
         while True:

@@ -1,4 +1,4 @@
-"""The trigger that starts a deploy when what is declared has changed."""
+"""The trigger that starts a deploy when the declarations have changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _ANNOUNCED = "rfr_deploy_announced"
 
 
 class DeployTrigger(BaseEventTrigger):
-    """For an ``AssetWatcher``: an event when a version of the package or of the declarations is not deployed yet.
+    """A trigger with an event when a version of the package or of the declarations is not deployed yet.
+
+    It is for ``AssetWatcher``.
 
     It compares the content of the declarations and the package's version with the last ones. If they differ, a plan is
     made, and if that has steps, or is blocked, there is one event for that content. A new version of the package is
@@ -63,7 +65,7 @@ class DeployTrigger(BaseEventTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """An event for each content that is not deployed: version, digest, and the number of steps."""
+        """Yield an event for each content that is not deployed: version, digest, and the number of steps."""
         store = self.asset_state_store
         seen = None if store is None else await store.aget(_ANNOUNCED, default=None)
         problem = LastProblem()
@@ -89,7 +91,7 @@ class DeployTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _digest(self) -> str:
-        """Of the versions of the packages that declare, and of every file, by name and content."""
+        """Return a digest of the versions of the packages that declare, and of every file, by name and content."""
         from airflow_provider_rfr.builtins.declaration.loader import GROUP
 
         found = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())

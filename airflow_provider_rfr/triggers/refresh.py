@@ -56,7 +56,7 @@ class DeferredRefresh:
     mode: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As the arguments of a trigger and as an event."""
+        """Return the refresh as arguments of a trigger and for an event."""
         return asdict(self)
 
     @classmethod
@@ -67,7 +67,7 @@ class DeferredRefresh:
 
 
 class End(str, Enum):
-    """Why the triggerer stopped following a refresh. The ledger says how the refresh itself ended."""
+    """The reason why the triggerer stopped following a refresh. The ledger says how the refresh itself ended."""
 
     PUBLISHED = "published"
     DRIVER_OVER = "driver over"
@@ -78,13 +78,13 @@ class End(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """An end, with what was known of the driver then."""
+    """An end, with the last known report of the driver."""
 
     end: End
     driver: DriverReport = field(default_factory=lambda: DriverReport(DriverState.UNKNOWN, "UNKNOWN"))
 
     def to_json(self) -> dict[str, Any]:
-        """As an event, without the cluster's own text for a failure, which may hold anything."""
+        """Return the end for an event, without the cluster's own text for a failure, which may hold anything."""
         driver = self.driver
         return {
             "end": self.end.value,
@@ -109,7 +109,7 @@ _SURE_LOOKS = 2
 
 
 class _RefreshWatch:
-    """Follows one refresh. Losing sight of either ledger or driver ends nothing; losing both for long does.
+    """A watch of one refresh. Losing sight of either ledger or driver ends nothing; losing both for long does.
 
     Connections are read again after each failure, since they may have been corrected.
 
@@ -192,7 +192,10 @@ class _RefreshWatch:
         return status_in(self._catalog, table, self._refresh.replace_where)
 
     def _guarded(self, what: str, look: Callable[[], _T]) -> _T | None:
-        """Errors are named by their class alone: a catalog's texts may hold addresses with credentials."""
+        """Return the result of ``look``, or None if it fails.
+
+        Show an error by its class alone: a catalog's texts may hold addresses with credentials.
+        """
         try:
             found = look()
         except Exception as error:  # noqa: BLE001 - looking is never worth a refresh
@@ -213,7 +216,7 @@ _THREADS = ThreadPoolExecutor(16, thread_name_prefix="rfr-trigger")
 
 
 class RefreshTrigger(BaseTrigger):
-    """Follows a deferred refresh; one event when there is nothing more to wait for.
+    """A trigger that follows a deferred refresh; one event when there is nothing more to wait for.
 
     It keeps nothing but its arguments, so a triggerer that takes over simply looks again. The driver is ended when the
     task is marked or cleared, and when the time is up; not when a triggerer ends.
@@ -268,7 +271,7 @@ class RefreshTrigger(BaseTrigger):
         self._log_lines(lines)
 
     def _watch(self) -> tuple[_RefreshWatch, list[str]]:
-        """A watch, and the lines that it shows: a task's log may only be written from the event loop."""
+        """Return a watch, and the lines that it shows: a task's log may only be written from the event loop."""
         lines: list[str] = []
         return _RefreshWatch(DeferredRefresh.from_json(self.refresh), lines.append), lines
 
