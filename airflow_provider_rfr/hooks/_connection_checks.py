@@ -29,7 +29,7 @@ _OF_LIBPQ = ("service", "sslmode", "sslcert", "sslkey", "sslrootcert")
 
 
 class HookValidator:
-    """Tries with the hooks of the connection's type.
+    """A validator that tries a connection with the hooks of its type.
 
     :param find: the connections as they are stored now
     """
@@ -61,7 +61,7 @@ class HookValidator:
         raise ConnectionValidationError(candidate.name, masked(message, candidate))
 
     def identity(self, definition: Definition) -> str | None:
-        """The answer of an API at its ``identity_path``, or PostgreSQL's system identifier; None for others."""
+        """Return the answer of an API at its ``identity_path``, or PostgreSQL's system identifier; None for others."""
         mask_secrets(_secret_texts(definition))
         path = definition.get("extra.identity_path")
         if definition.conn_type == "rfr_api" and path:
@@ -71,7 +71,7 @@ class HookValidator:
         return None
 
     def check_use(self, candidate: Definition, use: Use) -> None:
-        """Do what the task would do next: read one page of its first stream, or find its tables."""
+        """Do the task's next step: read one page of its first stream, or find its tables."""
         noted = use.details.get("check", {}).get(candidate.name)
         if noted is None:
             return
@@ -97,7 +97,11 @@ def _answer(definition: Definition, path: str) -> str:
 
 
 def _system_identifier(definition: Definition) -> str | None:
-    """None where the server is reached through a tunnel, or its driver is not installed."""
+    """Return PostgreSQL's system identifier.
+
+    Return None where the server is reached through a tunnel, its driver is not installed, or the user lacks the right
+    to see the identifier.
+    """
     if definition.get("extra.ssh_conn_id"):
         return None
     from sqlalchemy import URL, create_engine, text
@@ -181,7 +185,7 @@ def _secret_texts(definition: Definition) -> list[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The value's text, and that of its parts; booleans are not secret."""
+    """Yield the value's text, and that of its parts; booleans are not secret."""
     if isinstance(value, str):
         with suppress(ValueError):
             made = json.loads(value)
@@ -197,7 +201,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def masked(text: str, definition: Definition) -> str:
-    """The text without the definition's secrets."""
+    """Remove the definition's secrets from the text."""
     for secret in sorted(_secret_texts(definition), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

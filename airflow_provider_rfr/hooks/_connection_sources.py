@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def definition_of(connection: Any) -> Definition:
-    """The definition of one of Airflow's connection objects: the task's, or the database's.
+    """Return the definition of one of Airflow's connection objects: the task's, or the database's.
 
     :raises ConfigurationError: its extra fields are not a JSON object, so none of them can be named
     """
@@ -56,7 +56,7 @@ def definition_of(connection: Any) -> Definition:
 
 
 def find_definition(name: str) -> Definition | None:
-    """The connection as tasks here see it, wherever it comes from; None if there is none.
+    """Find the connection as tasks here see it, wherever it comes from; return None if there is none.
 
     :raises ConfigurationError: it can't be read as a connection
     """
@@ -73,7 +73,7 @@ def find_definition(name: str) -> Definition | None:
 
 
 def as_connection(definition: Definition) -> Connection:
-    """The definition as the connection object that hooks take; nothing is stored."""
+    """Return the definition as the connection object that hooks take; store nothing."""
     from airflow.sdk import Connection
 
     return Connection(
@@ -90,7 +90,7 @@ def as_connection(definition: Definition) -> Connection:
 
 
 def content_hash(store: ControlStore) -> ContentHash:
-    """Hashes with the installation's key: Airflow's Fernet key, which workers and command line must share."""
+    """Return a hash with the installation's key: Airflow's Fernet key, which workers and command line must share."""
     from airflow_provider_rfr.store.connection_audit import installation_salt
 
     key = conf.get("core", "fernet_key", fallback="") or ""
@@ -102,7 +102,7 @@ _DATABASE: Final = ("MetastoreBackend", "ExecutionAPISecretsBackend")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a connection comes from.
+    """The place that a connection comes from.
 
     :ivar backend: the secrets backend of Airflow's that has it
     :ivar connection: Airflow's connection object
@@ -113,7 +113,7 @@ class Origin:
 
     @property
     def is_database(self) -> bool:
-        """Whether it is Airflow's own database, reached directly or through the execution API."""
+        """Tell whether it is Airflow's own database, reached directly or through the execution API."""
         return type(self.backend).__name__ in _DATABASE
 
     @property
@@ -122,14 +122,17 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """As messages name it."""
+        """Return the name for messages."""
         if self.is_database:
             return "Airflow's database"
         kind = type(self.backend).__name__
         return "the environment" if kind == "EnvironmentVariablesBackend" else f"the secrets backend {kind}"
 
     def refuse_shadowed(self, name: str) -> None:
-        """:raises ConnectionShadowedError: the connection comes from a place that can't be written"""
+        """Refuse a connection that takes precedence over Airflow's database and can't be written from here.
+
+        :raises ConnectionShadowedError: the connection comes from a place that can't be written
+        """
         if self.is_database or self.can_write:
             return
         place = f"AIRFLOW_CONN_{name.upper()}" if self.name == "the environment" else type(self.backend).__name__
@@ -141,21 +144,21 @@ class Origin:
 
 
 def worker_backends() -> list[Any]:
-    """The backends of a task, in the order in which they are asked."""
+    """Return the backends of a task, in the order in which they are asked."""
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
     return list(ensure_secrets_backend_loaded())
 
 
 def server_backends() -> list[Any]:
-    """The backends of the command line and the API server, in the order in which they are asked."""
+    """Return the backends of the command line and the API server, in the order in which they are asked."""
     from airflow.configuration import ensure_secrets_loaded
 
     return list(ensure_secrets_loaded())
 
 
 def origin_of(name: str, backends: Iterable[Any]) -> Origin | None:
-    """The first backend that has the connection; None if none has.
+    """Return the first backend that has the connection; None if none has.
 
     :raises ConfigurationError: a backend does not answer, or does not have a valid connection
     """
@@ -179,7 +182,7 @@ _NEVER: Final = ("env:AIRFLOW_*", "env:_AIRFLOW*")
 
 
 class SecretReader:
-    """Reads secrets; each is masked in this process's log from then on.
+    """A reader of secrets; each is masked in this process's log from then on.
 
     :param variable: returns Airflow's variable of that name, or None
     """
@@ -192,7 +195,10 @@ class SecretReader:
         }
 
     def read(self, reference: SecretReference) -> str:
-        """:raises ConfigurationError: there is no such backend, or nothing there"""
+        """Read a secret's value, and have it masked in logs.
+
+        :raises ConfigurationError: there is no such backend, or nothing there
+        """
         reader = self._readers.get(reference.backend)
         if reader is None:
             remedy = f"use one of {', '.join(self._readers)}"
@@ -205,7 +211,7 @@ class SecretReader:
 
 
 def not_allowed(secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-    """Those that connections may not be given: ``[rfr] connection_secrets`` lists the allowed ones.
+    """Return the secrets that connections may not be given: ``[rfr] connection_secrets`` lists the allowed ones.
 
     A user who chooses both host and secret of a connection could read the secret at that host.
     """

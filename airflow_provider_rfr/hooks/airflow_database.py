@@ -16,13 +16,13 @@ CONNECTION_VARIABLE: Final = "AIRFLOW_CONN_"
 
 
 def can_be_reached() -> bool:
-    """Whether this process has Airflow's database; a task on a worker has not."""
+    """Tell whether this process has Airflow's database; a task on a worker does not have it."""
     return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
 
 
 @contextmanager
 def session_of_airflow() -> Iterator[Session]:
-    """A session of Airflow's database, committed at its end."""
+    """Open a session of Airflow's database, and commit it at its end."""
     from airflow.utils.session import create_session
 
     make: Callable[[], Any] = create_session
@@ -31,7 +31,10 @@ def session_of_airflow() -> Iterator[Session]:
 
 
 def why_unreadable(name: str) -> tuple[str, str] | None:
-    """Why a connection can't be read of which Airflow says that there is none, and what helps; None where it is right.
+    """Explain why a connection can't be read that Airflow reports as missing.
+
+    Return the problem and its remedy; None where Airflow is right. Airflow's database is asked only where this process
+    has one.
 
     Of Airflow's database only where this process has one.
     """

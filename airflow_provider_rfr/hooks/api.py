@@ -38,7 +38,7 @@ class SourceSettings:
 
 
 class ApiHook(BaseHook):
-    """Reads an ``rfr_api`` connection.
+    """A hook that reads an ``rfr_api`` connection.
 
     ======================  =======================================================================
     field                   in the source
@@ -63,7 +63,7 @@ class ApiHook(BaseHook):
         self.api_conn_id = api_conn_id
 
     def get_source_config(self) -> SourceSettings:
-        """The connection as a source sees it.
+        """Return the connection as a source sees it.
 
         :raises ConfigurationError: it is of another type, or an extra field can't be read
         """
@@ -164,7 +164,7 @@ def read_first_page(source: Mapping[str, Any], name: str) -> Page | None:
 
 
 def source_settings(connection: Connection) -> SourceSettings:
-    """The settings of a source that an ``rfr_api`` connection holds.
+    """Return the settings of a source that an ``rfr_api`` connection holds.
 
     :raises ConfigurationError: it is of another type, or an extra field can't be read
     """

@@ -33,7 +33,7 @@ PROJECT = "rfr"
 
 
 class BuiltinsHook(BaseHook):
-    """Plans and deploys declared objects.
+    """A hook that plans and deploys declared objects.
 
     :param objects: YAML files or folders of them, besides what the package and entry points declare
     :param project: that the objects belong to; default ``rfr``
@@ -74,7 +74,7 @@ class BuiltinsHook(BaseHook):
 
     @cached_property
     def spec(self) -> CatalogSpec:
-        """The declarations.
+        """Return the declarations.
 
         :raises DeclarationError: with every mistake, its file and its line
         """
@@ -84,7 +84,7 @@ class BuiltinsHook(BaseHook):
 
     @cached_property
     def lake(self) -> LakeDocument:
-        """The lake's settings; their secrets are masked in logs from here on."""
+        """Return the lake's settings; their secrets are masked in logs from here on."""
         found = LakeHook(self._lake_conn_id).get_lake_document()
         mask_secrets(found.secrets())
         return found
@@ -95,7 +95,7 @@ class BuiltinsHook(BaseHook):
 
     @property
     def store_url(self) -> str:
-        """The store's address with its password, for a driver's private file."""
+        """Return the store's address with its password, for a driver's private file."""
         return ControlStoreHook(self._control_store_conn_id).url_for_driver
 
     @cached_property
@@ -106,7 +106,7 @@ class BuiltinsHook(BaseHook):
             return open_catalog(self.lake.settings())
 
     def recorded(self) -> RegistryState:
-        """The deployed state, as the registry has it."""
+        """Return the deployed state, as the registry has it."""
         from airflow_provider_rfr.builtins.execution.observe import read_recorded
 
         with self.store.read() as connection:
@@ -125,7 +125,7 @@ class BuiltinsHook(BaseHook):
             return observe(self.catalog, store, project=self.project, spec=spec)
 
     def plan(self, policies: Policies | None = None) -> Plan:
-        """What a deploy would do now."""
+        """Return the plan of a deploy."""
         from airflow_provider_rfr.builtins.planning.planner import plan
 
         # Spark reads the first part of a name as the catalog, if there is one of that name.
@@ -153,7 +153,7 @@ class BuiltinsHook(BaseHook):
         return apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=actor, replan=replan)
 
     def done_by(self, actor: str) -> dict[str, Plan]:
-        """Plans that this actor has applied, by id of the deploy.
+        """Return the plans that this actor has applied, by id of the deploy.
 
         A task that died right after its deploy finds nothing left to do, and still has to send its events.
         """
@@ -167,13 +167,13 @@ class BuiltinsHook(BaseHook):
 
     @staticmethod
     def needs_spark(plan: Plan) -> bool:
-        """Whether a step of it takes SQL; columns, settings and empty tables do not."""
+        """Tell whether a step of the plan takes SQL; columns, settings and empty tables do not."""
         from airflow_provider_rfr.builtins.execution.mechanisms import takes_sql
 
         return any(map(takes_sql, plan.steps))
 
     def spark_engine(self, settings: Mapping[str, str], jars: Sequence[str] = ()) -> SparkSqlEngine:
-        """An engine for SQL in this process, for use outside of tasks; to be closed afterwards.
+        """Return an engine for SQL in this process, for use outside of tasks. Close it afterwards.
 
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
@@ -196,7 +196,7 @@ class BuiltinsHook(BaseHook):
         return refresh(names, sql=sql, force=force, **where)
 
     def due_views(self, names: Sequence[str] = ()) -> dict[str, bool]:
-        """Whether something came for materialized views since their rows were computed, by name; without Spark.
+        """Tell by name whether the inputs of materialized views changed since their rows were computed; without Spark.
 
         :raises ConfigurationError: a name is not that of a deployed materialized view
         :raises StepError: one can't be refreshed now, because a deploy changes it
@@ -207,7 +207,10 @@ class BuiltinsHook(BaseHook):
             return due(names, project=self.project, catalog=self.catalog, store=self.store)
 
     def collect_garbage(self) -> Collected:
-        """Delete what earlier deploys retired, if it carries this project's marker and nothing needs it any more."""
+        """Delete objects that earlier deploys retired.
+
+        An object must carry this project's marker, and nothing may need it any more.
+        """
         from airflow_provider_rfr.builtins.execution.maintenance import gc
 
         return gc(project=self.project, catalog=self.catalog, store=self.store)
@@ -226,7 +229,7 @@ def _catalog_errors(lake: LakeDocument) -> Iterator[None]:
 
 
 def policies_of(given: Mapping[str, Any] | None) -> Policies:
-    """Decisions for one deploy, from a DAG's arguments or a form.
+    """Return the decisions for one deploy, from a DAG's arguments or a form.
 
     :raises ConfigurationError: an unknown name, or an invalid value
     """

@@ -26,7 +26,7 @@ class Position(NamedTuple):
 
 
 class CommitsReader:
-    """Reads the commits of the catalog of an ``rfr_lake`` connection; blocking, so a trigger calls it in a thread.
+    """A reader of the commits of an ``rfr_lake`` connection's catalog; blocking, so a trigger calls it in a thread.
 
     :raises ConfigurationError: the connection is of another type, or says too little
     """
@@ -35,7 +35,7 @@ class CommitsReader:
         self._settings = lake_document(connection).settings()
 
     def position(self, table: str) -> Position | None:
-        """The table's newest commit; None where there is no table."""
+        """Return the position of the table's newest commit; None where there is no table."""
         log = self._log(table)
         if log is None:
             return None

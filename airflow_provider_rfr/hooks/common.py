@@ -1,4 +1,4 @@
-"""Finding a connection, what its extra fields hold, which of them are secret, and masking those."""
+"""Lookup of connections, their extra fields, and the masking of the secret ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for _package in ("airflow", "airflow.sdk"):
 
 @contextmanager
 def quiet_masking() -> Iterator[None]:
-    """Suppress Airflow's warnings of values that are too short to be masked.
+    """Silence Airflow's warnings of values that are too short to be masked.
 
     Airflow masks every extra field of a connection, so that each task would warn of ``type: sql``.
     """
@@ -47,7 +47,7 @@ def quiet_masking() -> Iterator[None]:
 
 
 class LastProblem:
-    """What the last of many checks failed with, so that a problem that stays is logged once."""
+    """The error of the last of many checks, so that a problem that stays is logged once."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -71,13 +71,13 @@ def mask_secrets(values: Iterable[Any]) -> None:
 
 
 def read_connection(conn_id: str) -> Connection:
-    """The connection; raises Airflow's own error where there is none."""
+    """Return the connection; raise Airflow's own error where there is none."""
     with quiet_masking():
         return BaseHook.get_connection(conn_id)
 
 
 def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
-    """The connection of that id.
+    """Return the connection of that id.
 
     :param field: the operator's argument that names it
     :raises ConfigurationError: there is none
@@ -90,7 +90,7 @@ def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
 
 
 def extras_of(connection: Connection) -> dict[str, Any]:
-    """The extra fields; a form sends empty ones as null or as empty text, which is left out.
+    """Return the extra fields without empty ones, which a form sends as null or as empty text.
 
     :raises ConfigurationError: they are not a JSON object; the message does not repeat them
     """
@@ -101,7 +101,7 @@ def extras_of(connection: Connection) -> dict[str, Any]:
 
 
 def mapping_extra(connection: Connection, name: str, value: Any) -> dict[str, Any]:
-    """An extra field that holds a JSON object: the API gives the object, a form's text field gives its text.
+    """Return an extra field that holds a JSON object: the API gives the object, a form's text field gives its text.
 
     :raises ConfigurationError: it is something else
     """

@@ -60,7 +60,7 @@ _STALE: Final = "another process changed it meanwhile; try again"
 
 
 class ApiGateway:
-    """Gateway by Airflow's REST API, with the rights of its user."""
+    """A gateway by Airflow's REST API, with the rights of its user."""
 
     def __init__(self, api: AirflowApi) -> None:
         self._api = api
@@ -107,7 +107,10 @@ class ApiGateway:
                 return found
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
-        """Store the candidate; Airflow's API has no condition, so what is stored is compared right before and after."""
+        """Store the candidate.
+
+        Airflow's API has no condition, so the stored connection is compared right before and after.
+        """
         origin = self._expected(expected, hashes, candidate)
         if not origin.is_database:
             origin.backend.set_conn_value(candidate.name, json.dumps(_fields(candidate)))
@@ -116,7 +119,7 @@ class ApiGateway:
         self._check_stored(hashes, candidate)
 
     def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
-        """Airflow's connection test, which stores what works; False where it is not enabled."""
+        """Run Airflow's connection test, which stores settings that work; return False where it is not enabled."""
         if not self._expected(expected, hashes, candidate).is_database:
             return False
         body = {**_body(candidate), "commit_on_success": True}
@@ -151,7 +154,7 @@ class ApiGateway:
         self._checked(definition.name, answer)
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
-        """Those for which Airflow refuses a change that changes nothing, and those that it does not have.
+        """Return the connections for which Airflow refuses a change that changes nothing, or that it does not have.
 
         Whether one may be deleted, which is another right, Airflow says when it is done.
         """
@@ -230,7 +233,7 @@ def _require_database(origin: Origin | None, name: str) -> None:
 
 
 def _fields(definition: Definition) -> dict[str, Any]:
-    """All fields of a connection but its id, in Airflow's JSON: one that is left out would stay as it was."""
+    """Return all fields of a connection but its id, in Airflow's JSON: one that is left out would stay as it was."""
     names = ("conn_type", "description", "host", "login", "schema", "port", "password")
     return {**{name: getattr(definition, name) for name in names}, "extra": json.dumps(dict(definition.extra))}
 
@@ -240,7 +243,7 @@ def _body(definition: Definition) -> dict[str, Any]:
 
 
 def connections_of_types(types: Iterable[str]) -> dict[str, str]:
-    """Type by id of the connections of these types in Airflow's database and in the environment.
+    """Return the type by id of the connections of these types in Airflow's database and in the environment.
 
     Those of other secrets backends can't be listed.
     """
@@ -264,7 +267,7 @@ def connections_of_types(types: Iterable[str]) -> dict[str, str]:
 
 
 class DatabaseGateway:
-    """Gateway by Airflow's database; its transaction is the compare-and-set.
+    """A gateway by Airflow's database; its transaction is the compare-and-set.
 
     The command line uses it: it needs no API server, user or password, and can remove a connection's password, which
     the API can't.
@@ -335,7 +338,7 @@ class DatabaseGateway:
             session.delete(_expected_row(session, expected, hashes, definition.name))
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
-        """None: a user who can reach the database may do everything."""
+        """Return an empty list: a user who can reach the database may do everything."""
         return []
 
     def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
@@ -429,7 +432,9 @@ def _unusable(problem: str, remedy: str = _REMEDY) -> ConfigurationError:
 
 
 class AirflowApi(BaseHook):
-    """Calls Airflow as the user of a connection; where Airflow asks for no password, no connection is needed.
+    """A client of Airflow's API, as the user of a connection.
+
+    Where Airflow asks for no password, no connection is needed.
 
     :param airflow_api_conn_id: connection of type ``rfr_http``; a password without a login is used as a token
     """
@@ -446,7 +451,7 @@ class AirflowApi(BaseHook):
         self._password: str | None = None
 
     def is_there(self) -> bool:
-        """Whether there is an API that accepts this user."""
+        """Tell whether there is an API that accepts this user."""
         try:
             self._sign_in()
         except ConfigurationError:
@@ -462,7 +467,7 @@ class AirflowApi(BaseHook):
         query: Sequence[tuple[str, str]] = (),
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """One request below ``/api/v2``; the caller interprets the answer.
+        """Send one request below ``/api/v2``; the caller interprets the answer.
 
         :param path: its parts, unquoted
         :raises ConfigurationError: Airflow does not answer, or does not accept the user

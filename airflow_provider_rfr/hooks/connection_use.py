@@ -85,7 +85,7 @@ class ConnectionUse:
         )
 
     def is_stale(self) -> bool:
-        """Whether a connection was altered since the task read it."""
+        """Tell whether a connection was altered since the task read it."""
         with self._store.read() as connection:
             found = uses.load_use(connection, self._task)
         return found is not None and found.token == self._token and found.is_stale
@@ -123,7 +123,10 @@ class ConnectionUse:
 
 
 def moved(store: ControlStore, conn_id: str) -> list[dict[str, Any]]:
-    """All addresses of an API's connection, the oldest first, for a refresh's document; empty if it never moved."""
+    """Return all addresses of an API's connection, the oldest first; an empty list if it never moved.
+
+    They are for a refresh's document.
+    """
     from airflow_provider_rfr.hooks.api import base_url
 
     present = find_definition(conn_id)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionsHook(BaseHook):
-    """Alters, drops and comments on connections, and lists what uses them.
+    """A hook that alters, drops and comments on connections, and lists their dependents.
 
     :param airflow_api_conn_id: connection of Airflow's own API; not needed at the command line, nor where Airflow asks
         for no password
@@ -59,14 +59,14 @@ class ConnectionsHook(BaseHook):
             return execute(services, statement, actor=actor, parameters=parameters)
 
     def dependents(self, name: str) -> Sequence[Dependent]:
-        """What uses the connection, by any number of steps."""
+        """Return the dependents of the connection, by any number of steps."""
         from airflow_provider_rfr.connections.alteration import dependents_of
 
         with self._services() as services:
             return dependents_of(services, name)
 
     def history(self, name: str | None = None, limit: int = 100) -> list[AlterationRecord]:
-        """The audit, the newest first; of all connections without a name."""
+        """Return the audit, the newest first; of all connections without a name."""
         from airflow_provider_rfr.store.connection_audit import list_alterations
 
         with closing(ControlStoreHook(self._control_store_conn_id).get_store()) as store, store.read() as connection:

@@ -24,7 +24,7 @@ _DRIVERS = {"postgres": "postgresql+psycopg2", "postgresql": "postgresql+psycopg
 
 
 class ControlStoreHook(BaseHook):
-    """Opens the control store.
+    """A hook that opens the control store.
 
     Looked for in this order: the connection, which need not exist while it has its default name; the option
     ``control_store`` of section ``[rfr]`` in Airflow's configuration (a SQLAlchemy URL); a SQLite file in
@@ -41,7 +41,7 @@ class ControlStoreHook(BaseHook):
         self.control_store_conn_id = control_store_conn_id or self.default_conn_name
 
     def get_store(self) -> ControlStore:
-        """The store; its tables are made where they are missing.
+        """Open the store; create its tables where they are missing.
 
         :raises ConfigurationError: the connection or the option does not name a usable database
         """
@@ -53,19 +53,21 @@ class ControlStoreHook(BaseHook):
 
     @property
     def url_for_driver(self) -> str:
-        """The database's address with its password, for a driver's private file."""
+        """Return the database's address with its password, for a driver's private file."""
         if self.url.password:
             mask_secrets([str(self.url.password)])
         return self.url.render_as_string(hide_password=False)
 
     def is_there(self) -> bool:
-        """False where a file is named that is not there yet; it is not made to find out."""
+        """Tell whether the store exists, without creating it. A file may not exist yet."""
         file = self.url.database
         return self.url.get_backend_name() != "sqlite" or file in (None, "", ":memory:") or Path(file).exists()
 
     @cached_property
     def url(self) -> URL:
-        """The database's address, read once; its password is in it, so print it only as SQLAlchemy's ``repr`` does.
+        """Return the database's address, read once.
+
+        Its password is in it, so print it only as SQLAlchemy's ``repr`` does.
 
         :raises ConfigurationError: the connection or the option does not name a usable database
         """

@@ -16,7 +16,7 @@ _UNMAP = "airflow.sdk.definitions.mappedoperator"
 
 
 def is_pending(value: Any) -> bool:
-    """Whether Airflow has yet to render the value, or something in it."""
+    """Tell whether Airflow has yet to render the value, or something in it."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     if isinstance(value, Mapping):
@@ -88,14 +88,14 @@ def path_from_dag(path: str | Path, folders: Sequence[Path]) -> str | Path:
 
 
 def has_result(target: Any) -> bool:
-    """Whether any of the tasks that the rendered value refers to has returned something."""
+    """Tell whether any of the tasks that the rendered value refers to has returned something."""
     if isinstance(target, Sequence) and not isinstance(target, str):
         return any(map(has_result, target))
     return target is not None
 
 
 def table_names(target: Any) -> list[str]:
-    """The tables, each once, in order.
+    """Return the tables without duplicates, in order.
 
     :param target: ``namespace.table``, text with commas, a list, or the return value of a refresh
     :raises ConfigurationError: it names no table

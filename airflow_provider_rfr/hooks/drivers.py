@@ -31,14 +31,14 @@ _LOG_LINES = 200
 
 
 class ClusterManager(str, Enum):
-    """Who runs the driver and can be asked about it."""
+    """A cluster manager that runs the driver and can be asked about it."""
 
     YARN = "yarn"
     KUBERNETES = "kubernetes"
 
 
 class DriverState(str, Enum):
-    """State of a driver. Whether it published is in the ledger alone."""
+    """The state of a driver. Only the ledger says whether it published."""
 
     ACTIVE = "active"
     UNKNOWN = "unknown"
@@ -64,7 +64,7 @@ class ClusterManagerError(RfrError):
 
 @dataclass(frozen=True, slots=True)
 class DriverAddress:
-    """Identifies a driver from any machine; holds no secret.
+    """The address of a driver, valid on any machine; holds no secret.
 
     :ivar conn_id: the Spark connection, which says where the manager is
     :ivar driver_id: YARN's application id, or ``namespace:pod``
@@ -79,7 +79,7 @@ class DriverAddress:
 
 @dataclass(frozen=True, slots=True)
 class DriverReport:
-    """What the manager says of a driver.
+    """The manager's report of a driver.
 
     :ivar status: the state as the manager calls it
     :ivar exit_code: of the driver's Python, where it is known
@@ -101,20 +101,20 @@ class ClusterDriver(Protocol):
     """
 
     def look(self) -> DriverReport:
-        """Its current state."""
+        """Return the driver's current state."""
 
     def stop(self) -> None:
-        """End it; what it has flushed stays for the next attempt."""
+        """End the driver; pages that it has flushed stay for the next attempt."""
 
     def last_lines(self) -> Sequence[str]:
-        """The end of its log; empty where that can't be read."""
+        """Return the end of the driver's log; an empty list where it can't be read."""
 
     def tidy(self) -> None:
-        """Remove what a driver that ended well leaves behind."""
+        """Remove the resources that a driver that ended well leaves behind."""
 
 
 def open_driver(address: DriverAddress) -> ClusterDriver:
-    """The driver at an address; reads the Spark connection, so it blocks.
+    """Return the driver at an address. It reads the Spark connection, so it blocks.
 
     :raises ConfigurationError: the connection does not say where the manager is
     :raises PreflightError: the manager's client is not installed here
@@ -123,7 +123,7 @@ def open_driver(address: DriverAddress) -> ClusterDriver:
 
 
 def resource_manager(conn_id: str) -> str:
-    """Base URL of the resource manager, from the Spark connection.
+    """Return the base URL of the resource manager, from the Spark connection.
 
     :raises ConfigurationError: the connection does not name it
     """
@@ -139,7 +139,7 @@ def resource_manager(conn_id: str) -> str:
 
 
 class _YarnDriver:
-    """Asks ``/ws/v1/cluster/apps/{id}``."""
+    """A driver on YARN, asked for by ``/ws/v1/cluster/apps/{id}``."""
 
     def __init__(self, address: DriverAddress) -> None:
         self._url = f"{resource_manager(address.conn_id)}/ws/v1/cluster/apps/{quote(address.driver_id, safe='')}"
@@ -167,11 +167,11 @@ class _YarnDriver:
         self._ask("PUT", f"{self._url}/state", json={"state": "KILLED"})
 
     def last_lines(self) -> Sequence[str]:
-        """Empty: YARN keeps the log on its nodes, each with a login of its own."""
+        """Return no lines: YARN keeps the log on its nodes, each with a login of its own."""
         return ()
 
     def tidy(self) -> None:
-        """Do nothing: YARN removes what it staged itself."""
+        """Do nothing: YARN removes the files that it staged itself."""
 
     def _ask(self, method: str, url: str, **options: Any) -> requests.Response:
         try:
@@ -186,7 +186,7 @@ class _YarnDriver:
 
 
 def _yarn_report(app: Mapping[str, Any]) -> DriverReport:
-    """The state in an application's JSON."""
+    """Return the state in an application's JSON."""
     state, final = str(app["state"]).upper(), str(app.get("finalStatus", "UNDEFINED")).upper()
     why = str(app.get("diagnostics") or "")
     exited = _EXIT_STATUS.search(why)
@@ -201,7 +201,7 @@ def _yarn_report(app: Mapping[str, Any]) -> DriverReport:
 
 
 class _KubernetesDriver:
-    """Asks for ``namespace:pod``."""
+    """A driver on Kubernetes, asked for by ``namespace:pod``."""
 
     def __init__(self, address: DriverAddress) -> None:
         self._namespace, _, self._pod = address.driver_id.partition(":")
@@ -243,7 +243,7 @@ class _KubernetesDriver:
     tidy = stop
 
     def _ask(self, call: Callable[..., Any], **options: Any) -> Any:
-        """The answer; None for a pod that does not exist."""
+        """Return the answer; None for a pod that does not exist."""
         try:
             return call(self._pod, self._namespace, _request_timeout=_TIMEOUT, **options)
         except self._refusal as error:

@@ -20,7 +20,7 @@ _TEST_SECONDS: Final = 20.0
 
 
 class HttpHook(BaseHook):
-    """Reads a connection of type ``rfr_http``, or of Airflow's own type ``http``.
+    """A hook that reads a connection of type ``rfr_http``, or of Airflow's own type ``http``.
 
     ====================  ====================================================================================
     field                 in a request

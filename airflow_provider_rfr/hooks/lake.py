@@ -48,20 +48,23 @@ class LakeDocument:
     properties: dict[str, str] = field(repr=False)
 
     def settings(self) -> LakeSettings:
-        """For ``airflow_provider_rfr.lake``; a type of its own, because that package imports PyIceberg."""
+        """Return the settings for ``airflow_provider_rfr.lake``.
+
+        Their type is separate, because that package imports PyIceberg.
+        """
         from airflow_provider_rfr.lake.catalog import LakeSettings
 
         return LakeSettings(self.name, self.properties)
 
     def secrets(self) -> list[str]:
-        """Values that must not be shown."""
+        """Return the values that must not be shown."""
         found = [value for key, value in self.properties.items() if is_secret(key)]
         password = urlsplit(self.properties.get("uri", "")).password
         return found + ([password] if password else [])
 
 
 class LakeHook(BaseHook):
-    """Reads an ``rfr_lake`` connection: catalog, warehouse, and the credentials of both.
+    """A hook that reads an ``rfr_lake`` connection: catalog, warehouse, and the credentials of both.
 
     ======================  ==========================================================================
     field                   PyIceberg's property
@@ -88,7 +91,7 @@ class LakeHook(BaseHook):
         self.lake_conn_id = lake_conn_id
 
     def get_lake_document(self) -> LakeDocument:
-        """The catalog's settings, without opening it.
+        """Return the catalog's settings, without opening it.
 
         :raises ConfigurationError: the connection is of another type, or says too little
         """
@@ -99,7 +102,7 @@ class LakeHook(BaseHook):
         return lake_document(connection_named(self.lake_conn_id, "lake_conn_id", remedy))
 
     def get_lake_settings(self) -> LakeSettings:
-        """The catalog's settings, for ``airflow_provider_rfr.lake``.
+        """Return the catalog's settings, for ``airflow_provider_rfr.lake``.
 
         :raises ConfigurationError: the connection is of another type, or says too little
         """
@@ -118,7 +121,7 @@ class LakeHook(BaseHook):
         )
 
     def check_catalog(self) -> int:
-        """List the catalog's namespaces; returns how many there are.
+        """List the catalog's namespaces; return how many there are.
 
         :raises ConfigurationError: the connection is of another type, or says too little
         :raises CatalogError: the catalog can't be opened; without secrets
@@ -157,7 +160,7 @@ def namespaces_in_words(count: int) -> str:
 
 
 def lake_document(connection: Connection) -> LakeDocument:
-    """The catalog that an ``rfr_lake`` connection describes, with PyIceberg's names of properties.
+    """Return the catalog that an ``rfr_lake`` connection describes, with PyIceberg's names of properties.
 
     :raises ConfigurationError: it is of another type, or says too little
     """
@@ -200,7 +203,7 @@ def _refuse_unread(name: str, connection: Connection) -> None:
 
 
 def _try_warehouse(properties: Mapping[str, str]) -> bool:
-    """See :meth:`LakeHook.check_warehouse`; raises the store's own errors."""
+    """Check the warehouse as :meth:`LakeHook.check_warehouse` does; raise the store's own errors."""
     from airflow_provider_rfr.lake.files import FileStore
 
     warehouse = properties.get("warehouse", "").rstrip("/")

@@ -37,7 +37,7 @@ _WAITS = {
 
 
 class RefreshSparkHook(SparkSubmitHook):
-    """Submits an application of this package and keeps its result line, the JSON object of figures that it prints last.
+    """A hook that submits an application of this package, and keeps the JSON object of figures that it prints last.
 
     :ivar result_line: None before the driver has printed it; neither it nor what follows it is logged
     :ivar on_pages: called with the address of Spark's UI, as soon as the log has it
@@ -50,7 +50,7 @@ class RefreshSparkHook(SparkSubmitHook):
 
     @classmethod
     def from_parent(cls, hook: SparkSubmitHook) -> RefreshSparkHook:
-        """A copy of the hook that the parent operator built, whatever arguments that has in this version."""
+        """Copy the hook that the parent operator built, whatever arguments that has in this version."""
         made = cls.__new__(cls)
         made.__dict__.update(hook.__dict__)
         made.result_line, made.on_pages = None, None
@@ -59,22 +59,25 @@ class RefreshSparkHook(SparkSubmitHook):
 
     @property
     def is_local(self) -> bool:
-        """Whether Spark runs in one process on this machine."""
+        """Tell whether Spark runs in one process on this machine."""
         return str(self._connection["master"]).startswith("local")
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the driver runs elsewhere (deploy mode ``cluster``)."""
+        """Tell whether the driver runs elsewhere (deploy mode ``cluster``)."""
         return str(self._connection["deploy_mode"]) == "cluster"
 
     @property
     def can_run_python(self) -> bool:
-        """Whether the master takes a Python driver in this deploy mode; Spark standalone does not in its cluster."""
+        """Tell whether the master takes a Python driver in this deploy mode; Spark standalone does not in a cluster."""
         return not (self.in_cluster and str(self._connection["master"]).startswith("spark:"))
 
     @property
     def cluster_manager(self) -> ClusterManager | None:
-        """The manager of a driver that runs elsewhere; None for a driver here, or a manager that can't be asked."""
+        """Return the manager of a driver that runs elsewhere.
+
+        Return None for a driver here, or a manager that can't be asked.
+        """
         master = str(self._connection["master"])
         if not self.in_cluster:
             return None
@@ -102,7 +105,7 @@ class RefreshSparkHook(SparkSubmitHook):
         self._track_driver_via_k8s_api = manager is ClusterManager.KUBERNETES
 
     def address_of(self, driver_id: str) -> DriverAddress:
-        """How a submitted driver is found again from another machine."""
+        """Return the address by which a submitted driver is found again from another machine."""
         kerberos = bool(self._connection.get("keytab") and self._connection.get("principal"))
         manager = self.cluster_manager
         assert manager is not None
@@ -114,12 +117,12 @@ class RefreshSparkHook(SparkSubmitHook):
 
     @property
     def exit_code(self) -> int | None:
-        """Of spark-submit; negative for the signal that ended it, None while it runs or before."""
+        """Return the exit code of spark-submit: negative for the signal that ended it, None while it runs or before."""
         return None if self._submit_sp is None else self._submit_sp.poll()
 
     @property
     def last_lines(self) -> list[str]:
-        """The end of what spark-submit and the driver printed."""
+        """Return the end of the output of spark-submit and the driver."""
         return list(self._last_submit_log_lines)
 
     def ship(self, config: Path, package: Path | None) -> None:
@@ -138,7 +141,7 @@ class RefreshSparkHook(SparkSubmitHook):
             self._conf = {**self._conf, key: value}
 
     def has_conf(self, *keys: str) -> bool:
-        """Whether the user has set one of these, or may have, in a properties file."""
+        """Tell whether the user has set one of these, or may have, in a properties file."""
         return any(key in self._conf for key in keys) or bool(self._properties_file)
 
     def default_packages(self, packages: str, extensions: str) -> None:
@@ -148,7 +151,7 @@ class RefreshSparkHook(SparkSubmitHook):
         self.default_conf("spark.sql.extensions", extensions)
 
     def default_environment(self, environment: Mapping[str, str]) -> None:
-        """Environment of spark-submit on this machine; ``env_vars`` of the user win."""
+        """Set the default environment of spark-submit on this machine; ``env_vars`` of the user win."""
         self._defaults.update(environment)
 
     @contextmanager
@@ -176,7 +179,7 @@ class RefreshSparkHook(SparkSubmitHook):
         return driver_id
 
     def driver_processes(self) -> list[psutil.Process]:
-        """The Python driver below spark-submit, on this machine: one process, or none."""
+        """Return the Python driver below spark-submit, on this machine: one process, or none."""
         if self._submit_sp is None or not self._application_args:
             return []
         # Of the processes below spark-submit, only the driver has the path of its configuration as an argument.
@@ -226,14 +229,17 @@ class RefreshSparkHook(SparkSubmitHook):
 
 
 def _page_url(text: str | None) -> str | None:
-    """An address that a browser may be sent to, None for anything else: any code on the driver can write to its log."""
+    """Return an address that a browser may be sent to; None for anything else.
+
+    Any code on the driver can write to its log.
+    """
     parts = urlsplit(text or "")
     usable = parts.scheme in ("http", "https") and parts.hostname and not parts.username
     return text if usable else None
 
 
 def parse_result_line(line: str) -> dict[str, Any] | None:
-    """The JSON object of figures that a driver prints last; None for any other line."""
+    """Parse the JSON object of figures that a driver prints last; return None for any other line."""
     text = line.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return None

@@ -75,7 +75,7 @@ def why_no_file(path: str | Path, folders: Sequence[Path] = ()) -> str | None:
 
 
 class WebhookHook(BaseHook):
-    """Deliveries of one triggers block, for tables of one lake.
+    """A hook for the deliveries of one triggers block, for tables of one lake.
 
     A file is read, and sealed values are opened, when they are needed first: after the task has begun, and never while
     a DAG is parsed. So a corrected file is used by the next attempt.
@@ -101,7 +101,7 @@ class WebhookHook(BaseHook):
 
     @cached_property
     def block(self) -> TriggerBlock:
-        """The block with its values in plain text; they are masked in this process's log."""
+        """Return the block with its values in plain text; they are masked in this process's log."""
         from airflow_provider_rfr.webhooks.sealing import open_sealed
 
         folders = () if self._task is None else file_folders(self._task)
@@ -121,11 +121,11 @@ class WebhookHook(BaseHook):
 
     @property
     def lake(self) -> str:
-        """The catalog's name, by which the store knows it."""
+        """Return the catalog's name, by which the store knows it."""
         return LakeHook(self._lake_conn_id).get_lake_document().name
 
     def all_tables(self) -> list[str]:
-        """Every table of the lake that a refresh has published to, and every one that the store knows."""
+        """Return every table of the lake that a refresh has published to, and every one that the store knows."""
         from airflow_provider_rfr.lake.catalog import tables_with_property
         from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
         from airflow_provider_rfr.webhooks import operations
@@ -134,7 +134,7 @@ class WebhookHook(BaseHook):
         return sorted(known.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
 
     def known_tables(self) -> list[str]:
-        """Every table of the lake that endpoints of this block have delivered for."""
+        """Return every table of the lake that endpoints of this block have delivered for."""
         from airflow_provider_rfr.webhooks import operations
 
         known = {row.key for row in operations.endpoints(self.store, self.lake)}
@@ -142,7 +142,7 @@ class WebhookHook(BaseHook):
         return sorted({key.table for key in known & of_block.keys()})
 
     def enqueue(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
-        """Make the deliveries of the tables' commits that are missing; returns how many there were.
+        """Make the deliveries of the tables' commits that are missing; return how many there were.
 
         A table that can't be read holds up no other: its error is kept for :meth:`raise_unread`.
         """
@@ -164,7 +164,7 @@ class WebhookHook(BaseHook):
         return enqueued
 
     def raise_unread(self) -> None:
-        """To be called once what is known has been delivered.
+        """Raise an error for commits that could not be read. Call it once all other commits have been delivered.
 
         :raises DeliveryError: commits of some tables could not be read
         """
@@ -173,7 +173,7 @@ class WebhookHook(BaseHook):
             raise DeliveryError(f"the commits of {len(self._unread)} table(s) can't be read: {problems}")
 
     def count_pending(self, tables: Sequence[str]) -> int:
-        """Pending deliveries of the tables, after those of new commits were made.
+        """Count the pending deliveries of the tables, after those of new commits were made.
 
         :raises DeliveryError: commits of some tables could not be read
         """
@@ -224,7 +224,7 @@ class WebhookHook(BaseHook):
         return summary
 
     def notify(self, tables: Sequence[str], notifier: Notifier) -> list[str]:
-        """Call the notifier for each dead letter that was not notified; returns what it raised, without the texts.
+        """Call the notifier for each dead letter that was not notified; return its errors without their texts.
 
         Where it raised, it is called again the next time.
         """
@@ -251,7 +251,7 @@ class WebhookHook(BaseHook):
         return {key: found for table in tables for key, found in endpoints_of(lake, table, block, name).items()}
 
     def _register_endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
-        """The endpoints, after the store noted where they are declared."""
+        """Return the endpoints, after the store noted where they are declared."""
         from airflow_provider_rfr.webhooks.outbox import register_endpoints
 
         endpoints = self.endpoints(tables)
@@ -264,7 +264,10 @@ class WebhookHook(BaseHook):
 
 
 def configured_hosts() -> list[str]:
-    """``[rfr] webhook_allowed_hosts``: private hosts, addresses and networks that webhooks and HTTP sinks may call."""
+    """Return ``[rfr] webhook_allowed_hosts``: private addresses that webhooks and HTTP sinks may call.
+
+    An entry is a host, an address or a network.
+    """
     text = conf.get("rfr", "webhook_allowed_hosts", fallback="") or ""
     return [host.strip() for host in text.split(",") if host.strip()]
 
