@@ -25,7 +25,7 @@ _WORDS: Final[dict[str, bool | None]] = {
 
 
 def plain_value(text: str) -> str | int | float | bool | None:
-    """The value of a scalar without quotes."""
+    """Return the value of a scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > _LONGEST_NUMBER or not _FLOAT.match(text):
@@ -90,7 +90,7 @@ StrictLoader.add_constructor(f"{_PREFIX}float", lambda _, node: plain_value(node
 
 
 def read_yaml(text: str | bytes, loader: type[StrictLoader] = StrictLoader) -> Any:
-    """The one document of a text.
+    """Parse the one document of a text.
 
     :param loader: a stricter one
     :raises DocumentError: it is not YAML, has a duplicate key or tags, or is nested too deeply

@@ -1,4 +1,4 @@
-"""The errors of this package. Each class says whether a retry may help, and what to do.
+"""The errors of this package. Each class says whether a retry may help, and how to fix the cause.
 
 The tree is drawn in ``docs/architecture.md``.
 """
@@ -16,7 +16,7 @@ EXIT_FAILED, EXIT_CONFIGURATION, EXIT_FENCED = 1, 2, 3
 
 
 class RfrError(Exception):
-    """Base of all errors of this package. What an error means is an attribute of its class, and of nothing else.
+    """Base of all errors of this package. Only the attributes of its class say how an error is handled.
 
     :cvar retryable: whether another try may succeed, with nothing changed by hand
     :cvar refuses_generation: of an error of the publish: whether the same rows would cause it again, so that the next
@@ -48,7 +48,7 @@ def _rebuild(kind: type[Exception], arguments: tuple[Any, ...], attributes: Mapp
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in what a user wrote.
+    """One mistake in a user's input.
 
     :ivar field: dotted name of the setting, or name of the object; empty for the whole
     :ivar problem: what is wrong, without values that may be secret
@@ -67,7 +67,7 @@ class Problem:
 
 
 class ConfigurationError(RfrError):
-    """What a user wrote is wrong.
+    """A user's input is wrong.
 
     :ivar problems: all that is wrong; ``field``, ``problem``, ``remedy`` and ``place`` are those of the first
     """
@@ -84,7 +84,7 @@ class ConfigurationError(RfrError):
 
     @classmethod
     def of(cls, problems: Iterable[Problem]) -> Self:
-        """One error for several problems, each on a line of its own.
+        """Return one error for several problems, each on a line of its own.
 
         :param problems: at least one
         """
@@ -95,7 +95,7 @@ class ConfigurationError(RfrError):
         return error
 
     def at(self, place: str) -> Self:
-        """The same error with this place."""
+        """Return the same error with this place."""
         return self.of(replace(problem, place=place) for problem in self.problems)
 
     def inside(self, place: str) -> Self:
@@ -121,7 +121,7 @@ class ConfigurationError(RfrError):
 
 
 class PreflightError(RfrError):
-    """The machine lacks what a refresh needs; the message says what to install or set."""
+    """The machine lacks a requirement of a refresh; the message names the program or setting that is missing."""
 
     retryable = False
     exit_code = EXIT_CONFIGURATION
@@ -166,7 +166,7 @@ class BlockedPlanError(PlanError):
 
 
 class DeployError(RfrError):
-    """A deploy could not be finished; what is done stays done, and the next one continues from there."""
+    """A deploy could not be finished; the finished steps stay, and the next one continues from there."""
 
 
 class StepError(DeployError):
@@ -305,7 +305,7 @@ class SchemaEvolutionError(SchemaError):
 
 
 class LedgerError(RfrError):
-    """The ledger refuses what was asked."""
+    """The ledger refuses the operation."""
 
 
 class FencedError(LedgerError):
@@ -361,7 +361,7 @@ class SparkJobError(RfrError):
 
 
 class RefreshStoppedError(RfrError):
-    """The refresh was asked to stop; what was read is committed, and the next attempt continues."""
+    """The refresh was asked to stop; the pages that were read are committed, and the next attempt continues."""
 
     excused = True
     outcome = "stopped"
@@ -379,7 +379,7 @@ class RefreshFailedError(RfrError):
 
 
 class SinkError(RfrError):
-    """A sink can't continue. Its cursor stays behind what was acknowledged, which is not sent again."""
+    """A sink can't continue. Its cursor stays behind the rows that were acknowledged, which are not sent again."""
 
     def __init__(self, sink: str, problem: str, remedy: str = "") -> None:
         self.sink = sink
@@ -454,7 +454,7 @@ class SourceError(RfrError):
 
     @property
     def description(self) -> str:
-        """Message and request, without the place."""
+        """Return message and request, without the place."""
         return f"{self.message} [{self.request}]" if self.request else self.message
 
     def __str__(self) -> str:

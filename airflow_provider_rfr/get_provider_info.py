@@ -11,7 +11,7 @@ _OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "material
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider's metadata; Airflow calls this while it configures itself."""
+    """Return the provider's metadata; Airflow calls this while it configures itself."""
     return {
         "package-name": "airflow-provider-rfr",
         "name": "Resumable full refresh",

@@ -40,7 +40,7 @@ _PATIENCE: Final = 5.0
 
 
 class History:
-    """Reports rows for the history tables of one lake, and appends those that wait.
+    """The history of one lake: reports rows for its history tables, and appends those that wait.
 
     :param store: where rows wait
     """

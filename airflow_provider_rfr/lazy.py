@@ -12,7 +12,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package.
+    """Return the ``__getattr__`` of a package.
 
     :param package: its ``__name__``
     :param names: public names by the module that defines them, relative to the package

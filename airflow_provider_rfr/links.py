@@ -27,7 +27,7 @@ class RefreshLink(BaseOperatorLink):
     name = "Refresh page"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address of the tab that the plugin adds to the task instance."""
+        """Return the address of the tab that the plugin adds to the task instance."""
         base = str(conf.get("api", "base_url", fallback="http://localhost:8080/")).rstrip("/")
         dag, run, task = (quote(str(part), safe="") for part in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
         index = ti_key.map_index
@@ -45,7 +45,7 @@ class SparkUiLink(BaseOperatorLink):
     name = "Spark UI"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The stored address; empty where there is none."""
+        """Return the stored address; an empty text where there is none."""
         return str(BaseXCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
 
 

@@ -20,7 +20,10 @@ class RfrPlugin(AirflowPlugin):
 
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
-        """Imports FastAPI and Airflow's own application, which only the API server has loaded already."""
+        """Return the API server's application.
+
+        It imports FastAPI and Airflow's own application, which only the API server has loaded already.
+        """
         from airflow_provider_rfr.web.app import make_app
 
         return [{"app": make_app(), "url_prefix": "/rfr", "name": "Resumable full refresh"}]

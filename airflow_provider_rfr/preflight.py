@@ -1,4 +1,4 @@
-"""What a refresh needs of the machine, checked before anything is submitted. Imports neither Spark nor Airflow."""
+"""Checks of the machine before a refresh is submitted. Imports neither Spark nor Airflow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_machine() -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment without Airflow's settings, connections and variables.
+    """Return this process's environment without Airflow's settings, connections and variables.
 
     No child needs their secrets, and the environment of any process can be read while it runs.
     """
@@ -40,7 +40,7 @@ def child_environment() -> dict[str, str]:
 
 
 def check_java() -> str:
-    """Check for Java 17 or 21, on which Spark 4 starts: the one of ``JAVA_HOME``, else on the path; returns which.
+    """Check for Java 17 or 21, on which Spark 4 starts: the one of ``JAVA_HOME``, else on the path; return which.
 
     :raises PreflightError: there is none, or another version
     :raises SparkJobError: it was killed or is slow, which says nothing of its version
@@ -77,7 +77,7 @@ def check_java() -> str:
 
 
 def check_pyspark() -> str | None:
-    """Check the versions of ``pyspark`` and ``pyspark-client``; returns it, None where there is none.
+    """Check the versions of ``pyspark`` and ``pyspark-client``; return theirs, or None where neither is installed.
 
     They install the same files, so unequal versions break ``import pyspark``. Nor are equal versions always enough: an
     earlier installation may have left its files behind. A machine without pyspark passes, for its Spark may be

@@ -17,7 +17,7 @@ _LONGEST_WAIT = timedelta(days=7)
 
 
 class RefreshRetryPolicy(RetryPolicy):
-    """For tasks that refresh: waits as long as the API asks, and does not repeat what can't succeed.
+    """A policy for tasks that refresh: waits as long as the API asks, and does not repeat tries that can't succeed.
 
     * Rate limited: the next try comes when the API said, instead of after ``retry_delay``.
     * Configuration, authentication and schema errors, and all others that a retry would only meet again: no retry.
@@ -67,7 +67,7 @@ class RefreshRetryPolicy(RetryPolicy):
         return RetryDecision.default()
 
     def serialize(self) -> dict[str, Any]:
-        """JSON from which :meth:`deserialize` makes the same policy."""
+        """Return JSON from which :meth:`deserialize` makes the same policy."""
         return {
             "__type": type(self).__name__,
             "stalled_tries": self.stalled_tries,
@@ -76,7 +76,7 @@ class RefreshRetryPolicy(RetryPolicy):
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> RefreshRetryPolicy:
-        """The policy that :meth:`serialize` described."""
+        """Return the policy that :meth:`serialize` described."""
         return cls(data["stalled_tries"], timedelta(seconds=data["longest_wait"]))
 
     def __eq__(self, other: object) -> bool:

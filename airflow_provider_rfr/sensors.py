@@ -101,7 +101,7 @@ class CommitSensor(BaseSensorOperator):
         return commits
 
     def check_again(self, context: Context, event: Any, deadline: str) -> Any:
-        """The number of pending deliveries, or one more deferral."""
+        """Return the number of pending deliveries, or defer once more."""
         pending = self._count_pending()
         if not pending:
             now = datetime.now(timezone.utc)
@@ -188,7 +188,10 @@ def _in_words(commit: Mapping[str, Any]) -> str:
 
 
 def _moment(after: str | datetime) -> datetime:
-    """:raises ConfigurationError: not a time"""
+    """Return the time of a text in ISO format, in UTC where it names no zone.
+
+    :raises ConfigurationError: not a time
+    """
     if isinstance(after, str):
         try:
             after = datetime.fromisoformat(after.strip().replace("Z", "+00:00"))

@@ -18,7 +18,7 @@ _PARALLEL: Final = 8
 
 
 def within(seconds: float, work: Callable[[], _Found]) -> _Found:
-    """What ``work`` returns or raises. Its thread is left behind where it does not end.
+    """Return or raise the result of ``work``. Its thread is left behind where it does not end.
 
     :raises TimeoutError: it takes longer
     """
@@ -30,7 +30,7 @@ def within(seconds: float, work: Callable[[], _Found]) -> _Found:
 
 
 def in_threads(work: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
-    """What ``work`` returns for each, in their order; eight at a time.
+    """Call ``work`` for each item, eight at a time; return the results in the order of the items.
 
     :raises BaseException: the first one that ``work`` raises
     """
