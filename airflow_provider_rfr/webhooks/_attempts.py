@@ -38,7 +38,7 @@ _JITTER = 0.2
 
 
 def scheduled_wait(schedule: str, failures: int) -> float:
-    """Seconds to wait after so many failures (from 1); the last wait of a schedule is repeated."""
+    """Return the seconds to wait after so many failures (from 1); the last wait of a schedule is repeated."""
     waits = _SCHEDULES[schedule]
     return waits[min(max(1, failures), len(waits)) - 1]
 
@@ -46,7 +46,10 @@ def scheduled_wait(schedule: str, failures: int) -> float:
 def wait_before(
     schedule: str, failures: int, asked: float | None = None, *, chance: Callable[[], float] = random.random
 ) -> float:
-    """Seconds until the next attempt: by the schedule, spread by a fifth, and never less than the server asked for."""
+    """Return the seconds until the next attempt.
+
+    The wait of the schedule is spread by a fifth, and is never less than the server asked for.
+    """
     wait = scheduled_wait(schedule, failures) * (1 + _JITTER * (chance() - 0.5))
     if asked is not None:
         # A little later than asked: otherwise all that were asked the same come at once.
@@ -153,7 +156,7 @@ def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> R
 
 
 def _asked_wait(answer: Answer, now: float) -> float | None:
-    """Seconds that the server asked to wait, by ``Retry-After`` or by a rate limit of which nothing remains."""
+    """Return the seconds that the server asked to wait, by ``Retry-After`` or by a rate limit that is used up."""
     asked = retry_after(answer.headers.get("Retry-After"), now) or None
     if asked is not None or answer.headers.get("x-ratelimit-remaining", "").strip() != "0":
         return asked
@@ -163,7 +166,7 @@ def _asked_wait(answer: Answer, now: float) -> float | None:
 
 
 def with_next_attempt(result: Result, key: EndpointKey, endpoint: Endpoint, clock: Clock, *, host: str) -> Result:
-    """A failure with the wait before its next attempt, or with the end of attempts; ``host`` is for the log."""
+    """Return a failure with the wait before its next attempt, or with the end of attempts; ``host`` is for the log."""
     if result.ending is Ending.DELIVERED:
         return result
     claim = result.claim

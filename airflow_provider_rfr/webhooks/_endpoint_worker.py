@@ -53,16 +53,16 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last attempts opened it."""
+        """Tell whether the last attempts opened the circuit breaker."""
         return self.gone or self.open_ms > 0
 
     @property
     def needs_probe(self) -> bool:
-        """Whether so many attempts failed that it is half-open once its time is over: one call at a time."""
+        """Tell whether so many attempts failed that the breaker is half-open after its time: one call at a time."""
         return self.failures >= _FAILURES_TO_OPEN
 
     def after(self, results: Iterable[Result]) -> CircuitBreaker:
-        """The breaker after these attempts, in the order in which they ended."""
+        """Return the breaker after these attempts, in the order in which they ended."""
         failures, open_ms, gone = self.failures, 0, self.gone
         for result in results:
             gone = gone or result.reason == "gone"
@@ -122,12 +122,12 @@ class EndpointWorker:
         self._call: Call | None = None
 
     def wants_more(self) -> bool:
-        """Whether the store should be asked for claims although workers have some in hand."""
+        """Tell whether the store should be asked for claims although workers have some in hand."""
         # Half of them at once, rather than one by one; and more seldom, the longer nothing has been due.
         return self.in_hand <= self._most_claims // 2 and time.monotonic() >= self._ask_after
 
     def wish(self) -> Wish:
-        """What the worker can take now."""
+        """Return the number and kind of claims that the worker can take now."""
         return Wish(
             endpoint_ids=tuple(self.keys),
             room=max(0, self._most_claims - self.in_hand),
@@ -138,7 +138,7 @@ class EndpointWorker:
         )
 
     def put(self, claims: Sequence[Claim], asked_at: float) -> None:
-        """Send what the store gave; ``asked_at``: by the monotonic clock, a moment before the leases began."""
+        """Send the claims of the store; ``asked_at``: by the monotonic clock, a moment before the leases began."""
         # An attempt that began later could be answered after its lease.
         latest = asked_at + self._lease - self._slack / 4 - float(self._endpoint.timeout)
         for claim in claims:
@@ -167,7 +167,7 @@ class EndpointWorker:
         return self._breaker.is_open
 
     def row_values(self, now: int) -> dict[str, Any]:
-        """The circuit breaker as columns of the endpoints' rows; ``now``: milliseconds since 1970."""
+        """Return the circuit breaker as columns of the endpoints' rows; ``now``: milliseconds since 1970."""
         breaker = self._breaker
         open_until = now + breaker.open_ms if breaker.open_ms else None
         values: dict[str, Any] = {"failing": breaker.failures, "open_until": open_until}
@@ -177,7 +177,7 @@ class EndpointWorker:
         return values
 
     def take_back(self) -> list[Ended]:
-        """Claims that no thread has begun."""
+        """Return the claims that no thread has begun."""
         found: list[Ended] = []
         try:
             while True:
@@ -194,7 +194,7 @@ class EndpointWorker:
             self._jobs.put(None)
 
     def failure(self, result: Result) -> Failure | None:
-        """What to report of a delivery that was given up or refused; None for others."""
+        """Return the report of a delivery that was given up or refused; None for others."""
         is_refusal = result.reason in _REFUSALS
         if result.ending is not Ending.DEAD and not is_refusal:
             return None

@@ -37,14 +37,14 @@ _SIGNING_BYTES = (24, 64)
 
 
 def is_sealed_text(value: object) -> bool:
-    """Whether it is one value of a SOPS document, not yet opened."""
+    """Tell whether a value is one value of a SOPS document that is not opened yet."""
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     return isinstance(value, str) and _SEALED.fullmatch(value) is not None
 
 
 def holds_sealed_text(value: object) -> bool:
-    """Whether a sealed value is anywhere in it."""
+    """Tell whether a value is sealed or contains a sealed value."""
     if isinstance(value, Mapping):
         return any(map(holds_sealed_text, value.values()))
     if isinstance(value, (list, tuple)):
@@ -53,7 +53,7 @@ def holds_sealed_text(value: object) -> bool:
 
 
 def matching(pattern: str, problem: str, remedy: str = "") -> AfterValidator:
-    """A validator of text, sealed or wholly matched by the regular expression."""
+    """Return a validator of text that is sealed or wholly matched by the regular expression."""
     form = re.compile(pattern)
 
     def check(value: str | SecretStr) -> str | SecretStr:
@@ -66,7 +66,7 @@ def matching(pattern: str, problem: str, remedy: str = "") -> AfterValidator:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """A validator of one of these words, or sealed text."""
+    """Return a validator that accepts one of these words, or sealed text."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and (value in words or is_sealed_text(value)):
@@ -77,7 +77,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def signing_key(secret: SecretStr) -> bytes:
-    """The key in a secret of Standard Webhooks (``whsec_`` and base64).
+    """Return the key in a secret of Standard Webhooks (``whsec_`` and base64).
 
     :raises ValueError: it has another form
     """
@@ -129,7 +129,7 @@ _OWN_HEADERS = frozenset(
 
 
 def header_faults(headers: Mapping[Any, Any]) -> Iterator[tuple[str, PydanticCustomError]]:
-    """What is wrong with headers, each with its name. Values that are not text are not looked at."""
+    """Yield the problems of headers, each with the header's name. Values that are not text are not checked."""
     seen: set[str] = set()
     for key, value in headers.items():
         name, text = str(key), value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -194,7 +194,7 @@ def _invalid_url(detail: str, remedy: str = "") -> PydanticCustomError:
 
 
 def _check_url(url: SecretStr) -> SecretStr:
-    """An absolute http or https address without user name and fragment; errors show at most its scheme."""
+    """Check that a URL is absolute, http or https, without user name and fragment; errors show at most its scheme."""
     text = url.get_secret_value()
     if is_sealed_text(text):
         return url
@@ -234,7 +234,7 @@ def _check_url_parts(text: str) -> None:
 
 
 def check_base(url: str, path: str) -> None:
-    """An address to which a preset adds its path has to end before that path; raises a mistake."""
+    """Raise a mistake if an address to which a preset adds its path contains that path or a query already."""
     if is_sealed_text(url):
         return
     parts = urlsplit(url)
@@ -246,7 +246,7 @@ def check_base(url: str, path: str) -> None:
 
 
 def _check_host_pattern(text: str) -> str:
-    """A network, or a host name or address with or without a port."""
+    """Check that a text is a network, or a host name or address with or without a port."""
     try:
         ipaddress.ip_network(text.strip("[]"), strict=False)
     except ValueError:
@@ -270,7 +270,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _is_host_name(text: str) -> bool:
-    """Whether a resolver could be asked for it."""
+    """Tell whether a text is a host name that a resolver could be asked for."""
     try:
         ascii_text = text.encode("idna").decode("ascii") if not text.isascii() else text
     except UnicodeError:
@@ -299,7 +299,7 @@ _KINDS = {"bool": "true or false", "int": "a number", "float": "a number", "None
 
 
 def plain_tree(value: Any) -> Any:
-    """A copy in dicts, lists and scalars; models as the documents that they were read from.
+    """Return a copy in dicts, lists and scalars; models as the documents that they were read from.
 
     :raises ValidationError: it holds something that JSON does not have, or too much
     """
@@ -405,18 +405,18 @@ class Success(TriggerModel):
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
-        """A value to compare with needs a pointer."""
+        """Refuse a value to compare with that has no pointer."""
         if "equals" in written and written.get("pointer") is None:
             return [mistake("needs a pointer", "write pointer: /path/in/the/answer", at=("equals",))]
         return []
 
     def dump(self) -> dict[str, Any]:
-        """As for all models; ``equals: null`` is a value like others."""
+        """Return the document as for all models; ``equals: null`` is a value like others."""
         is_null = self.equals is None and "equals" in self.model_fields_set
         return {**super().dump(), **({"equals": None} if is_null else {})}
 
     def accepts(self, status: int, body: bytes) -> bool:
-        """Whether this answer is delivery. Nothing can be pointed at in a body that is not JSON."""
+        """Tell whether this answer counts as delivery. In a body that is not JSON, a pointer finds nothing."""
         if 300 <= status < 400 or not any(pattern in (status, f"{status // 100}xx") for pattern in self.status):
             return False
         if self.pointer is None:
@@ -442,7 +442,7 @@ def _value_at(pointer: str, body: bytes) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Equal as JSON: true is not 1, and 1 is 1.0."""
+    """Tell whether two values are equal as JSON: true is not 1, and 1 is 1.0."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):

@@ -54,7 +54,7 @@ _PROBLEMS = {
 def mistake(
     problem: str, remedy: str = "", *, whole: bool = False, at: Sequence[str | int] = ()
 ) -> PydanticCustomError:
-    """An error to raise in a validator.
+    """Return an error to raise in a validator.
 
     :param whole: the problem names its place itself
     :param at: place below the validated value
@@ -64,19 +64,19 @@ def mistake(
 
 
 def details(error: PydanticCustomError, location: Sequence[str | int] = ()) -> InitErrorDetails:
-    """The mistake as pydantic collects it, without the value that was written."""
+    """Return the mistake as pydantic collects it, without the value that was written."""
     context = dict(error.context or {})
     place = (*location, *context.pop("at", ()))
     return InitErrorDetails(type=PydanticCustomError(_KIND, "{problem}", context), loc=place, input=None)
 
 
 def refusal(title: str, found: list[InitErrorDetails]) -> ValidationError:
-    """One error for all of them."""
+    """Return one validation error that contains all these errors."""
     return ValidationError.from_exception_data(title, found, hide_input=True)
 
 
 def worded(error: ValidationError, known: Mapping[str, str]) -> list[InitErrorDetails]:
-    """The same errors as mistakes; ``known``: aliases of the fields of the model that was validated, by name."""
+    """Convert errors to mistakes; ``known``: aliases of the fields of the model that was validated, by name."""
     items = error.errors(include_url=False, include_input=False)
     below = {item["loc"][:-1] for item in items}
     found = []
@@ -100,20 +100,20 @@ def worded(error: ValidationError, known: Mapping[str, str]) -> list[InitErrorDe
 
 
 def path_of(location: Sequence[str | int]) -> str:
-    """``retry.maxElapsed``, ``signing.secrets[0]``; a key that may hold a secret is not written out."""
+    """Return a path like ``retry.maxElapsed`` or ``signing.secrets[0]``, without keys that may hold a secret."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in location)
     return text.removeprefix(".")
 
 
 def shown(key: object) -> str:
-    """The key as errors may name it."""
+    """Return the key as errors may name it."""
     text = str(key)
     plain = len(text) <= _LONGEST_SHOWN_KEY and _SHOWN_KEY.fullmatch(text) and not text.startswith(_LIKE_A_SECRET)
     return text if plain else "(a key that is not a name)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Remedy for an unknown name."""
+    """Return the remedy for an unknown name."""
     names = list(known)
     by_lower_case = {name.lower(): name for name in reversed(names)}
     found = difflib.get_close_matches(name, names, 1)
@@ -145,7 +145,7 @@ class Duration(float):
 
 
 def read_duration(value: Any) -> Duration:
-    """Text to seconds; raises a mistake for anything that is not exactly a number and a unit."""
+    """Convert text to seconds; raise a mistake for anything that is not exactly a number and a unit."""
     if isinstance(value, Duration):
         return value
     if isinstance(value, str) and _DURATION.fullmatch(value):
@@ -156,7 +156,7 @@ def read_duration(value: Any) -> Duration:
 
 
 def between(shortest: str, longest: str) -> Callable[[Any], Duration]:
-    """A validator of durations within these bounds."""
+    """Return a validator of durations within these bounds."""
 
     def check(value: Any) -> Duration:
         duration = read_duration(value)
@@ -211,7 +211,7 @@ class TriggerModel(BaseModel):
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
-        """What is wrong with several fields together.
+        """Return the problems that concern several fields together.
 
         :param written: the fields that the document has, by alias, not validated yet
         """
@@ -219,11 +219,11 @@ class TriggerModel(BaseModel):
 
     @classmethod
     def spellings(cls) -> list[str]:
-        """Names of the fields in documents."""
+        """Return the names of the fields as documents spell them."""
         return [field.alias or name for name, field in cls.model_fields.items()]
 
     def dump(self) -> dict[str, Any]:
-        """The document that was read, in plain JSON values, secrets included."""
+        """Return the document that was read, in plain JSON values, secrets included."""
         written = {
             field.alias or name: _plain(getattr(self, name))
             for name, field in type(self).model_fields.items()
@@ -232,7 +232,7 @@ class TriggerModel(BaseModel):
         return {name: value for name, value in written.items() if value is not None}
 
     def secret_texts(self) -> Iterator[str]:
-        """Every secret in it, to be masked."""
+        """Yield every secret of the model, to be masked."""
         yield from _secrets_in([getattr(self, name) for name in type(self).model_fields])
 
 

@@ -43,7 +43,7 @@ _FLOW_ALIASES = {
 def template_variables(
     event: CommitEvent, *, delivery_id: str, attempt: int, trigger_name: str, headers: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Every variable by its name. Times are RFC 3339 in UTC with ``Z``; missing values are empty text."""
+    """Return every variable by its name. Times are RFC 3339 in UTC with ``Z``; missing values are empty text."""
     same = ("target_name", "producer", "run_id", "commit_id", "target", "lake", "generation", "snapshot_id", "sequence")
     texts = ("dag_id", "dag_run_id", "task_id", "logical_date")
     fields = asdict(event)
@@ -67,7 +67,7 @@ def template_variables(
 
 
 def render_payload(tree: Any, variables: Mapping[str, Any], budget: Budget | None = None, pointer: str = "") -> Any:
-    """A tree of templates with these variables: new lists and maps, as JSON has them.
+    """Render a tree of templates with these variables; return new lists and maps, as JSON has them.
 
     :param tree: JSON, as :data:`~airflow_provider_rfr.webhooks._fields.JsonTree` has checked it
     :param budget: the limits of one template, which hold for all of the tree
@@ -94,7 +94,7 @@ def render_payload(tree: Any, variables: Mapping[str, Any], budget: Budget | Non
 
 
 def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
-    """The body in UTF-8.
+    """Return the body in UTF-8.
 
     :raises TemplateError: the template is wrong, its result is not JSON (:class:`NotJsonError`), or too large
     """
@@ -112,7 +112,7 @@ def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
 
 
 def payload_tree(endpoint: Endpoint) -> Any:
-    """The body's tree of templates, the endpoint's own or its preset's; None with a ``payloadTemplate``."""
+    """Return the body's tree of templates, the endpoint's own or its preset's; None with a ``payloadTemplate``."""
     if endpoint.payload_template is not None:
         return None
     if endpoint.payload is not None or endpoint.parameters is None:
@@ -121,18 +121,18 @@ def payload_tree(endpoint: Endpoint) -> Any:
 
 
 def render_leaf(endpoint: Endpoint, leaf: str, variables: Mapping[str, Any]) -> Any:
-    """One leaf of the tree with its values; raises :class:`TemplateError`."""
+    """Render one leaf of the tree and return its value; raise :class:`TemplateError` if that fails."""
     return compile_template(leaf).value(_names(endpoint, variables))
 
 
 def content_type(endpoint: Endpoint) -> str:
-    """The endpoint's own header, else JSON's."""
+    """Return the content type of the endpoint's own header, else that of JSON."""
     own = (value.get_secret_value() for name, value in endpoint.headers.items() if name.lower() == "content-type")
     return next(own, "application/json")
 
 
 def _names(endpoint: Endpoint, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """What templates find: texts escaped as the receiver wants them, and the secrets that it wants in the body."""
+    """Return the variables of templates: texts escaped for the receiver, and the secrets that it wants in the body."""
     preset = endpoint.parameters
     if preset is None:
         return dict(variables)

@@ -1,4 +1,4 @@
-"""What is needed to call an endpoint: address, headers, credentials, signatures. Made at delivery and never stored.
+"""Address, headers, credentials and signatures of a call to an endpoint. Made at delivery and never stored.
 
 Tokens that a receiver issues for a password are fetched when needed, kept, and fetched again once after a 401.
 Signatures follow Standard Webhooks (standardwebhooks.com): ``webhook-id`` is the delivery's id, the same on every copy,
@@ -59,7 +59,7 @@ class ConnectionSettings:
 
     @property
     def credential(self) -> dict[str, str]:
-        """The header that authenticates: basic authentication for a login, a bearer token for a password alone."""
+        """Return the header that authenticates: basic for a login, a bearer token for a password alone."""
         if self.login:
             pair = base64.b64encode(f"{self.login}:{self.password}".encode()).decode()
             return {"Authorization": f"Basic {pair}"}
@@ -91,22 +91,22 @@ class Call:
 
     @property
     def host(self) -> str:
-        """For people."""
+        """Return the host, for messages."""
         return host_of(self.url)
 
     @cached_property
     def masker(self) -> Masker:
-        """Takes this endpoint's secrets out of texts."""
+        """Return a masker that removes this endpoint's secrets from texts."""
         return Masker(self.secrets)
 
     @property
     def address_digest(self) -> str:
-        """Shows that the address changed, without revealing it."""
+        """Return a digest that changes with the address and does not reveal it."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
 
 def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterable[str] = ()) -> Call:
-    """How to call the endpoint.
+    """Resolve the address, headers, credentials and signing keys with which the endpoint is called.
 
     :param allowed_hosts: private hosts that the installation allows
     :raises ConfigurationError: the endpoint is still sealed, there is no address, or no such bundle of certificates
@@ -154,7 +154,7 @@ def _base(endpoint: Endpoint, connection: ConnectionSettings) -> str:
 def _secrets(
     endpoint: Endpoint, connection: ConnectionSettings, step: TokenStep | None, base: str, headers: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """What is masked in answers and errors."""
+    """Return the texts that are masked in answers and errors."""
     # Of the base alone: what a preset adds are names, which the answer of a receiver has to show.
     found = [*secrets_of_url(base)]
     preset = endpoint.parameters
@@ -184,7 +184,7 @@ class TokenKeeper:
         self._token: str | None = None
 
     def token(self, client: Client, deadline: Deadline, refused: str | None) -> str | NoAnswer:
-        """A token, fetched within the attempt's time where none is known.
+        """Return a token, fetched within the attempt's time if none is known.
 
         :param refused: the token that was answered with 401; another thread may have replaced it already
         :raises DeadlineExceeded: the attempt's time is over
@@ -223,7 +223,7 @@ class TokenKeeper:
 
 
 def webhook_headers(keys: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of one attempt by Standard Webhooks; without keys there is no signature, but the other headers."""
+    """Return the headers of one attempt by Standard Webhooks; without keys, all but the signature."""
     headers = {"webhook-id": delivery_id, "webhook-timestamp": str(timestamp)}
     content = f"{delivery_id}.{timestamp}.".encode() + body
     digests = [hmac.new(key, content, hashlib.sha256).digest() for key in keys]

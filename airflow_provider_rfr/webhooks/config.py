@@ -1,4 +1,4 @@
-"""The triggers block: what a user writes in YAML or Python, read strictly and checked as a whole.
+"""The triggers block, which a user writes in YAML or Python, read strictly and checked as a whole.
 
 No error shows a value of the document.
 """
@@ -40,18 +40,18 @@ _LARGEST_FILE = 4 * 1024 * 1024
 
 
 def made_name(text: str) -> str:
-    """A valid name, made of any text."""
+    """Return a valid name that is made from any text."""
     usable = "".join(part if _name_fault(part) is None else "_" for part in text[:LONGEST_NAME])
     return usable or "_"
 
 
 def label(name: str) -> str:
-    """The name as errors show it, valid or not."""
+    """Return the name as errors show it, valid or not."""
     return name if _name_fault(name) is None else _quoted(name)
 
 
 def _quoted(text: str) -> str:
-    """In quotes, on one line, and not too long."""
+    """Quote a text on one line and shorten it if it is too long."""
     cut = text if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}…"
     return json.dumps(cut, ensure_ascii=not cut.isprintable())
 
@@ -95,16 +95,16 @@ class TriggerBlock(TriggerModel):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them; each knows its name."""
+        """Return all endpoints; each knows its name."""
         return tuple(self.config.values())
 
     @property
     def is_sealed(self) -> bool:
-        """Whether values are sealed: then they are text (``ENC[...]``) until the block is opened."""
+        """Tell whether values are sealed: then they are text (``ENC[...]``) until the block is opened."""
         return self.sops is not None
 
     def opened(self, decrypt: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> TriggerBlock:
-        """The block with its values.
+        """Return the block with its sealed values opened.
 
         :param decrypt: from the document as it was read to the one without ``sops``
         :raises TriggerConfigError: what was sealed is wrong
@@ -112,7 +112,7 @@ class TriggerBlock(TriggerModel):
         return parse_triggers(decrypt(self.dump())) if self.is_sealed else self
 
     def dump(self) -> dict[str, Any]:
-        """The document that was read, secrets included; a sealed one unchanged."""
+        """Return the document that was read, secrets included; a sealed one unchanged."""
         if self.is_sealed:
             return dict(plain_tree(self._sealed))
         endpoints = {name: endpoint.dump() for name, endpoint in self.config.items()}
@@ -187,7 +187,7 @@ def parse_triggers(
 
 
 def unwrapped(document: Any) -> Any:
-    """The block itself: without a key ``triggers`` above it, and a list as its ``config``."""
+    """Return the block itself: without a key ``triggers`` above it, and a list as its ``config``."""
     if isinstance(document, Mapping) and "triggers" in document and "config" not in document:
         document = document["triggers"]
     if isinstance(document, Sequence) and not isinstance(document, str):
@@ -196,7 +196,7 @@ def unwrapped(document: Any) -> Any:
 
 
 def load_document(path: str | Path) -> Any:
-    """The content of a YAML or JSON file.
+    """Return the content of a YAML or JSON file.
 
     :raises TriggerConfigError: it can't be read, or is neither
     """
@@ -215,7 +215,7 @@ def load_document(path: str | Path) -> Any:
 
 
 def _parse_document(text: str, *, is_json: bool = False) -> Any:
-    """The content of a file with this text; raises :class:`DocumentError`."""
+    """Parse the text of a file; raise :class:`DocumentError` if it can't be parsed."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next((key for key, times in Counter(key for key, _ in pairs).items() if times > 1), None)

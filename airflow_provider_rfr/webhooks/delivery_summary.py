@@ -1,4 +1,4 @@
-"""What one run of a dispatcher did, and notifications of dead letters: at least one for each."""
+"""Summary of one run of a dispatcher, and notifications of dead letters: at least one for each."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class DeliverySummary:
     notification_errors: list[str] = field(default_factory=list)
 
     def add(self, results: Iterable[tuple[Result, Failure | None]], lost: set[str]) -> None:
-        """Count what was written to the store; ``lost``: ids of deliveries whose lease had run out."""
+        """Count the results that were written to the store; ``lost``: ids of deliveries whose lease had run out."""
         for result, failure in results:
             if failure is not None and failure.is_refusal and failure not in self.refusals:
                 self.refusals.append(failure)
@@ -103,11 +103,11 @@ class DeliverySummary:
 
     @property
     def problems(self) -> list[Failure]:
-        """What was given up or refused, each once."""
+        """Return the failures that were given up or refused, each once."""
         return list(dict.fromkeys((*self.failures, *self.refusals)))
 
     def error(self) -> DeliveryError | None:
-        """What to raise where a failed delivery is to fail a task; endpoints with ``onFailure: ignore`` do not."""
+        """Return the error that fails a task after failed deliveries; those with ``onFailure: ignore`` don't count."""
         failures = [problem for problem in self.problems if problem.on_failure != "ignore"]
         if not failures:
             return None
@@ -119,7 +119,7 @@ Notifier = Callable[[DeadLetter], None]
 
 
 def notify_dead_letters(store: ControlStore, endpoint_ids: Collection[int], notifier: Notifier) -> list[str]:
-    """Call the notifier for each dead letter until it once succeeded; returns what it raised, without the texts."""
+    """Call the notifier for each dead letter until it succeeds once; return its errors, without the texts."""
     with store.read() as connection:
         rows = unnotified_dead_letters(connection, endpoint_ids)
     failed = []

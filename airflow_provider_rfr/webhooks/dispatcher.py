@@ -44,7 +44,7 @@ _LARGEST_BATCH: Final = 128
 
 
 def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> Window:
-    """One delivery for these events, the oldest first.
+    """Merge these events, the oldest first, into one delivery.
 
     :raises ValueError: one of them can't be read
     """
@@ -83,11 +83,11 @@ class _Run:
 
     @property
     def in_hand(self) -> int:
-        """Claims that have not ended."""
+        """Return the number of claims that have not ended."""
         return sum(worker.in_hand for worker in self._workers)
 
     def step(self, *, claiming: bool = True) -> int:
-        """One step; returns the number of claims. Waits a moment for a result, if something is under way."""
+        """Do one step and return the number of claims. Wait a moment for a result if something is under way."""
         done = self._take_results()
         changed = []
         for worker in self._workers:
@@ -113,7 +113,7 @@ class _Run:
         return sum(map(len, claims))
 
     def milliseconds_until_due(self) -> int | None:
-        """Until there is something to claim; None if nothing is pending."""
+        """Return the milliseconds until there is something to claim; None if nothing is pending."""
         ids = [key for worker in self._workers for key in worker.keys]
         with self._store.read() as connection:
             now = self._store.now(connection)
@@ -122,15 +122,15 @@ class _Run:
         return None if moment is None else max(0, moment - now)
 
     def close(self) -> None:
-        """Give back what was not begun, wait for what was, and write both."""
+        """Give back the claims that no thread has begun, wait for the others, and write both."""
         while self.in_hand:
             self.step(claiming=False)
         self.abandon()
 
     def abandon(self, *, settling: bool = False) -> None:
-        """Only let the threads end: what they send is not written, and is sent again when the leases run out.
+        """Let the threads end: their results are not written, and are sent again when the leases run out.
 
-        :param settling: write at least what has ended, and give back what was not begun
+        :param settling: write at least the results that have arrived, and give back claims that no thread has begun
         """
         if settling:
             with contextlib.suppress(Exception):
@@ -140,7 +140,7 @@ class _Run:
             worker.close()
 
     def _take_results(self) -> list[Ended]:
-        """What has ended by now. Results come in bursts, so a little patience makes one transaction of many."""
+        """Return the results that have arrived. They come in bursts, so a short wait makes one transaction of many."""
         found: list[Ended] = []
         in_hand = self.in_hand
         wait, end = (_RESULT_WAIT if in_hand else 0.0), 0.0
@@ -176,12 +176,12 @@ _LONGEST_TIMEOUT: Final = 300.0
 
 
 def no_connections(name: str) -> ConnectionSettings:
-    """For where there are no Airflow connections."""
+    """Raise an error for the name of a connection, for callers without Airflow connections."""
     raise ConfigurationError("connection", f"{name!r} can't be looked up here", "write a url, or deliver in Airflow")
 
 
 class Dispatcher:
-    """Delivers what is pending in the store for these endpoints.
+    """A dispatcher that delivers the pending deliveries of these endpoints from the store.
 
     :param endpoints: by lake, table and trigger; if they were sealed, of the opened block
     :param connections: asked for Airflow's HTTP connections, at delivery
@@ -226,7 +226,7 @@ class Dispatcher:
         self._tokens: dict[str, TokenKeeper] = {}
 
     def deliver_due(self, until_empty: bool = False, *, patience: float | None = None) -> DeliverySummary:
-        """Deliver all that is due, and what falls due meanwhile.
+        """Deliver all that is due, and deliveries that fall due meanwhile.
 
         :param until_empty: wait for retries, leases and intervals too, until nothing is pending
         :param patience: ... but no longer than so many seconds
@@ -282,7 +282,7 @@ class Dispatcher:
                 self._clock.sleep(min(_LONGEST_NAP, seconds))
 
     def _load_rows(self) -> dict[EndpointKey, EndpointRow]:
-        """The enabled endpoints' rows; repairs those of a clock that ran ahead, and enables those that moved."""
+        """Load the enabled endpoints' rows; repair those of a clock that ran ahead, and enable those that moved."""
         with self._store.read() as connection:
             enabled = [key for key, endpoint in self._endpoints.items() if endpoint.enabled]
             rows = deliveries.load_endpoints(connection, enabled)
@@ -305,7 +305,7 @@ class Dispatcher:
         return rows
 
     def _count_skipped(self) -> int:
-        """Pending deliveries of triggers that were removed from these blocks; other blocks are not ours."""
+        """Count pending deliveries of triggers that were removed from these blocks; other blocks are left out."""
         total = 0
         with self._store.read() as connection:
             for lake, table, block in dict.fromkeys((key.lake, key.table, key.block) for key in self._endpoints):
@@ -321,7 +321,7 @@ class Dispatcher:
         return total
 
     def _new_workers(self, rows: Iterable[EndpointRow], done: SimpleQueue[Ended]) -> list[EndpointWorker]:
-        """A worker for each group of endpoints that are configured alike."""
+        """Return a worker for each group of endpoints that are configured alike."""
         groups: dict[tuple[str, float, str], list[EndpointRow]] = {}
         for row in rows:
             endpoint = self._endpoints[row.key]
@@ -335,7 +335,7 @@ class Dispatcher:
         return workers
 
     def _resolve(self, endpoint: Endpoint) -> Call:
-        """How to call it. Tokens are kept from run to run, for as long as address and credentials are the same."""
+        """Resolve the call of an endpoint. Tokens are kept between runs while address and credentials are the same."""
         call = resolve(endpoint, self._connections, self._allowed_hosts)
         if call.tokens is None:
             return call

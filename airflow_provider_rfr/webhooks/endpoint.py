@@ -1,4 +1,4 @@
-"""One endpoint of a triggers block: what to call, with what body, how often, and what counts as delivered."""
+"""One endpoint of a triggers block: its address, its body, its schedule, and the answers that count as delivered."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class When(TriggerModel):
     min_documents: StrictInt = Field(default=1, ge=0, json_schema_extra=NONSENSITIVE)
 
     def accepts(self, event: CommitEvent) -> bool:
-        """Whether this commit is one of them."""
+        """Tell whether this commit fulfils the conditions."""
         if self.collections is None:
             return event.documents >= self.min_documents
         names = {*event.collection_names, *(binding.collection for binding in event.bindings)}
@@ -114,7 +114,7 @@ class Signing(TriggerModel):
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """The keys in the secrets' order; only of an opened document."""
+        """Return the keys in the secrets' order; only of an opened document."""
         return tuple(map(signing_key, self.secrets))
 
 
@@ -215,29 +215,29 @@ class Endpoint(TriggerModel):
 
     @property
     def name(self) -> str:
-        """In the block; empty outside of one."""
+        """Return the endpoint's name in the block; empty outside of one."""
         return self._name
 
     @property
     def interval(self) -> float:
-        """Shortest seconds between two calls; without one of its own the block's."""
+        """Return the least number of seconds between two calls; by default the block's."""
         return self._interval if self.written_interval is None else float(self.written_interval)
 
     @property
     def attempts(self) -> int:
-        """How often it is tried, at least once."""
+        """Return the number of attempts, at least one."""
         return max(1, self.max_attempts)
 
     @property
     def address_digest(self) -> str:
-        """Digest of the address in the document: shows that it changed, without revealing it."""
+        """Return a digest of the address in the document: it changes with the address, and does not reveal it."""
         url = None if self.url is None else self.url.get_secret_value()
         parameters = None if self.parameters is None else self.parameters.dump()
         address = json.dumps([url, self.connection, self.preset, parameters], sort_keys=True)
         return hashlib.sha256(address.encode()).hexdigest()[:16]
 
     def exposed_headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Values that templates may print, by the names under which headers and ``exposeHeaders`` have them.
+        """Return the values that templates may print, by the names under which headers and ``exposeHeaders`` have them.
 
         :param more: headers of the connection
         """
@@ -250,13 +250,13 @@ class Endpoint(TriggerModel):
         return found
 
     def placed(self, name: str, interval: float) -> Endpoint:
-        """The same endpoint in a block of this interval."""
+        """Return the same endpoint in a block of this interval."""
         placed = self.model_copy()
         placed._name, placed._interval = name, interval
         return placed
 
     def dump(self) -> dict[str, Any]:
-        """The document, always with its method, and without empty headers."""
+        """Return the document, always with its method, and without empty headers."""
         document = {**super().dump(), "method": self.method}
         if not self.headers:
             document.pop("headers", None)
@@ -283,7 +283,7 @@ class Endpoint(TriggerModel):
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
-        """Fields that exclude each other, and those of which one is needed."""
+        """Refuse fields that exclude each other, and the lack of fields of which one is needed."""
         given = {name for name, value in written.items() if value is not None}
         found = [
             mistake(f"{one} and {other} are both given", "keep one of them")

@@ -41,31 +41,31 @@ class _TestAnswer:
 
 
 def deliveries(store: ControlStore, selection: Selection = EVERYTHING, limit: int | None = 100) -> list[Delivery]:
-    """Deliveries, the newest first."""
+    """Return deliveries, the newest first."""
     with store.read() as connection:
         return rows.select_deliveries(connection, selection, limit)
 
 
 def history(store: ControlStore, delivery_id: str) -> list[Row[Any]]:
-    """Attempts of one delivery that ended, the oldest first. A dispatcher that was killed leaves none."""
+    """Return the attempts of one delivery that ended, the oldest first. A dispatcher that was killed records none."""
     with store.read() as connection:
         return rows.attempts_of(connection, delivery_id)
 
 
 def counts(store: ControlStore, selection: Selection = EVERYTHING) -> dict[str, int]:
-    """Deliveries by state."""
+    """Return the number of deliveries by state."""
     with store.read() as connection:
         return rows.count_states(connection, selection)
 
 
 def endpoints(store: ControlStore, lake: str, table: str | None = None) -> list[EndpointRow]:
-    """What the store knows of endpoints: paused, disabled, failing, last fired."""
+    """Return the store's rows of endpoints: paused, disabled, failing, last fired."""
     with store.read() as connection:
         return rows.endpoints_of_table(connection, lake, table)
 
 
 def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> EndpointKey:
-    """The endpoint of the table that a name (``trigger`` or ``block/trigger``) means.
+    """Return the endpoint of the table that a name (``trigger`` or ``block/trigger``) means.
 
     :raises ConfigurationError: there is none, or there are several
     """
@@ -79,7 +79,7 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
 
 
 def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str | None) -> list[EndpointKey]:
-    """The endpoints of the table, or of the lake where none is named, that a trigger's name means.
+    """Return the endpoints of the table, or of the lake if no table is named, that a trigger's name means.
 
     :param name: None for all
     :raises ConfigurationError: a table or a trigger is named that nothing was ever due to
@@ -101,16 +101,17 @@ def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str
 
 
 def replay(store: ControlStore, selection: Selection) -> list[str]:
-    """Deliver again what ended: same id, same commit, today's template and address; returns the ids.
+    """Replay deliveries that ended: same id, same commit, today's template and address; return the ids.
 
-    Without states in the selection, dead deliveries, and of those named by id all that ended. What was merged is
-    replayed as the delivery that it was merged into.
+    Without states in the selection, replay dead deliveries, and of those named by id all that ended. A delivery that
+    was
+    merged is replayed as the delivery that it was merged into.
     """
     return _change(store, selection, rows.REPLAYABLE if selection.ids else ("dead",), rows.REPLAYABLE, rows.set_pending)
 
 
 def why_not_changed(store: ControlStore, lake: str, ids: Iterable[str], *, is_replay: bool) -> dict[str, str]:
-    """For ids that :func:`replay` or :func:`cancel` was given and did not return: the reason, for people."""
+    """Return, for people, the reasons for ids that :func:`replay` or :func:`cancel` was given and did not return."""
     reasons = dict.fromkeys(ids, "there is no such delivery")
     if not reasons:
         # A selection without ids is everything.
@@ -131,7 +132,7 @@ def why_not_changed(store: ControlStore, lake: str, ids: Iterable[str], *, is_re
 
 
 def cancel(store: ControlStore, selection: Selection, *, detail: str = "cancelled") -> list[str]:
-    """Never deliver what is pending or dead; returns the ids. An attempt that is under way is not stopped."""
+    """Cancel pending or dead deliveries and return the ids. An attempt that is under way is not stopped."""
     return _change(store, selection, rows.CANCELLABLE, rows.CANCELLABLE, partial(rows.set_cancelled, detail=detail))
 
 
@@ -156,14 +157,14 @@ def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
 
 
 def oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
-    """Age of the oldest pending delivery; 0 for none."""
+    """Return the age of the oldest pending delivery in seconds; 0 for none."""
     with store.read() as connection:
         made = rows.oldest_pending(connection, Selection(lake=lake, tables=(table,) if table else ()))
         return 0.0 if made is None else max(0.0, (store.now(connection) - made) / 1000)
 
 
 def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
-    """Why the next refresh of the table has to wait; None if it need not.
+    """Return the reason for which the next refresh of the table has to wait; None if it need not.
 
     It waits while a delivery of a trigger with ``onFailure: block`` is dead, until it is replayed or cancelled.
     """

@@ -37,12 +37,12 @@ StartFrom = Literal["latest", "earliest"]
 
 
 def delivery_id(commit_id: str, endpoint_name: str) -> str:
-    """32 hexadecimal digits that depend on the commit and on :attr:`EndpointKey.name` alone."""
+    """Return 32 hexadecimal digits that depend on the commit and on :attr:`EndpointKey.name` alone."""
     return _digest("delivery", commit_id, endpoint_name)
 
 
 def merged_id(endpoint_name: str, first_commit: str, last_commit: str) -> str:
-    """Id of one delivery for all commits from the first to the last."""
+    """Return the id of one delivery for all commits from the first to the last."""
     return _digest("merged", endpoint_name, first_commit, last_commit)
 
 
@@ -52,7 +52,7 @@ def _digest(*parts: str) -> str:
 
 
 def endpoints_of(lake: str, table: str, block: TriggerBlock, default_name: str = "") -> dict[EndpointKey, Endpoint]:
-    """The block's endpoints, for one table; ``default_name``: of a block that gives none."""
+    """Return the block's endpoints, for one table; ``default_name``: of a block that gives none."""
     name = block.name or default_name
     return {EndpointKey(lake, table, trigger, name): endpoint for trigger, endpoint in block.config.items()}
 
@@ -80,7 +80,7 @@ def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endp
 
 
 def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str | None]:
-    """What to write to the row; nothing where it is there already."""
+    """Return the values to write to the row; nothing if it has them already."""
     places: list[str] = json.loads(row.places or "[]")
     address = endpoint.address_digest
     if row.address == address and place in places:
@@ -174,7 +174,7 @@ def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: s
 
 
 def _since_property(endpoint_name: str) -> str:
-    """The table property with the sequence number of the first commit that the endpoint gets."""
+    """Return the table property with the sequence number of the first commit that the endpoint gets."""
     return f"rfr.webhooks.{endpoint_name}.since"
 
 
@@ -190,7 +190,10 @@ def _kept_since(commits: CommitLog, key: EndpointKey) -> int | None:
 def _first_sequence(
     commits: CommitLog, lake: str, key: EndpointKey, row: EndpointRow | None, start_from: StartFrom
 ) -> int:
-    """Sequence number of the first commit that the endpoint gets: what is known of it, else by ``start_from``."""
+    """Return the sequence number of the first commit that the endpoint gets.
+
+    It is the number that is known of the endpoint, else that of ``start_from``.
+    """
     kept = _kept_since(commits, key)
     if row is not None and row.since is not None:
         if row.table_uuid != commits.table_uuid:
@@ -236,7 +239,7 @@ def _enqueue_new(
 
 
 def _events(commits: CommitLog, lake: str, after: int | None = None) -> list[CommitEvent]:
-    """Events of the table's commits; ``after``: only of those with a greater sequence number."""
+    """Return events of the table's commits; ``after``: only of those with a greater sequence number."""
     found = []
     for record in commits.commits(after):
         at = (record.snapshot_id, record.sequence, record.timestamp_ms)

@@ -87,20 +87,20 @@ class Preset(TriggerModel):
     receiver: ClassVar[Receiver]
 
     def path(self) -> str:
-        """What follows the base address; each parameter is one segment."""
+        """Return the path behind the base address; each parameter is one segment."""
         names = {name: quote(str(getattr(self, name)), safe="") for name in type(self).model_fields}
         return self.receiver.path.format_map(names)
 
     def payload(self) -> Any:
-        """The body: a tree whose string leaves are templates."""
+        """Return the body: a tree whose string leaves are templates."""
         return self._filled(self.receiver.body)
 
     def body_secrets(self) -> dict[str, str]:
-        """What templates find as ``preset.NAME``."""
+        """Return the secrets that templates find as ``preset.NAME``."""
         return {name: getattr(self, name).get_secret_value() for name in self.receiver.body_secrets}
 
     def credential(self, password: str) -> dict[str, str]:
-        """The preset's token, else the connection's password, in the header that the receiver wants."""
+        """Return the preset's token, else the connection's password, in the header that the receiver wants."""
         token = getattr(self, "token", None)
         secret = token.get_secret_value() if isinstance(token, SecretStr) else password
         if self.receiver.credential is None or not secret:
@@ -109,18 +109,18 @@ class Preset(TriggerModel):
         return {header: form.replace("{}", secret)}
 
     def token_step(self, base: str, login: str, password: str) -> TokenStep | None:
-        """How to get a token; None where none has to be fetched.
+        """Return the request that fetches a token; None if no token has to be fetched.
 
         :param login: of the connection, as the password; empty for none
         """
         return None
 
     def escaped(self, text: str) -> str:
-        """A text of the commit as templates get it: without what the receiver would take for markup."""
+        """Escape a text of the commit for templates, so that the receiver takes nothing in it for markup."""
         return text
 
     def fitted(self, body: Any) -> Any:
-        """The body with text where the receiver wants it, cut to what it takes.
+        """Fit the body to the receiver: text in the places that need it, cut to the length that it takes.
 
         A template that is one expression gives a value of any type, also where only text will do.
         """
@@ -153,7 +153,10 @@ def _fitted(body: Any, place: Sequence[str], most: int | None) -> Any:
 
 
 def _fitted_text(value: Any, most: int | None) -> str:
-    """The value as text of at most so many characters; what is cut ends in ``…``, and not in half of an entity."""
+    """Return the value as text of at most so many characters.
+
+    Text that is cut ends in ``…``, and not in half of an entity.
+    """
     if not isinstance(value, str):
         value = "" if value is None else json.dumps(value, ensure_ascii=False)
     if most is None or len(value) <= most:
@@ -240,7 +243,7 @@ class AirflowDagRun(Preset):
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
-        """Either a token or what it takes to get one."""
+        """Refuse a token together with the user name or password, and one of these two alone."""
         given = [name for name in ("username", "password") if written.get(name) is not None]
         if len(given) == 1:
             other = "password" if given == ["username"] else "username"
@@ -250,7 +253,7 @@ class AirflowDagRun(Preset):
         return []
 
     def token_step(self, base: str, login: str, password: str) -> TokenStep | None:
-        """Airflow's tokens expire, so one is fetched with the password."""
+        """Return the request that fetches a token with the password, because Airflow's tokens expire."""
         if self.username is not None and self.password is not None:
             login, password = self.username.get_secret_value(), self.password.get_secret_value()
         if self.token is not None or not login:
@@ -356,7 +359,7 @@ class Dagster(_TokenPreset):
     tags: dict[str, str] | None = None
 
     def payload(self) -> Any:
-        """Tags are a list of pairs in GraphQL."""
+        """Return the body with tags as a list of pairs, as GraphQL has them."""
         body = super().payload()
         metadata = body["variables"]["executionParams"]["executionMetadata"]
         tags = {"rfr/delivery_id": "{{delivery_id}}", "rfr/target": "{{target}}", **metadata["tags"]}
@@ -378,11 +381,11 @@ class Slack(Preset):
     blocks: JsonTree = None
 
     def escaped(self, text: str) -> str:
-        """A name that holds ``<!channel>`` notifies no channel, and is not a link."""
+        """Escape markup: a name that holds ``<!channel>`` notifies no channel, and is not a link."""
         return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
     def fitted(self, body: Any) -> Any:
-        """Text objects of blocks have limits of their own."""
+        """Fit the body, with the limits that text objects of blocks have of their own."""
         fitted = super().fitted(body)
         if isinstance(fitted, Mapping) and "blocks" in fitted:
             return {**fitted, "blocks": _cut_blocks(fitted["blocks"], _MOST_SLACK_TEXT)}
@@ -412,7 +415,7 @@ class Teams(Preset):
 
 
 def _cut_blocks(node: Any, most: int) -> Any:
-    """The blocks with their text objects cut to *most* characters, or to what Slack takes at such a place."""
+    """Cut the text objects of blocks to *most* characters, or to the limit that Slack has at such a place."""
     if isinstance(node, list):
         return [_cut_blocks(item, most) for item in node]
     if not isinstance(node, Mapping):
@@ -453,7 +456,7 @@ class GitHub(_TokenPreset):
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
-        """Events of the repository and workflows have parameters of their own."""
+        """Refuse parameters of events together with those of workflows, and missing or too many parameters."""
         given = {name for name, value in written.items() if value is not None}
         if "workflow" in given:
             names, problem = ("eventType", "clientPayload"), ("goes with events of the repository", "leave it out")
@@ -468,14 +471,14 @@ class GitHub(_TokenPreset):
         return found
 
     def path(self) -> str:
-        """Of events, or of the workflow."""
+        """Return the path of repository events, or of the workflow."""
         path = super().path()
         if self.workflow is None:
             return path
         return f"{path.removesuffix('dispatches')}actions/workflows/{quote(str(self.workflow), safe='')}/dispatches"
 
     def payload(self) -> Any:
-        """An event, or what the workflow takes."""
+        """Return the body of a repository event, or of the workflow."""
         return super().payload() if self.workflow is None else self._filled(_WORKFLOW_BODY)
 
 
@@ -529,7 +532,7 @@ _ALIASES = {"airflow": "airflow-dag-run", "dbt": "dbt-cloud"}
 
 
 def preset_named(name: str) -> type[Preset]:
-    """The preset of this name; raises a mistake with the nearest one."""
+    """Return the preset of this name; raise a mistake that names the nearest one."""
     plain = name.strip().lower().replace("_", "-")
     found = PRESETS.get(_ALIASES.get(plain, plain))
     if found is None:

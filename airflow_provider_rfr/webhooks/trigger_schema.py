@@ -1,4 +1,4 @@
-"""The JSON schema of a triggers block, for editors, forms and the seal: secrets are marked, and so is what is not.
+"""The JSON schema of a triggers block, for editors, forms and the seal: it marks secrets and values that are public.
 
 The package holds it as a file, for tools that run no Python.
 """
@@ -24,9 +24,11 @@ _SPELLING = {"parameters": "with", "written_interval": "interval"}
 
 
 def schema_text() -> str:
-    """The schema as the file holds it, without ``sops`` and the list form of ``config``; names are in ``camelCase``.
+    """Return the schema as the file holds it.
 
-    Descriptions are from docstrings: of a model its first paragraph, of a field its ``:ivar``.
+    It is without ``sops`` and the list form of ``config``; names are in ``camelCase``. Descriptions are from
+    docstrings:
+    of a model its first paragraph, of a field its ``:ivar``.
     """
     schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
     endpoint = schema["$defs"]["Endpoint"]

@@ -43,14 +43,14 @@ _COLLECTIONS = ("acmeCo/example/collection", "acmeCo/example/another")
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One event to try, what it is called for people, and the value of exposed headers."""
+    """An event to try, its description for people, and the value of exposed headers."""
 
     words: str
     event: CommitEvent
     header: str = _HEADER
 
     def variables(self, endpoint: Endpoint) -> dict[str, Any]:
-        """Its variables, and every header that may be exposed, without its value."""
+        """Return the event's variables, and every header that may be exposed, without its value."""
         # Of sealed names and connections it could be any.
         if any(map(is_sealed_text, endpoint.expose_headers)):
             names = [*endpoint.headers]
@@ -113,7 +113,7 @@ _TRIALS = (
 
 
 def placeholder_events() -> tuple[CommitEvent, ...]:
-    """The events that templates are tried with; the first one is an ordinary commit."""
+    """Return the events that templates are tried with; the first one is an ordinary commit."""
     return tuple(trial.event for trial in _TRIALS)
 
 
@@ -141,7 +141,7 @@ def validate_block(block: TriggerBlock) -> None:
 def check_triggers(
     document: Mapping[str, Any] | Sequence[Any] | TriggerBlock, *, where: str = "triggers"
 ) -> TriggerBlock:
-    """Read a block and try its templates: what a DAG does while it is parsed.
+    """Read a block and try its templates, as a DAG does while it is parsed.
 
     :param where: where the document is from, for problems of the block as a whole
     :raises TriggerConfigError: with every problem; templates are tried also where other things are wrong
@@ -168,12 +168,12 @@ def check_triggers(
 
 
 def check_file(path: str | Path) -> TriggerBlock:
-    """As :func:`check_triggers`, for a YAML or JSON file."""
+    """Check a YAML or JSON file as :func:`check_triggers` does a document."""
     return check_triggers(load_document(path), where=str(path))
 
 
 def _without_faults(written: Any) -> Endpoint | None:
-    """The endpoint without the fields that are wrong; None where that leaves nothing to try."""
+    """Return the endpoint without the fields that are wrong; None if that leaves nothing to try."""
     if not isinstance(written, Mapping):
         return None
     given = dict(written)
@@ -194,7 +194,7 @@ _HEADER_IN_TEMPLATE = re.compile(r"headers\.\[?([!#$%&'*+\-^_`|~0-9A-Za-z]+)")
 
 
 def template_problems(endpoint: Endpoint) -> list[Problem]:
-    """What is wrong with the endpoint's templates: the first mistake of each. A sealed one is not tried."""
+    """Return the first problem of each of the endpoint's templates. A sealed one is not tried."""
     if is_sealed_text(endpoint.payload_template):
         return []
     whole = _first_problem(endpoint, (), None)
@@ -210,7 +210,7 @@ def template_problems(endpoint: Endpoint) -> list[Problem]:
 
 
 def _leaves(tree: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every value that is neither map nor list, with its place."""
+    """Yield every value that is neither map nor list, with its place."""
     if isinstance(tree, Mapping):
         for key, item in tree.items():
             yield from _leaves(item, (*place, key))
@@ -222,7 +222,7 @@ def _leaves(tree: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tupl
 
 
 def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str | None) -> Problem | None:
-    """The first problem of a leaf of the payload, or (None) of the body as a whole."""
+    """Return the first problem of a leaf of the payload, or (None) of the body as a whole."""
     trial: _Trial | None = None
     try:
         compile_template(leaf or endpoint.payload_template or "")
@@ -247,7 +247,7 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
 
 
 def _header_remedy(endpoint: Endpoint) -> str:
-    """Hint for a configured header that is missing from ``exposeHeaders`` (Estuary Flow exposes all headers)."""
+    """Return a hint for a header that is not listed in ``exposeHeaders`` (Estuary Flow exposes all headers)."""
     text = endpoint.payload_template or json.dumps(payload_tree(endpoint))
     known = {name.lower(): name for name in endpoint.headers}
     exposed = {name.lower() for name in endpoint.expose_headers}

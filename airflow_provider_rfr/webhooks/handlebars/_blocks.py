@@ -25,7 +25,7 @@ _MAX_TEMPLATE = 64 * 1024
 
 @dataclass(eq=False)
 class Text:
-    """Text between tags; ``value``: what whitespace control left of it."""
+    """Text between tags; ``value``: the part of it that whitespace control left."""
 
     original: str
     at: int
@@ -86,7 +86,7 @@ _Body = list[Text | _Comment | Mustache | Block]
 
 
 def parse(source: str) -> Program:
-    """The template's tree.
+    """Parse a template into its tree.
 
     :raises TemplateProblem: it can't be read, or is too large
     """
@@ -123,7 +123,7 @@ class _BlockParser:
         return ExpressionParser(tag, params, self._structures)
 
     def _program(self, params: frozenset[str], names: tuple[str, ...], depth: int) -> tuple[Program, Tag | None]:
-        """The statements up to the tag that ends the branch, and that tag."""
+        """Return the statements up to the tag that ends the branch, and that tag."""
         program, end = Program(names=names), None
         for tag in self._tags:
             if tag.kind == "text":
@@ -172,7 +172,7 @@ class _BlockParser:
 
 
 def _identity(name: Path | Literal) -> tuple[type, object]:
-    """What the names in an opening and its closing tag must have in common."""
+    """Return the identity that the names in an opening tag and its closing tag must share."""
     if isinstance(name, Path) or isinstance(name.value, str):
         return str, name.original
     number = isinstance(name.value, (int, float)) and not isinstance(name.value, bool)
@@ -180,7 +180,7 @@ def _identity(name: Path | Literal) -> tuple[type, object]:
 
 
 def _assembled(branches: list[_Branch], closing: Strip) -> Block:
-    """The block with its branches: each ``{{else x}}`` is a block inside the inverse of the one before."""
+    """Assemble a block from its branches: each ``{{else x}}`` is a block inside the inverse of the one before."""
     inverse: Program | None = None
     middle = NO_STRIP
     block: Block | None = None
@@ -197,7 +197,7 @@ def _assembled(branches: list[_Branch], closing: Strip) -> Block:
 
 
 def _trimmed_block(branch: _Branch, other: Program | None, middle: Strip, closing: Strip) -> Block:
-    """The block of a branch, with the whitespace between its tags and its branches trimmed.
+    """Return the block of a branch, with the whitespace between its tags and its branches trimmed.
 
     :param other: the branch behind ``{{else}}``, or the chain of those behind ``{{else x}}``
     :param middle: of the tag between the branches
@@ -257,7 +257,7 @@ def _trim_program(program: Program, *, root: bool = False) -> None:
 
 
 def _blank_before(body: _Body, index: int, *, root: bool = False) -> bool:
-    """Whether there are only blanks between a line break, or the template's beginning, and this statement."""
+    """Tell whether only blanks are between a line break, or the template's beginning, and this statement."""
     if index == 0:
         return root
     text = body[index - 1]
@@ -268,7 +268,7 @@ def _blank_before(body: _Body, index: int, *, root: bool = False) -> bool:
 
 
 def _blank_after(body: _Body, index: int, *, root: bool = False) -> bool:
-    """Whether there are only blanks between this statement and a line break or the template's end."""
+    """Tell whether only blanks are between this statement and a line break or the template's end."""
     if index + 1 >= len(body):
         return root
     text = body[index + 1]

@@ -46,7 +46,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
 
 
 def render_program(program: Program, variables: Mapping[str, object], budget: Budget, *, json_mode: bool) -> str:
-    """A template's text.
+    """Return a template's text.
 
     :raises TemplateProblem: a variable is missing or can't be printed, or a limit is reached
     """
@@ -56,7 +56,7 @@ def render_program(program: Program, variables: Mapping[str, object], budget: Bu
 
 
 def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: Budget) -> Any:
-    """A copy of the value of one expression.
+    """Return a copy of the value of one expression.
 
     :raises TemplateProblem: as :func:`render_program`
     """
@@ -113,7 +113,7 @@ class _JsonOutput(_PlainOutput):
 
 
 def state_behind(text: str, state: int) -> int:
-    """The state of JSON behind a text, given the one before it."""
+    """Return the state of JSON behind a text, given the one before it."""
     place = 0
     while place < len(text):
         if state == _OUTSIDE:
@@ -137,7 +137,7 @@ def state_behind(text: str, state: int) -> int:
 
 
 def _printed(value: object, expression: Expression, at: int, as_text: Callable[[object], str] = text_of) -> str:
-    """The text of a value.
+    """Return the text of a value.
 
     :raises TemplateProblem: it is a list or map, or JSON does not have it
     """
@@ -194,7 +194,7 @@ class _Frame:
         return _Frame(context, self.contexts if same else (*self.contexts, context), data or self.data, params)
 
     def base(self, path: Path) -> tuple[object, tuple[str, ...]]:
-        """The value that a path begins at, and the parts that are to be looked up in it."""
+        """Return the value that a path begins at, and the parts that are to be looked up in it."""
         parts, value = path.parts, self.context
         if path.block_param:
             value = self.params[parts[0]]
@@ -237,7 +237,7 @@ class _Evaluation:
                 block = branch.chained if branch is not None else None
 
     def _branch(self, block: Block, frame: _Frame) -> tuple[Program | None, _Frame]:
-        """The branch to render and its frame; no branch if that is done already."""
+        """Return the branch to render and its frame; no branch if it is rendered already."""
         subject = block.subject
         named = {key: self.value(value, frame, Missing.UNDEFINED_AT_THE_END) for key, value in subject.named}
         if subject.kind == "section":
@@ -316,7 +316,7 @@ def _chosen(
 
 
 def _item_names(value: object, block: Block) -> Sequence[Any]:
-    """The indices of a list or the keys of a map; nothing for other scalars."""
+    """Return the indices of a list or the keys of a map; nothing for other scalars."""
     if is_list(value):
         return range(len(value))
     try:
@@ -331,7 +331,10 @@ def _item_names(value: object, block: Block) -> Sequence[Any]:
 
 
 def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplateProblem:
-    """The error for a name that does not exist. It suggests names of variables and no others: keys may be secret."""
+    """Return the error for a name that does not exist.
+
+    It suggests names of variables and no others: keys may be secret.
+    """
     found = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
     root = frame.data.get("root")
     names = islice(root, 1000) if isinstance(root, Mapping) else ()

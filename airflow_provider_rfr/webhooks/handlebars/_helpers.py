@@ -33,7 +33,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
 
 
 class Missing(Enum):
-    """What a name that does not exist evaluates to."""
+    """The value of a name that does not exist."""
 
     ERROR = 1
     UNDEFINED_AT_THE_END = 2
@@ -127,7 +127,7 @@ def _eq(arguments: Arguments) -> bool:
 
 
 def _equal(one: Any, other: Any, budget: Budget, at: int, depth: int = 0) -> bool:
-    """Deep equality of kind and value; null equals undefined."""
+    """Tell whether two values are deeply equal in kind and value; null equals undefined."""
     budget.step(at)
     if depth > MAX_VALUE_DEPTH:
         raise TemplateProblem(f"values with more than {MAX_VALUE_DEPTH} nested lists and maps can't be compared", at)
@@ -147,7 +147,7 @@ def _equal(one: Any, other: Any, budget: Budget, at: int, depth: int = 0) -> boo
 
 
 def _compares(wanted: Callable[[int], bool]) -> Callable[[Arguments], bool]:
-    """A helper that orders two numbers, times or texts; ``wanted`` gets -1, 0 or 1 for less, equal and greater."""
+    """Return a helper that orders numbers, times or texts; ``wanted`` gets -1, 0 or 1 for less, equal and greater."""
 
     def run(arguments: Arguments) -> bool:
         one, other = arguments[0].value, arguments[1].value
@@ -191,7 +191,10 @@ def _join(arguments: Arguments) -> object:
 
 
 def _maps_characters(change: Callable[[str], str]) -> Callable[[Arguments], object]:
-    """A helper that replaces each character; how long its replacement is must not depend on other characters."""
+    """Return a helper that replaces each character.
+
+    The length of a character's replacement must not depend on other characters.
+    """
 
     def run(arguments: Arguments) -> object:
         first, budget = arguments[0], arguments.budget
@@ -249,7 +252,10 @@ _DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
 
 
 def parse_time(text: str) -> tuple[datetime, str] | None:
-    """An RFC 3339 time as its whole second in UTC and the digits of its fraction; such pairs compare as instants."""
+    """Parse an RFC 3339 time into its whole second in UTC and the digits of its fraction.
+
+    Such pairs compare as instants.
+    """
     found = _RFC3339.match(text)
     if found is None:
         return None

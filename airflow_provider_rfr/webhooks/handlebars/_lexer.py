@@ -72,7 +72,7 @@ class Tag:
 
 
 def tags(source: str) -> Iterator[Tag]:
-    """Texts and tags in order.
+    """Yield texts and tags in order.
 
     :raises TemplateProblem: a tag can't be read or is not supported
     """
@@ -105,7 +105,7 @@ def _text(source: str, start: int, end: int) -> Tag:
 
 
 def _tag(source: str, start: int) -> tuple[Tag, int]:
-    """The tag that begins here, and the offset behind it."""
+    """Return the tag that begins here, and the offset behind it."""
     opening = _OPENING.match(source, start)
     assert opening is not None
     kind = str(opening.lastgroup)
@@ -132,7 +132,7 @@ def _tag(source: str, start: int) -> tuple[Tag, int]:
 
 
 def _tokens(source: str, place: int, start: int) -> tuple[list[Token], int]:
-    """Tokens up to and with the one that closes the tag, and the offset behind it."""
+    """Return the tokens up to and with the one that closes the tag, and the offset behind it."""
     tokens: list[Token] = []
     while place < len(source):
         found = _TOKEN.match(source, place)

@@ -75,7 +75,7 @@ class Path:
 
     @property
     def simple(self) -> bool:
-        """Whether it may be a helper's name. As in handlebars.js, a leading ``@`` does not count."""
+        """Tell whether the path may be a helper's name. As in handlebars.js, a leading ``@`` does not count."""
         return len(self.parts) == 1 and not self.scoped and not self.depth
 
     @property
@@ -102,7 +102,7 @@ Expression = Literal | Path | HelperCall
 
 @dataclass(frozen=True)
 class Subject:
-    """What the opening tag of a block says: ``if``, ``unless``, ``each``, ``with`` or ``section`` (``{{#name}}``)."""
+    """The opening tag of a block: ``if``, ``unless``, ``each``, ``with`` or ``section`` (``{{#name}}``)."""
 
     kind: str
     expression: Expression
@@ -157,13 +157,13 @@ class ExpressionParser:
         self._next = 0
 
     def mustache(self) -> Expression:
-        """What ``{{...}}`` prints."""
+        """Return the expression that ``{{...}}`` prints."""
         call = self._call()
         self._end()
         return call.name if self._is_variable(call, may_stand_alone=True) else _helper_call(call)
 
     def subject(self) -> Subject:
-        """What ``{{#...}}`` says."""
+        """Return the subject that ``{{#...}}`` names."""
         call = self._call()
         params: list[str] = []
         if self._kind() == "params":
@@ -189,7 +189,7 @@ class ExpressionParser:
         return Subject(name, call.params[0], call.named, tuple(params))
 
     def closing_name(self) -> Path | Literal:
-        """The name in ``{{/name}}``."""
+        """Return the name in ``{{/name}}``."""
         name = self.value()
         self._end()
         return name
@@ -209,7 +209,7 @@ class ExpressionParser:
         return self._tokens[self._next - 1]
 
     def _call(self) -> _Call:
-        """The tag up to its end or its block parameters."""
+        """Parse the tag up to its end or its block parameters."""
         if len(self._tokens) > _MAX_TOKENS:
             raise TemplateProblem(f"more than {_MAX_TOKENS:,} tokens in one tag", self._at)
         words: list[str] = []
@@ -235,9 +235,9 @@ class ExpressionParser:
         return self._build(self._structure(words, tokens), iter(leaves))
 
     def _structure(self, words: list[str], tokens: list[Token]) -> Any:
-        """The grammar's answer.
+        """Return the structure of the tag by the grammar.
 
-        :raises TemplateProblem: it refuses the question
+        :raises TemplateProblem: the grammar refuses the tag
         """
         if words and set(words) == {"x"}:
             return None, None, [("path",)] * (len(words) - 1)
@@ -261,7 +261,7 @@ class ExpressionParser:
         raise _unexpected(tokens[rest])
 
     def _build(self, structure: Any, leaves: Iterator[Literal | Path | Token]) -> _Call:
-        """The call, with the tag's names and literals, which the structure has in the order of the tag."""
+        """Build the call from its structure and the tag's names and literals, which both have the tag's order."""
         name = next(leaves)
         if isinstance(name, Literal):  # a literal that is called is the name that it spells
             name = self._variable((name.original,), name.original, name.at)
@@ -296,7 +296,7 @@ class ExpressionParser:
         return alone and not (path.simple and path.parts[0] in _RESERVED)
 
     def value(self) -> Path | Literal:
-        """The name or literal that comes next."""
+        """Return the name or literal that comes next."""
         token = self._take()
         if token.kind == "string":
             text = token.text[1:-1].replace("\\" + token.text[0], token.text[0])
@@ -351,13 +351,16 @@ def _unescaped(token: Token) -> str:
 
 
 def _without_brackets(token: Token) -> str:
-    """A name without its brackets; handlebars.js leaves them on if there is a line break between them."""
+    """Return a name without its brackets; handlebars.js leaves them on if there is a line break between them."""
     text = _unescaped(token)
     return text[1:-1] if token.kind == "segment" and _BRACKETS.match(text) else text
 
 
 def _helper_call(call: _Call) -> HelperCall:
-    """:raises TemplateProblem: there is no such helper, or it does not take these arguments"""
+    """Return the call of a helper.
+
+    :raises TemplateProblem: there is no such helper, or it does not take these arguments
+    """
     path, count = call.name, len(call.params)
     name = path.parts[0] if path.parts else ""
     if name in _BLOCKS:

@@ -35,13 +35,13 @@ class JsonText(str):
 
 
 def quoted(text: str) -> str:
-    """The text as a JSON string. Lone surrogates, which UTF-8 can't carry, are written as escapes."""
+    """Return the text as a JSON string. Lone surrogates, which UTF-8 can't carry, are written as escapes."""
     encoded = json.dumps(text, ensure_ascii=False)
     return _LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", encoded)
 
 
 def quoted_size(text: str) -> int:
-    """Bytes of :func:`quoted`, without making it; for a text beyond the limit at least its characters."""
+    """Return the bytes of :func:`quoted` without making it; for a text beyond the limit at least its characters."""
     if len(text) > MAX_TEXT:
         return len(text)
     # The error handler writes a lone surrogate as six ASCII characters, as JSON does.
@@ -53,7 +53,7 @@ def quoted_size(text: str) -> int:
 
 
 def scalar(value: object) -> str:
-    """The JSON of a value that is not text, or is JSON already.
+    """Return the JSON of a value that is not text, or is JSON already.
 
     :raises NoText: as :func:`text_of`
     """
@@ -68,7 +68,10 @@ def scalar(value: object) -> str:
 
 
 def json_text(value: object, budget: Budget, label: str, at: int) -> JsonText:
-    """The value as compact JSON, as JavaScript's ``JSON.stringify`` writes it; ``label``: names the value in errors."""
+    """Return the value as compact JSON, as JavaScript's ``JSON.stringify`` writes it.
+
+    :param label: names the value in errors
+    """
     writer = _JsonWriter(budget, at)
     try:
         writer.write(value, 0)
@@ -119,7 +122,10 @@ class _JsonWriter:
 
 
 def copied(value: Any, budget: Budget, label: str, at: int, depth: int = 0) -> Any:
-    """A copy of the value with dicts, lists and scalars of Python's own types; ``label``: names the value in errors."""
+    """Return a copy of the value with dicts, lists and scalars of Python's own types.
+
+    :param label: names the value in errors
+    """
     budget.step(at)
     try:
         if depth > MAX_VALUE_DEPTH and (is_map(value) or is_list(value)):
@@ -147,7 +153,7 @@ def copied(value: Any, budget: Budget, label: str, at: int, depth: int = 0) -> A
 
 
 def well_formed(text: str) -> str:
-    """The text with surrogate pairs joined and lone surrogates replaced, so that every encoding can carry it."""
+    """Join surrogate pairs and replace lone surrogates, so that every encoding can carry the text."""
     if _LONE_SURROGATE.search(text):
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text

@@ -25,7 +25,7 @@ class Template:
         self._json_mode = json_mode
 
     def render(self, variables: Mapping[str, Any], *, budget: Budget | None = None) -> str:
-        """The template's text with these variables.
+        """Return the template's text with these variables.
 
         In JSON mode, a value inside a JSON string is escaped for it and a value elsewhere is printed as a JSON scalar,
         so no value can break the JSON that the template is.
@@ -41,7 +41,7 @@ class Template:
         raise _error(self._text, found)
 
     def value(self, variables: Mapping[str, Any], *, budget: Budget | None = None) -> Any:
-        """As :meth:`render`, but the value with its type if the template is exactly one expression."""
+        """Return the text as :meth:`render` does, or the typed value if the template is exactly one expression."""
         body = self._program.body
         if len(body) != 1 or not isinstance(body[0], Mustache):
             return self.render(variables, budget=budget)
@@ -67,7 +67,7 @@ def compile_template(text: str, *, json_mode: bool = False) -> Template:
 
 
 def render(template: str, variables: Mapping[str, Any], *, json_mode: bool = False) -> str:
-    """The template's text with these variables.
+    """Return the template's text with these variables.
 
     :raises TemplateError: as :func:`compile_template` and :meth:`Template.render`
     """

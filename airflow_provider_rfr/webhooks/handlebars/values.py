@@ -122,7 +122,7 @@ class Budget:
 
 
 def shown(name: str) -> str:
-    """A name of the template, quoted and shortened for an error message."""
+    """Quote and shorten a name of the template for an error message."""
     return repr(name if len(name) <= LONGEST_SHOWN else name[: LONGEST_SHOWN - 3] + "...")
 
 
@@ -143,7 +143,10 @@ def is_nothing(value: object) -> bool:
 
 
 def is_true(value: object, *, include_zero: bool = False) -> bool:
-    """Whether ``{{#if}}`` takes its first branch: not for false, null, "", 0, NaN and ``[]``, but for an empty map."""
+    """Tell whether ``{{#if}}`` takes its first branch.
+
+    It does not for false, null, "", 0, NaN and ``[]``, but for an empty map.
+    """
     if is_list(value):
         return len(value) > 0
     if is_number(value):
@@ -152,7 +155,7 @@ def is_true(value: object, *, include_zero: bool = False) -> bool:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, for an error message."""
+    """Name the kind of a value, for an error message."""
     for kind, types in (("true or false", bool), ("a number", (int, float)), ("text", str)):
         if isinstance(value, types):
             return kind
@@ -164,7 +167,7 @@ def kind_of(value: object) -> str:
 
 
 def text_of(value: object) -> str:
-    """The value as printed.
+    """Return the value as printed.
 
     :raises NoText: for lists, maps, numbers that are not finite, and what JSON does not have
     """
@@ -185,7 +188,7 @@ def text_of(value: object) -> str:
 
 
 def _float_text(value: float) -> str:
-    """A number as JavaScript writes it: Python's digits, with an exponent only from 1e21 and below 1e-6."""
+    """Write a number as JavaScript does: Python's digits, with an exponent only from 1e21 and below 1e-6."""
     if not math.isfinite(value):
         raise NoText("a number that is not finite")
     if value == 0:
@@ -206,14 +209,14 @@ def _float_text(value: float) -> str:
 
 
 def has(value: object, name: str) -> bool:
-    """Whether strict mode finds the name: only on lists and maps."""
+    """Tell whether strict mode finds the name: only on lists and maps."""
     if is_map(value):
         return name in value or name in _OBJECT_NAMES
     return is_list(value) and (name == "length" or name in _LIST_NAMES or _item(value, name) is not UNDEFINED)
 
 
 def get(value: object, name: str) -> object:
-    """The key of a map, item of a list, or character of a text; ``UNDEFINED`` if there is none."""
+    """Return the key of a map, item of a list, or character of a text; ``UNDEFINED`` if there is none."""
     if is_map(value):
         return value.get(name, UNDEFINED)
     if is_list(value):
@@ -233,7 +236,7 @@ def _item(value: Sequence[Any], name: str) -> object:
 
 
 def keys(value: Mapping[Any, object]) -> list[str]:
-    """Keys in JavaScript's order: list indices by size, then the others as inserted.
+    """Return keys in JavaScript's order: list indices by size, then the others as inserted.
 
     :raises NoText: a key is not text
     """
@@ -250,7 +253,7 @@ def keys(value: Mapping[Any, object]) -> list[str]:
 
 
 def loosely_equal(one: object, other: object) -> bool:
-    """JavaScript's ``==``, by which handlebars.js decides whether a block adds a level to ``../``."""
+    """Compare as JavaScript's ``==``, by which handlebars.js decides whether a block adds a level to ``../``."""
     if one is other:
         return True
     if is_nothing(one) or is_nothing(other):
@@ -265,7 +268,7 @@ def loosely_equal(one: object, other: object) -> bool:
 
 
 def _primitive(value: object) -> object:
-    """What ``==`` compares: JavaScript makes text of a list or map first."""
+    """Return the value that ``==`` compares: JavaScript converts a list or map to text first."""
     if not is_list(value) and not is_map(value):
         return value
     for _ in range(MAX_VALUE_DEPTH):
@@ -290,7 +293,7 @@ def _number(value: object) -> float:
 
 
 def size_of(text: str) -> int:
-    """Bytes of the text in UTF-8; for a text beyond the limit at least its characters."""
+    """Return the bytes of the text in UTF-8; for a text beyond the limit at least its characters."""
     if text.isascii() or len(text) > MAX_TEXT:
         return len(text)
     return len(str.encode(text, "utf-8", "surrogatepass"))

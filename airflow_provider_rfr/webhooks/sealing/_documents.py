@@ -72,7 +72,7 @@ def check_sealed(document: Mapping[str, Any]) -> None:
 
 
 def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The document's plaintext without ``sops``, its overlay applied. Its repr shows no values.
+    """Return the document's plaintext without ``sops``, its overlay applied. Its repr shows no values.
 
     For the moment of delivery, never for the parse of a DAG file.
 
@@ -118,7 +118,7 @@ def reseal(
 
 
 def open_document(document: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The plaintext of any SOPS document without ``sops`` and overlay.
+    """Return the plaintext of any SOPS document without ``sops`` and overlay.
 
     :raises SealError: as :func:`open_sealed`
     """
@@ -161,7 +161,10 @@ class _Located:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> _Located:
-        """:raises SealError: there are two blocks, or two seals"""
+        """Locate the block and its seal in a document.
+
+        :raises SealError: there are two blocks, or two seals
+        """
         nested = _TRIGGERS in document
         if nested and ("config" in document or "interval" in document):
             raise SealError(f"the document has a triggers block at its top and another one below {_TRIGGERS}")
@@ -177,7 +180,7 @@ class _Located:
 
     @property
     def sealed(self) -> Any:
-        """What ``sops`` belongs to."""
+        """Return the part of the document that ``sops`` belongs to."""
         return self.document if self.outside else self.block
 
     @property
@@ -186,7 +189,7 @@ class _Located:
 
     @property
     def overlay(self) -> Any:
-        """The merge patch in the metadata; null is an empty one."""
+        """Return the merge patch in the metadata; null is an empty one."""
         patch = self.metadata.get("overlay")
         return {} if patch is None else patch
 
@@ -195,7 +198,7 @@ class _Located:
 
 
 def _sealed_document(document: Mapping[str, Any]) -> _Located:
-    """A copy of a sealed document.
+    """Return a copy of a sealed document.
 
     :raises SealError: it is not sealed
     """
@@ -206,7 +209,7 @@ def _sealed_document(document: Mapping[str, Any]) -> _Located:
 
 
 def _changed(block: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The block with these values at JSON pointers. Missing maps on the way are made; None removes."""
+    """Set these values in a copy of the block at JSON pointers. Missing maps on the way are made; None removes."""
     result = plain_copy(block)
     for where, value in changes.items():
         if not where.startswith("/"):

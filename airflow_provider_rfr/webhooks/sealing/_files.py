@@ -26,7 +26,9 @@ _STR, _FLOAT = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
 
 
 def seal_file(path: str | Path, recipients: Sequence[str]) -> str:
-    """The file's text with its triggers sealed. Comments are dropped; a file that is sealed already is not changed.
+    """Return the file's text with its triggers sealed.
+
+    Comments are dropped; a file that is sealed already is not changed.
 
     :raises SealError: as :func:`seal`, with the file's name
     """
@@ -40,14 +42,14 @@ def reseal_file(
     recipients: Sequence[str] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """The text of a sealed file under a new data key; see :func:`reseal`."""
+    """Return the text of a sealed file under a new data key; see :func:`reseal`."""
     return _rewritten(
         path, lambda document: reseal(document, changes=changes, recipients=recipients, environment=environment)
     )
 
 
 def read_file(path: str | Path) -> Any:
-    """The document in a file: JSON if its name ends so, else YAML.
+    """Return the document in a file: JSON if its name ends so, else YAML.
 
     :raises SealError: the file can't be read, is not UTF-8, has wrong syntax, duplicate keys or anchors
     """
@@ -68,7 +70,7 @@ def _rewritten(path: str | Path, change: Callable[[Any], Any]) -> str:
 
 
 def _read(path: str | Path) -> tuple[str, Any]:
-    """The file's text and document."""
+    """Return the file's text and document."""
     try:
         with Path(path).open("rb") as file:
             text = str(file.read(4 * _MAX_FILE + 1), "utf-8-sig")
@@ -91,7 +93,10 @@ def _checked_size(text: str) -> str:
 
 
 def _read_json(text: str) -> Any:
-    """:raises SealError: wrong syntax, a duplicate key, NaN or infinity"""
+    """Parse JSON.
+
+    :raises SealError: wrong syntax, a duplicate key, NaN or infinity
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
@@ -129,7 +134,10 @@ class _Loader(StrictLoader):
 
 
 def _read_yaml(text: str) -> Any:
-    """:raises SealError: wrong syntax, with line and column"""
+    """Parse YAML.
+
+    :raises SealError: wrong syntax, with line and column
+    """
     try:
         return documents.read_yaml(_checked_size(text), _Loader)
     except DocumentError as error:
@@ -138,7 +146,7 @@ def _read_yaml(text: str) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks, and quotes what another YAML reader may not take for text."""
+    """A YAML dumper that writes texts of several lines as blocks, and quotes texts that other readers may misread."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

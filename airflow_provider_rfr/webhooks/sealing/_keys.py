@@ -45,7 +45,7 @@ class KeySource:
 
     @property
     def is_plain_age(self) -> bool:
-        """Whether age itself reads it; recipients with another ``1`` in them are for plugins."""
+        """Tell whether age itself reads the recipient; recipients with another ``1`` in them are for plugins."""
         return self.kind == "age" and (self.recipient.startswith("ssh-") or self.recipient.count("1") < 2)
 
     def __str__(self) -> str:
@@ -65,7 +65,10 @@ class KeySources:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> KeySources:
-        """:raises SealError: there is none, or the lists are malformed"""
+        """Return the key sources that the metadata lists.
+
+        :raises SealError: there is none, or the lists are malformed
+        """
 
         def entries(group: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
             found = group.get(name) or []
@@ -87,11 +90,11 @@ class KeySources:
 
     @property
     def foreign(self) -> tuple[KeySource, ...]:
-        """Those that only the sops program can open."""
+        """Return the key sources that only the sops program can open."""
         return self.all if self.shared else tuple(source for source in self.all if not source.is_plain_age)
 
     def unopened(self, searched: Sequence[Keys]) -> str:
-        """Why none of them opened the document, for people."""
+        """Explain, for people, why no key source opened the document."""
         lines = [f"no key of this machine opens the document. It was sealed for: {self}."]
         if searched:
             lines.append(f"Looked for age keys in: {'; '.join(map(str, searched))}.")
@@ -115,7 +118,7 @@ _COMMAND_SECONDS = 30
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys found at one place; ``found``: what was found, for messages."""
+    """The keys at one place; ``found``: a description of them, for messages."""
 
     place: str
     found: str
@@ -126,12 +129,12 @@ class Keys:
 
 
 def envelope(data_key: bytes, recipient: str) -> str:
-    """The data key encrypted for one recipient, as armored text."""
+    """Encrypt the data key for one recipient and return it as armored text."""
     return str(extra("pyrage").encrypt(data_key, [_recipient(recipient)], armored=True), "ascii")
 
 
 def check_recipients(recipients: Sequence[str]) -> tuple[str, ...]:
-    """The recipients without duplicates.
+    """Return the recipients without duplicates.
 
     :raises SealError: there is none, or one is not a public key; the message does not repeat it, as it may be a secret
     """
@@ -159,7 +162,7 @@ def _recipient(text: str) -> Any:
 
 
 def data_key(sources: KeySources, environment: Mapping[str, str]) -> tuple[bytes | None, list[Keys]]:
-    """The data key, if a key of this machine opens it; and the places that were searched until then."""
+    """Return the data key, if a key of this machine opens it; and the places that were searched until then."""
     envelopes = [source.entry.get("enc") for source in sources.all if source.kind == "age"]
     texts = [text for text in envelopes if isinstance(text, str) and len(text) <= _MAX_ENVELOPE]
     searched: list[Keys] = []
@@ -179,7 +182,7 @@ def data_key(sources: KeySources, environment: Mapping[str, str]) -> tuple[bytes
 
 
 def _places(environment: Mapping[str, str]) -> Iterator[Keys]:
-    """The cheapest first, the command last; each is read only if those before did not help."""
+    """Yield keys, the cheapest place first and the command last; a place is read only if those before did not help."""
 
     def given(name: str, read: Callable[[str], Keys]) -> Keys:
         value = environment.get(name)
@@ -209,7 +212,10 @@ def _file(place: str, path: str, parse: Callable[[str, bytes], Keys]) -> Keys:
 
 
 def _command(place: str, command: str, environment: Mapping[str, str]) -> Keys:
-    """Keys that a command prints. It is run without a shell, and is not shown, as its arguments may be secret."""
+    """Return the keys that a command prints.
+
+    The command is run without a shell, and is not shown, as its arguments may be secret.
+    """
     try:
         done = subprocess.run(
             shlex.split(command),
@@ -235,7 +241,7 @@ def _ssh_key(place: str, content: bytes) -> Keys:
 
 
 def _age_keys(place: str, content: bytes) -> Keys:
-    """The identities of a key file: one a line, comments begin with ``#``."""
+    """Return the identities of a key file: one a line, comments begin with ``#``."""
     pyrage = extra("pyrage")
     identities, public, wrong = [], [], []
     text = content.decode("utf-8", errors="replace").lstrip("\ufeff")
@@ -283,7 +289,7 @@ _MEANINGS = {
 
 
 def program(environment: Mapping[str, str]) -> str | None:
-    """The absolute path of ``sops``. Relative entries of PATH do not count."""
+    """Return the absolute path of ``sops``. Relative entries of PATH do not count."""
     found = shutil.which("sops", path=environment.get("PATH", ""))
     return found if found and os.path.isabs(found) else None
 
@@ -291,7 +297,7 @@ def program(environment: Mapping[str, str]) -> str | None:
 def open_with_program(
     program_path: str, document: Mapping[str, Any], sources: KeySources, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The opened document without ``sops``; the program checks its MAC.
+    """Return the opened document without ``sops``; the program checks its MAC.
 
     :raises SealError: the program refuses, fails or takes longer than a minute, or a Vault is not this machine's
     """
@@ -315,7 +321,7 @@ def open_with_program(
 
 
 def _limited(environment: Mapping[str, str], kinds: Iterable[str]) -> dict[str, str]:
-    """What of the environment these kinds of key sources need."""
+    """Return the environment variables that these kinds of key sources need."""
     prefixes = tuple(prefix for kind in kinds for prefix in _PREFIXES[kind])
     return {name: value for name, value in environment.items() if name in _ALWAYS or name.startswith(prefixes)}
 

@@ -72,21 +72,24 @@ _LeafCheck = Callable[[str, Any], str]
 
 
 def sealed_leaf(name: str, value: Any) -> str:
-    """For a sealed document."""
+    """Return the problem of a value in a sealed document; empty if there is none."""
     if value in (None, ""):
         return "SOPS does not seal empty values, so anybody could have put it here; leave it out"
     return "" if is_sealed(value) else f"plaintext where a sealed value is due; {name} can't be edited in place"
 
 
 def opened_leaf(name: str, value: Any) -> str:
-    """For an opened document. Types are not authenticated, so text that was turned into a number is found here."""
+    """Return the problem of a value in an opened document; empty if there is none.
+
+    Types are not authenticated, so text that was turned into a number is refused here.
+    """
     if looks_sealed(value):
         return "is still sealed: the document's own rule leaves it out; seal it again"
     return "must be text" if _SEALED[name].depth is not None and not isinstance(value, str) else ""
 
 
 def plain_leaf(name: str, value: Any) -> str:
-    """For a document that is to be sealed."""
+    """Return the problem of a value in a document that is to be sealed; empty if there is none."""
     if value in (None, ""):
         return "an empty value can't be sealed; leave it out"
     if looks_sealed(value):
@@ -95,7 +98,10 @@ def plain_leaf(name: str, value: Any) -> str:
 
 
 def check_block(block: Any, leaf: _LeafCheck, *, title: str) -> None:
-    """:raises SealError: all problems, each with its JSON pointer"""
+    """Check the block.
+
+    :raises SealError: all problems, each with its JSON pointer
+    """
     problems = [f"{pointer(place) or 'the block'}: {problem}" for place, problem in _problems(block, leaf)]
     if problems:
         more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
@@ -157,7 +163,7 @@ def _sealed_field_problems(place: Place, name: str, value: Any, leaf: _LeafCheck
 
 
 def _leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
-    """Leaves with their places; empty maps and lists have none."""
+    """Yield leaves with their places; empty maps and lists have none."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, (*place, key))
@@ -224,14 +230,17 @@ def _check_patch(patch: Any, schema: Mapping[str, Any], place: Place) -> None:
 
 
 def check_overlaid(block: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
-    """:raises SealError: the patch adds a trigger"""
+    """Check that an overlay fits the block.
+
+    :raises SealError: the patch adds a trigger
+    """
     for name in patch.get("config") or {}:
         if not isinstance(block["config"], Mapping) or name not in block["config"]:
             raise SealError(f"sops.overlay adds the trigger '/config/{shown(name)}', which the document does not have")
 
 
 def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The base with a merge patch (RFC 7396) applied."""
+    """Return the base with a merge patch (RFC 7396) applied."""
     result = dict(base)
     for name, value in patch.items():
         if value is None:

@@ -36,18 +36,18 @@ _MAX_SHOWN = 120
 
 
 def shown(text: object) -> str:
-    """A key or name for a message: printable, one line, short. Never used for values."""
+    """Return a key or name for a message: printable, one line, short. Never used for values."""
     clean = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in str(text))
     return clean if len(clean) <= _MAX_SHOWN else f"{clean[:_MAX_SHOWN]}…"
 
 
 def pointer(place: Sequence[str | int]) -> str:
-    """JSON pointer (RFC 6901); empty for the document itself."""
+    """Return the JSON pointer (RFC 6901); empty for the document itself."""
     return "".join(f"/{shown(str(part).replace('~', '~0').replace('/', '~1'))}" for part in place)
 
 
 def extra(module: str) -> ModuleType:
-    """A module of pyrage or cryptography, which are optional.
+    """Import a module of pyrage or cryptography, which are optional.
 
     :raises SealError: it is not installed
     """
@@ -86,12 +86,15 @@ class Rule:
 
 
 def names_regex(*names: str) -> str:
-    """The regular expression that matches exactly these names, here and in the sops program."""
+    """Return the regular expression that matches exactly these names, here and in the sops program."""
     return f"^({'|'.join(names)})$"
 
 
 def rule_of(metadata: Mapping[str, Any]) -> Rule:
-    """:raises SealError: the rule is wrong, or only the sops program understands it"""
+    """Return the rule that decides which values of the document are sealed.
+
+    :raises SealError: the rule is wrong, or only the sops program understands it
+    """
     for name in (*_RULES, *_COMMENT_RULES):
         if not isinstance(metadata.get(name) or "", str):
             raise SealError(f"sops.{name} must be text")
@@ -141,12 +144,12 @@ def is_sealed(value: object) -> bool:
 
 
 def looks_sealed(value: object) -> bool:
-    """Whether it is a sealed value, or was one before it was damaged."""
+    """Tell whether a value is sealed, or was before it was damaged."""
     return isinstance(value, str) and value.lstrip().startswith("ENC[")
 
 
 def _text_of(value: _Scalar) -> str:
-    """The text that is encrypted and hashed."""
+    """Return the text that is encrypted and hashed."""
     if isinstance(value, bool):
         return "True" if value else "False"
     if isinstance(value, float):
@@ -156,7 +159,7 @@ def _text_of(value: _Scalar) -> str:
 
 
 def encrypt(value: _Scalar, key: bytes, data: bytes) -> str:
-    """The sealed value.
+    """Return the sealed value.
 
     :param data: associated data
     """
@@ -170,9 +173,11 @@ def encrypt(value: _Scalar, key: bytes, data: bytes) -> str:
 
 
 def decrypt(sealed: str, key: bytes, data: bytes) -> _Scalar | None:
-    """The value; None if it is not a sealed value, is for another key or path, was changed, or is not of its type.
+    """Open a sealed value.
 
-    Callers can't distinguish these cases, and no exception is left whose context might hold plaintext.
+    Return None if it is not a sealed value, is for another key or path, was changed, or is not of its type. Callers
+    can't
+    distinguish these cases, and no exception is left whose context might hold plaintext.
     """
     found = _SEALED.fullmatch(sealed)
     if found is None:
@@ -192,7 +197,10 @@ def decrypt(sealed: str, key: bytes, data: bytes) -> _Scalar | None:
 
 
 def _typed(text: str, kind: str) -> _Scalar | None:
-    """The value of a decrypted text. Comments and bytes are refused: neither is JSON, and no MAC covers comments."""
+    """Return the value of a decrypted text.
+
+    Comments and bytes are refused: neither is JSON, and no MAC covers comments.
+    """
     if kind == "str":
         return text
     if kind == "bool":
@@ -223,14 +231,14 @@ class _OpenedList(list[Any]):
 
 
 def hidden(value: Any) -> Any:
-    """The value with maps and lists that do not show what they hold."""
+    """Return the value with maps and lists whose repr shows no contents."""
     if isinstance(value, Mapping):
         return Opened({key: hidden(item) for key, item in value.items()})
     return _OpenedList(map(hidden, value)) if isinstance(value, list) else value
 
 
 def plain_copy(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document as new dicts, lists and scalars of Python's own types.
+    """Return the document as new dicts, lists and scalars of Python's own types.
 
     :raises SealError: it is not a mapping, too large or deep, or has keys or values that JSON does not have
     """
@@ -293,12 +301,12 @@ _Convert = Callable[[Any, bytes, Place], tuple[Any, _Scalar]]
 
 
 def seal_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, Any], str]:
-    """The tree with its leaves sealed, and its MAC."""
+    """Return the tree with its leaves sealed, and its MAC."""
     return _converted(tree, rule, lambda value, data, _: (encrypt(value, key, data), value))
 
 
 def open_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, Any], str]:
-    """The tree with its leaves opened, and its MAC.
+    """Return the tree with its leaves opened, and its MAC.
 
     :raises SealError: a leaf was changed, moved, or is plaintext
     """
