@@ -26,16 +26,16 @@ from airflow_provider_rfr.streams.core import (
 
 
 class CheckpointReader(Protocol):
-    """Decides what a read loop reads next, and when it emits a state."""
+    """A reader that decides which slice a read loop reads next, and when the loop emits a state."""
 
     def next(self) -> Mapping[str, Any] | None:
-        """The next slice; None when there is nothing left to read."""
+        """Return the next slice; None when there is nothing left to read."""
 
     def observe(self, new_state: Any) -> None:
-        """Take the stream's state after what was read so far."""
+        """Take the stream's state after the records that were read so far."""
 
     def get_checkpoint(self) -> Mapping[str, Any] | None:
-        """The JSON form of the state to emit now; None for nothing."""
+        """Return the JSON form of the state to emit now; None for nothing."""
 
 
 class IncrementalCheckpointReader:
@@ -105,7 +105,7 @@ class FullRefreshCheckpointReader:
         return None
 
     def observe(self, new_state: Any) -> None:
-        """Does nothing: such a stream has no state."""
+        """Ignore the state: such a stream has none."""
 
     def get_checkpoint(self) -> Mapping[str, Any] | None:
         final, self._final = self._final, None
@@ -116,10 +116,10 @@ class Cursor(Protocol):
     """Keeps the state of every partition of one stream."""
 
     def get_stream_state(self) -> Mapping[str, Any]:
-        """The whole state as JSON; what was returned doesn't change when the cursor moves on."""
+        """Return the whole state as JSON; a returned state doesn't change when the cursor moves on."""
 
     def select_state(self, stream_slice: StreamSlice | None = None) -> Any:
-        """The state of one partition, in any form that ``load_state`` reads; None if it's unseen."""
+        """Return the state of one partition, in any form that ``load_state`` reads; None if it's unseen."""
 
 
 class CursorBasedCheckpointReader:
@@ -160,7 +160,7 @@ class CursorBasedCheckpointReader:
         self._current = None
 
     def observe(self, new_state: Any) -> None:
-        """Does nothing: the cursor has the state."""
+        """Ignore the state: the cursor has it."""
 
     def get_checkpoint(self) -> Mapping[str, Any] | None:
         state = self._cursor.get_stream_state()
@@ -170,7 +170,7 @@ class CursorBasedCheckpointReader:
         return state
 
     def _next_page(self, stream_slice: StreamSlice) -> StreamSlice | None:
-        """The slice at its next page; None if it is complete."""
+        """Return the slice at its next page; None if it is complete."""
         state = load_state(self._cursor.select_state(stream_slice))
         return None if isinstance(state, Complete) else StreamSlice(stream_slice.partition, flat_state(state))
 
@@ -244,7 +244,7 @@ class SubstreamResumableFullRefreshCursor:
             self.observe(entry["partition"], entry.get("cursor"))
 
     def select_state(self, stream_slice: Mapping[str, Any] | None = None) -> State | None:
-        """The position of one partition; None if it was never seen.
+        """Return the position of one partition; None if it was never seen.
 
         :raises SliceError: no slice was named
         """

@@ -1,4 +1,4 @@
-"""What a source is made of: streams, slices, pages, tokens and states.
+"""The parts of a source: streams, slices, pages, tokens and states.
 
 A page token may be any JSON value except None: ``0``, ``""`` and ``False`` are tokens. States have one JSON form
 (``dump_state``), which carries a version; ``load_state`` also reads the forms that Airbyte's Python CDK wrote.
@@ -77,7 +77,10 @@ class ReadContext:
             raise BackoffInterrupted("the reader was asked to stop")
 
     def check(self) -> None:
-        """:raises ReadInterrupted: the reader was asked to stop"""
+        """Check that the reader may go on.
+
+        :raises ReadInterrupted: the reader was asked to stop
+        """
         if self.stop.is_set():
             raise ReadInterrupted("the reader was asked to stop")
 
@@ -89,7 +92,9 @@ _JsonValue: TypeAlias = bool | int | float | str | Sequence["_JsonValue"] | Mapp
 
 
 def canonical_json(value: Any, *, field: str = "value") -> str:
-    """Sorted keys, no blanks: equal values have equal texts, on every machine and in every attempt.
+    """Return JSON with sorted keys and without blanks.
+
+    Equal values have equal texts, on every machine and in every attempt.
 
     :param field: what the error names
     :raises ConfigurationError: the value isn't JSON (dates and decimals have to be written as text)
@@ -146,7 +151,7 @@ State: TypeAlias = NotStarted | NextPage | Complete
 
 
 def dump_state(state: State) -> dict[str, Any]:
-    """The JSON form that is stored; ``load_state`` reads it back to an equal state."""
+    """Return the JSON form that is stored; ``load_state`` reads it back to an equal state."""
     if isinstance(state, NextPage):
         return {"version": _STATE_VERSION, "state": "next_page", "token": state.token}
     name = "complete" if isinstance(state, Complete) else "not_started"
@@ -181,7 +186,7 @@ def load_state(value: Any) -> State:
 
 
 def flat_state(state: State) -> dict[str, Any]:
-    """The form that streams written for the CDK know: ``{}``, the token's mapping, the sentinel.
+    """Return the form that streams written for the CDK know: ``{}``, the token's mapping, the sentinel.
 
     ``load_state(flat_state(s)) == s`` for every state: a token that would be mistaken for something
     else, or is not a mapping, is wrapped as ``{"next_page_token": token}``.
@@ -250,7 +255,7 @@ class StreamSlice(Mapping[str, Any]):
 
     @property
     def state(self) -> State:
-        """The cursor slice as a structured state."""
+        """Return the cursor slice as a structured state."""
         return load_state(self.cursor_slice)
 
     def __getitem__(self, key: str) -> Any:
@@ -268,7 +273,7 @@ class StreamSlice(Mapping[str, Any]):
 
 
 def as_stream_slice(value: Any) -> StreamSlice:
-    """A stream's own slice as a StreamSlice; None, as old streams yield, is the empty one.
+    """Return a stream's own slice as a StreamSlice; None, as old streams yield, is the empty one.
 
     :raises SliceError: it is not a mapping
     """
@@ -280,7 +285,7 @@ def as_stream_slice(value: Any) -> StreamSlice:
 
 
 def legacy_slice(stream_slice: StreamSlice) -> dict[str, Any]:
-    """The dictionary that streams written for the CDK get: flat keys, and both parts by name.
+    """Return the dictionary that streams written for the CDK get: flat keys, and both parts by name.
 
     :raises SliceError: the partition uses one of those two names
     """
@@ -353,25 +358,25 @@ class Stream(ABC):
         return stream
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
-        """The units of work; by default the whole stream is one, ``{}``."""
+        """Return the units of work; by default the whole stream is one, ``{}``."""
         yield {}
 
     @abstractmethod
     def read_records(
         self, stream_slice: Mapping[str, Any] | None = None, stream_state: Mapping[str, Any] | None = None
     ) -> Iterable[Mapping[str, Any]]:
-        """The records of one slice; of one page of it, if the stream has a ``state`` and no cursor field.
+        """Read the records of one slice; of one page of it, if the stream has a ``state`` and no cursor field.
 
         A LogMessage among them is passed on; anything else that is not a mapping is an error.
         """
 
     @property
     def supports_checkpointing(self) -> bool:
-        """Whether an attempt can continue where the one before ended, rather than start the slice again."""
+        """Tell whether an attempt can continue where the one before ended, rather than start the slice again."""
         return bool(self.cursor_field) or has_settable_state(self)
 
     def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
-        """Canonical JSON of the fields that identify a slice; equal in every attempt and process.
+        """Return canonical JSON of the fields that identify a slice; equal in every attempt and process.
 
         :raises SliceError: a declared field is missing
         :raises ConfigurationError: a value isn't JSON
@@ -385,7 +390,7 @@ class Stream(ABC):
         return canonical_json(key, field="stream_slices")
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """What decides which requests are sent: JSON, without secrets, schema and primary key."""
+        """Return everything that decides which requests are sent: JSON, without secrets, schema and primary key."""
         kind = type(self)
         return {
             "class": f"{kind.__module__}:{kind.__qualname__}",
@@ -403,7 +408,7 @@ class Stream(ABC):
 
     @property
     def context(self) -> ReadContext:
-        """What ``bind`` gave; before that, one that neither limits nor stops."""
+        """Return the context that ``bind`` gave; before that, one that neither limits nor stops."""
         return self._context or ReadContext()
 
     def bind(self, context: ReadContext) -> None:
@@ -411,7 +416,7 @@ class Stream(ABC):
         self._context = context
 
     def private_copy(self) -> Stream:
-        """A copy that shares nothing mutable with this one but the context.
+        """Return a copy that shares nothing mutable with this one but the context.
 
         Override it if the stream holds what can't be copied (a lock, an open connection).
         """
@@ -434,7 +439,7 @@ class StateMixin(ABC):
     @property
     @abstractmethod
     def state(self) -> Any:
-        """The position after what was read so far."""
+        """Return the position after the records that were read so far."""
 
     @state.setter
     @abstractmethod
@@ -464,7 +469,7 @@ class LogMessage:
 
 
 def unique_slices(stream: Stream, slices: Iterable[Mapping[str, Any]] | None = None) -> Iterator[StreamSlice]:
-    """The stream's slices, without those whose partition key came before; warns once of such.
+    """Yield the stream's slices, without those whose partition key came before; warn once of such.
 
     :param slices: by default what the stream lists
     """
@@ -482,7 +487,7 @@ def unique_slices(stream: Stream, slices: Iterable[Mapping[str, Any]] | None = N
 
 
 def has_settable_state(stream: Stream) -> bool:
-    """Whether the stream keeps its position in ``state``, a property with a setter or an attribute."""
+    """Tell whether the stream keeps its position in ``state``, a property with a setter or an attribute."""
     declared = getattr(type(stream), "state", None)
     if isinstance(declared, property):
         return declared.fset is not None
@@ -491,7 +496,7 @@ def has_settable_state(stream: Stream) -> bool:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Page:
-    """Records, and what follows them.
+    """A page: records, and the state that follows them.
 
     :ivar records: all records of the page; a page that was read in part is not a Page
     :ivar next: NextPage or Complete, never NotStarted.  The constructor also takes a bare token, and

@@ -42,7 +42,7 @@ class LongNumber(float):
 
 
 def loads(text: bytes, *, parse_int: Callable[[str], Any] | None = None) -> Any:
-    """The JSON value.
+    """Parse JSON and return its value.
 
     :param parse_int: makes an integer of digits, where a number is long; None: :func:`read_integer`
     :raises orjson.JSONDecodeError: it is not JSON
@@ -54,7 +54,7 @@ def loads(text: bytes, *, parse_int: Callable[[str], Any] | None = None) -> Any:
 
 
 def dumps(value: Any, option: int = 0) -> bytes:
-    """Compact JSON with the digits of long numbers, and of a Python source's decimals.
+    """Return compact JSON with the digits of long numbers, and of a Python source's decimals.
 
     :param option: of orjson
     :raises TypeError: the value is not JSON, or an integer is beyond 64 bits
@@ -63,7 +63,7 @@ def dumps(value: Any, option: int = 0) -> bytes:
 
 
 def loses_digits(text: bytes) -> bool:
-    """Whether a number in a JSON text would be changed by doubles and integers of 64 bits.
+    """Tell whether a number in a JSON text would be changed by doubles and integers of 64 bits.
 
     True also for some texts that only look like such a number. Where no number is long, a look of some nanoseconds a
     byte: digits and points all become zeros, and a row of them is searched for.
@@ -79,19 +79,19 @@ def loses_digits(text: bytes) -> bool:
 
 
 def read_number(text: str) -> float:
-    """A JSON number as a double, or as a :class:`LongNumber` where that differs."""
+    """Return a JSON number as a double, or as a :class:`LongNumber` if the double differs."""
     value = float(text)
     return value if _holds(value, text) else LongNumber(text)
 
 
 def read_integer(digits: str) -> int | str:
-    """A JSON integer; one of more than 64 bits as its text, since as doubles two ids could become the same."""
+    """Return a JSON integer; one of more than 64 bits as its text, since as doubles two ids could become the same."""
     whole = int(digits) if len(digits) < 21 else None
     return whole if whole is not None and -(2**63) <= whole < 2**64 else digits
 
 
 def exact(value: float) -> Decimal:
-    """The number that the JSON had.
+    """Return the number that the JSON had.
 
     :raises decimal.InvalidOperation: its exponent has more than 18 digits
     """

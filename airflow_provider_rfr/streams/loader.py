@@ -35,7 +35,7 @@ _CLASS_REMEDY: Final = "write package.module:Name, importable where the refresh 
 
 
 def load_streams(source: Mapping[str, Any]) -> dict[str, Stream]:
-    """All streams of a source, by name.
+    """Load all streams of a source, by name.
 
     :raises ConfigurationError: the source can't be read as written (SourceDefinitionError: its document)
     """
@@ -53,7 +53,7 @@ def load_streams(source: Mapping[str, Any]) -> dict[str, Stream]:
 
 
 def load_stream(source: Mapping[str, Any], name: str) -> Stream:
-    """One stream of a source.
+    """Load one stream of a source.
 
     :raises ConfigurationError: the source is wrong, or has no such stream
     """
@@ -68,8 +68,9 @@ def load_stream(source: Mapping[str, Any], name: str) -> Stream:
 
 
 def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The source without references to local files: ``file`` becomes ``definition``, schemas included; a manifest and
-    its components become their text.
+    """Return the source without references to local files.
+
+    ``file`` becomes ``definition``, schemas included; a manifest and its components become their text.
 
     :raises ConfigurationError: the source, or its document, is wrong
     """

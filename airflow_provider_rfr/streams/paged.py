@@ -54,7 +54,7 @@ class PagedStream(Stream):
         """
 
     def token_at(self, position: int) -> Any:
-        """The token of a position, from 0; only if ``addressable``.  None is the first page."""
+        """Return the token of a position, from 0; only if ``addressable``.  None is the first page."""
         raise NotImplementedError(f"pages of {self.name} are not addressable")
 
     @property
@@ -64,7 +64,7 @@ class PagedStream(Stream):
     def read_records(
         self, stream_slice: Mapping[str, Any] | None = None, stream_state: Mapping[str, Any] | None = None
     ) -> Iterable[Mapping[str, Any]]:
-        """All records of the slice, from the page that ``stream_state`` names to the end."""
+        """Yield all records of the slice, from the page that ``stream_state`` names to the end."""
         for page in iter_pages(self, stream_slice, stream_state):
             yield from page.records
 
@@ -229,7 +229,7 @@ def iter_pages(
     stream_slice: Mapping[str, Any] | None = None,
     stream_state: State | Mapping[str, Any] | None = None,
 ) -> Iterator[Page]:
-    """The pages of one slice, from a state on; none if it is complete.
+    """Yield the pages of one slice, from a state on; none if it is complete.
 
     :raises RepeatedPageError: a token came twice
     """
@@ -249,12 +249,12 @@ _COPIED = (
 
 
 def is_read_by_page(stream: Stream) -> bool:
-    """Whether the stream can resume at a page: it is a PagedStream, or its ``state`` is its next page."""
+    """Tell whether the stream can resume at a page: it is a PagedStream, or its ``state`` is its next page."""
     return isinstance(stream, PagedStream) or (has_settable_state(stream) and not stream.cursor_field)
 
 
 def checked_records(stream: Stream, items: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any] | LogMessage]:
-    """The records and log lines that ``read_records`` yielded.
+    """Yield the records and log lines that ``read_records`` yielded.
 
     :raises ConfigurationError: something is neither
     """
@@ -390,7 +390,7 @@ class _StatePages(_Adapter):
 
 
 def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -> PagedStream:
-    """The stream itself, or an adapter by which the engine can read it page by page.
+    """Return the stream itself, or an adapter by which the engine can read it page by page.
 
     A stream with a ``state`` (and no cursor field, with which the state is not a page) gives its own pages; every
     other one gives each slice as one page.  Each thread reads with a private copy of the stream.

@@ -128,7 +128,7 @@ class _ConnectorStateManager:
                 self.update_state_for_stream(descriptor["name"], descriptor.get("namespace"), state)
 
     def get_stream_state(self, name: str, namespace: str | None = None) -> dict[str, Any]:
-        """A deep copy, ``{}`` for a stream without state."""
+        """Return a deep copy of a stream's state, ``{}`` for a stream without state."""
         return copy.deepcopy(dict(self._states.get((name, namespace), {})))
 
     def update_state_for_stream(self, name: str, namespace: str | None, state: Mapping[str, Any]) -> None:
@@ -200,7 +200,7 @@ def _read_stream(
     stream_state: Mapping[str, Any] | None = None,
     state_manager: _ConnectorStateManager | None = None,
 ) -> Iterator[_RecordMessage | _StateMessage | LogMessage]:
-    """Records, and after each page or slice the state that covers them.
+    """Yield records, and after each page or slice the state that covers them.
 
     A failing partition of a stream that is read by page keeps its state, and the others are read; any
     other failure ends the stream.
@@ -257,7 +257,7 @@ class _StateEmitter:
             yield from self.flush()
 
     def flush(self) -> Iterator[_StateMessage]:
-        """The state that is held back, if any."""
+        """Yield the state that is held back, if any."""
         if not self._is_held or self._last is None:
             return
         self._is_held, self._emitted_at = False, self._options.clock()
@@ -271,10 +271,10 @@ _Items: TypeAlias = Iterable[Mapping[str, Any] | LogMessage]
 
 @dataclass(frozen=True, slots=True)
 class _ReadPlan:
-    """What the read loop needs to know of a stream.
+    """A plan of how the read loop reads a stream.
 
     :ivar read: the records of a slice that the reader returned
-    :ivar state: the stream's state after what was read so far
+    :ivar state: the stream's state after the records that were read so far
     :ivar abandon: leaves the current slice to a later attempt; None where slices depend on each other
     """
 
@@ -303,7 +303,7 @@ _PageCursor: TypeAlias = ResumableFullRefreshCursor | SubstreamResumableFullRefr
 
 
 def page_cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None) -> _PageCursor | None:
-    """The cursor that keeps a stream's pages; None for a stream that can't resume at a page.
+    """Return the cursor that keeps a stream's pages; None for a stream that can't resume at a page.
 
     :param divided: the stream has slices that differ
     """

@@ -37,10 +37,16 @@ class Reader(Protocol):
     """A reader that waits for a token; a ReadContext."""
 
     def check(self) -> None:
-        """:raises ReadInterrupted: the reader was stopped"""
+        """Check that the reader may go on.
+
+        :raises ReadInterrupted: the reader was stopped
+        """
 
     def sleep(self, seconds: float) -> None:
-        """:raises ReadInterrupted: the reader was stopped"""
+        """Wait for so many seconds.
+
+        :raises ReadInterrupted: the reader was stopped
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +76,12 @@ class AccessToken:
 
     @property
     def digest(self) -> str:
-        """A hash that identifies the token without revealing it."""
+        """Return a hash that identifies the token without revealing it."""
         return digest_of(self.value)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until it has to be replaced; not below 0."""
+        """Return the seconds until the token has to be replaced; not below 0."""
         return max(0.0, self.expires - time.monotonic())
 
     @property

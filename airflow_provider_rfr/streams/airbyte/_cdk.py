@@ -38,7 +38,7 @@ TESTED: Final = "7.39.1"
 
 @cache
 def cdk_version() -> str:
-    """Of the CDK, which is imported once, and has our own requests put under it.
+    """Return the version of the CDK, which is imported once, and has our own requests put under it.
 
     :raises ConfigurationError: it is not installed
     """
@@ -114,7 +114,10 @@ def _refuse_unknown(kind: type, *known: type) -> None:
 
 @contextmanager
 def _logging_as_it_is() -> Iterator[None]:
-    """The CDK configures the root logger when it is imported, which closes every handler of the process."""
+    """Keep the logging of the process as it is while the CDK is imported.
+
+    The CDK then configures the root logger, which would close every handler of the process.
+    """
     configure = logging.config.dictConfig
 
     def of_others(config: Any) -> None:
@@ -129,8 +132,11 @@ def _logging_as_it_is() -> Iterator[None]:
 
 
 def _guard_sessions() -> None:
-    """Every session that the CDK opens for a stream of ours sends by our adapter: those of parents, of components that
-    are made while it reads, and of tokens, for which the CDK does not use its own client."""
+    """Make every session that the CDK opens for a stream of ours send by our adapter.
+
+    These are the sessions of parents, of components that are made while it reads, and of tokens, for which the CDK does
+    not use its own client.
+    """
     from airbyte_cdk.sources.declarative.auth import token
     from airbyte_cdk.sources.streams.http.http_client import HttpClient
     from airbyte_cdk.sources.streams.http.requests_native_auth import abstract_oauth
@@ -151,7 +157,7 @@ def _guard_sessions() -> None:
 
 
 def _repeating_only_failures(original: Callable[..., requests.Response]) -> Callable[..., requests.Response]:
-    """The CDK decorates each request anew for repeating it: here only where the first attempt has to be repeated."""
+    """Repeat a request only if its first attempt has to be repeated: the CDK decorates each request anew."""
     from airbyte_cdk.sources.streams.http.exceptions import BaseBackoffException
     from airbyte_cdk.sources.streams.http.rate_limiting import TRANSIENT_EXCEPTIONS
 
@@ -260,24 +266,24 @@ class Interpreter:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """As the manifest's rules have changed it."""
+        """Return the configuration as the manifest's rules have changed it."""
         found: Mapping[str, Any] = self._source._config
         return found
 
     @property
     def listings(self) -> list[Mapping[str, Any]]:
-        """Definitions of streams that the API is asked for."""
+        """Return the definitions of streams that the API is asked for."""
         dynamic = self._source._source_config.get("dynamic_streams") or []
         return [stream for stream in dynamic if stream["components_resolver"].get("type") == "HttpComponentsResolver"]
 
     def declares(self, name: str | None) -> bool:
-        """Whether the manifest itself has a stream of this name."""
+        """Tell whether the manifest itself has a stream of this name."""
         static = self._source._stream_configs(self.definition)
         return any(stream.get("name") == name for stream in static)
 
     @cached_property
     def concurrency(self) -> int | None:
-        """The number of partitions that the manifest allows to read at the same time; None if it sets none."""
+        """Return the number of partitions that the manifest allows to read at the same time; None if it sets none."""
         from airbyte_cdk.sources.declarative.models import ConcurrencyLevel
 
         definition = self.definition.get("concurrency_level")
@@ -314,7 +320,7 @@ class Interpreter:
         return [Interpreted(definition, stream) for definition, stream in zip(definitions, streams, strict=True)]
 
     def rendered(self, template: str, parameters: Mapping[str, Any]) -> str:
-        """A template with nothing but the configuration; empty if that is not enough."""
+        """Render a template with nothing but the configuration; return empty text if that is not enough."""
         from airbyte_cdk.sources.declarative.interpolation.interpolated_string import InterpolatedString
 
         try:
@@ -349,8 +355,10 @@ def _silent_source() -> Any:
 
 @contextmanager
 def registering() -> Iterator[None]:
-    """In this block ``components.py`` is the module that a manifest's class names mean, and no other source is built:
-    the CDK has one name for it in the whole process."""
+    """Register ``components.py`` in this block as the module that a manifest's class names mean.
+
+    No other source is built meanwhile: the CDK has one name for the module in the whole process.
+    """
     from airbyte_cdk.sources.declarative.parsers import custom_code_compiler as compiler
 
     names = (compiler.COMPONENTS_MODULE_NAME, compiler.SDM_COMPONENTS_MODULE_NAME)
@@ -458,19 +466,19 @@ class Interpreted:
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
-        """Of the records, as declared; of some streams the API is asked for it."""
+        """Return the declared schema of the records; for some streams the API is asked for it."""
         found: Mapping[str, Any] = self._schema_loader.get_json_schema()
         return found
 
     def slices(self) -> Iterator[Any]:
-        """The CDK's slices; parents are read for them."""
+        """Yield the CDK's slices; parents are read for them."""
         if self._is_asynchronous:
             yield from self._retriever.stream_slicer.stream_slicer.stream_slices()
         else:
             yield from (partition.to_slice() for partition in self._stream.generate_partitions())
 
     def read(self, parts: Iterable[tuple[str, Any]], page: OnePage | None = None) -> list[dict[str, Any]]:
-        """The records of a slice, or of one page of it."""
+        """Return the records of a slice, or of one page of it."""
         from airbyte_cdk.sources.types import StreamSlice
 
         stream_slice = StreamSlice(**dict(parts))
@@ -494,7 +502,7 @@ class Interpreted:
 
     @cached_property
     def _reading_schema(self) -> Mapping[str, Any]:
-        """Empty where no type is changed by it: the CDK would copy each record, and do nothing."""
+        """Return the schema for reading: empty if it changes no type, because the CDK would only copy each record."""
         from airbyte_cdk.sources.declarative.extractors.record_selector import RecordSelector
         from airbyte_cdk.sources.utils.transform import TransformConfig, TypeTransformer
 
@@ -507,7 +515,7 @@ class Interpreted:
 
     @cached_property
     def _only_extracts(self) -> bool:
-        """Whether records are what the extractor finds, and nothing looks at each of them."""
+        """Tell whether records are exactly those that the extractor finds, and no filter or transformation follows."""
         from airbyte_cdk.sources.declarative.extractors import DpathExtractor, RecordSelector
 
         retriever, selector = self._retriever, self._retriever.record_selector
@@ -560,7 +568,7 @@ class Interpreted:
 
 
 def _object(record: Any) -> dict[str, Any]:
-    """What the CDK makes of it: of a list of pairs, too.
+    """Convert a record to a dict as the CDK does: also a list of pairs.
 
     :raises SourceError: it has no fields
     """
@@ -572,7 +580,10 @@ def _object(record: Any) -> dict[str, Any]:
 
 
 def _strategy_paging(strategy: Any, is_fixed: bool) -> Paging:
-    """:param is_fixed: whether nothing else than the strategy decides which page follows"""
+    """Return the paging that a strategy allows.
+
+    :param is_fixed: whether nothing else than the strategy decides which page follows
+    """
     from airbyte_cdk.sources.declarative.requesters.paginators import strategies as built_in
     from airbyte_cdk.sources.declarative.requesters.paginators.strategies import stop_condition
 

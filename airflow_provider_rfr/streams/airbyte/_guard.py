@@ -1,4 +1,4 @@
-"""What stands around the CDK while it works for a stream: each request it sends, and each line it logs.
+"""Guards around the CDK while it works for a stream: on each request it sends, and each line it logs.
 
 A thread says for which stream it works (:func:`working_for`); sessions and log lines of other users of the CDK in the
 same process stay as they are.
@@ -53,12 +53,17 @@ class Hosts:
 
     @classmethod
     def of(cls, addresses: Iterable[str], allowed: Iterable[str]) -> Hosts:
-        """Addresses that are none are left out: a template that needs a slice names no host before there is one."""
+        """Return the policy for these addresses.
+
+        Texts that are no address are left out: a template that needs a slice names no host before there is one.
+        """
         origins = {_origin(address) for address in addresses}
         return cls(frozenset(origins - {""}), frozenset(host.lower() for host in allowed))
 
     def checked(self, url: str) -> str:
-        """The address, by https where the manifest's is: an API behind a proxy often links to itself by http.
+        """Check an address and return it, by https where the manifest's is.
+
+        An API behind a proxy often links to itself by http.
 
         :raises SourceError: it leads to a host that neither the manifest nor ``allowed_hosts`` names
         """
@@ -111,7 +116,7 @@ class Work:
 
 @contextmanager
 def working_for(redactor: Redactor, context: ReadContext, hosts: Hosts | None) -> Iterator[Work]:
-    """All that the CDK sends and logs on this thread in the block is the stream's."""
+    """Assign to the stream all that the CDK sends and logs on this thread in the block."""
     before = current_work()
     _thread.work = work = Work(redactor, context, hosts)
     try:
@@ -121,7 +126,7 @@ def working_for(redactor: Redactor, context: ReadContext, hosts: Hosts | None) -
 
 
 def current_work() -> Work | None:
-    """None where this thread does not work for a stream of ours."""
+    """Return the work of this thread; None if it does not work for a stream of ours."""
     return getattr(_thread, "work", None)
 
 
@@ -145,7 +150,10 @@ class GuardedAdapter(BaseAdapter):
         cert: Any = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        """:raises SourceError: the host is refused, or the answer can never be read"""
+        """Send a request if its host is allowed.
+
+        :raises SourceError: the host is refused, or the answer can never be read
+        """
         work = current_work()
         if work is None or work.hosts is None:
             raise SourceError("a request outside of a read: nothing is sent before it is known where it may go")
@@ -192,7 +200,7 @@ def _as_response(found: http.Answer, request: requests.PreparedRequest, stream: 
 
 
 def _learn_secrets(headers: Mapping[str, str | bytes], redactor: Redactor) -> None:
-    """Tokens that were obtained on the way are known by the headers that carry them."""
+    """Redact tokens that were obtained on the way; the headers that carry them show which they are."""
     for name, value in headers.items():
         if is_secret(name):
             text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
@@ -216,14 +224,17 @@ def guard(session: requests.Session) -> requests.Session:
 
 
 def _without_credentials(prepared: requests.PreparedRequest, response: requests.Response) -> None:
-    """Of a redirect to another host: requests would take out ``Authorization`` alone, not the header of an API key."""
+    """Remove credentials from a redirect to another host.
+
+    ``requests`` would remove ``Authorization`` alone, not the header of an API key.
+    """
     if _origin(prepared.url or "") != _origin(response.request.url or ""):
         for name in [header for header in prepared.headers if header.lower() not in _HARMLESS_HEADERS]:
             del prepared.headers[name]
 
 
 def without_secret_arguments(token: Any, redactor: Redactor) -> Any:
-    """A next page's address without the credentials that the API repeated in it: the CDK adds them again."""
+    """Return a next page's address without the credentials that the API repeated in it: the CDK adds them again."""
     if not isinstance(token, str) or "?" not in token:
         return token
     parts = urlsplit(token)
@@ -254,7 +265,7 @@ class _RedactingHandler(logging.Handler):
 
 
 def shown(text: str, redactor: Redactor) -> str:
-    """Text of the CDK or of an API as messages may hold it: redacted before it is cut."""
+    """Return text of the CDK or of an API as messages may hold it: redacted before it is cut."""
     return without_credentials(redactor.text(text))[:1000]
 
 
@@ -290,7 +301,7 @@ class LoggedMessages:
             logging.getLogger("airbyte").log(level.get(log.level.name, logging.INFO), "%s", log.message)
 
     def log_message(self, level: Any, message_provider: Callable[[], Any]) -> None:
-        """Of requests and responses."""
+        """Drop the log message of a request or response."""
 
     def consume_queue(self) -> Iterable[Any]:
         return ()

@@ -21,7 +21,7 @@ _PARTS: Final = ("partition", "cursor_slice", "extra_fields")
 
 
 def to_json(value: Any, place: str) -> Any:
-    """A value as JSON, from which :func:`from_json` makes an equal one of the same types.
+    """Return a value as JSON, from which :func:`from_json` makes an equal one of the same types.
 
     :param place: what an error names
     :raises ConfigurationError: it holds what is neither JSON nor a Python literal
@@ -45,7 +45,7 @@ def to_json(value: Any, place: str) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """What :func:`to_json` was given; mappings of the CDK's own classes become plain ones."""
+    """Return the value that :func:`to_json` was given; mappings of the CDK's own classes become plain ones."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, Mapping):
@@ -60,7 +60,7 @@ def from_json(value: Any) -> Any:
 
 
 def slice_to_json(stream_slice: Any) -> dict[str, Any]:
-    """A slice of the CDK; ``{}`` for a stream that isn't divided.
+    """Return a slice of the CDK as JSON; ``{}`` for a stream that isn't divided.
 
     :raises ConfigurationError: it holds something that is alive only in this process, such as a response
     """
@@ -69,7 +69,7 @@ def slice_to_json(stream_slice: Any) -> dict[str, Any]:
 
 
 def slice_parts(stream_slice: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The arguments of which the CDK makes the slice again."""
+    """Yield the arguments from which the CDK makes the slice again."""
     for name in _PARTS:
         yield name, from_json(stream_slice.get(name, {}))
 

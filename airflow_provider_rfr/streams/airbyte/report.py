@@ -1,4 +1,4 @@
-"""What can be told of a manifest's stream without a request: its pages, partitions, key, columns and table."""
+"""A report of a manifest's stream that needs no request: its pages, partitions, key, columns and table."""
 
 from __future__ import annotations
 

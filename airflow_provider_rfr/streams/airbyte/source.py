@@ -33,7 +33,7 @@ _OLDEST_MAJOR: Final = 7
 
 
 def build_manifest_stream(source: Mapping[str, Any], name: str) -> ManifestStream:
-    """One stream, and the parents that it needs.
+    """Build one stream, and the parents that it needs.
 
     :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
     """
@@ -45,7 +45,7 @@ def build_manifest_stream(source: Mapping[str, Any], name: str) -> ManifestStrea
 
 
 def build_manifest_streams(source: Mapping[str, Any], name: str | None = None) -> dict[str, ManifestStream]:
-    """All streams of a source, by the manifest's names; where there is one named ``name``, that one alone.
+    """Build all streams of a source, by the manifest's names; only the one named ``name`` if there is one.
 
     :raises ConfigurationError: the manifest or the configuration is wrong, or the CDK is not installed
     """
@@ -53,7 +53,7 @@ def build_manifest_streams(source: Mapping[str, Any], name: str | None = None) -
 
 
 def check_manifest(source: Mapping[str, Any]) -> list[StreamReport]:
-    """What a manifest's streams are; nothing is requested.
+    """Return a report of each of a manifest's streams; nothing is requested.
 
     :raises ConfigurationError: as of :func:`build_manifest_streams`
     """
@@ -61,7 +61,7 @@ def check_manifest(source: Mapping[str, Any]) -> list[StreamReport]:
 
 
 def whole_manifest(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The source with the text of its files: the manifest as a mapping, the components as Python.
+    """Return the source with the text of its files: the manifest as a mapping, the components as Python.
 
     :raises ConfigurationError: a file can't be read
     """
@@ -225,7 +225,7 @@ class _ManifestSource:
         )
 
     def _fingerprint(self, interpreted: _cdk.Interpreted) -> Mapping[str, Any]:
-        """What decides which requests the stream and its parents send, as JSON without secrets."""
+        """Return everything that decides which requests the stream and its parents send, as JSON without secrets."""
         definition = json.loads(json.dumps(_masked(interpreted.definition, self._redactor), default=str))
         components = self._components
         return {
@@ -241,7 +241,7 @@ class _ManifestSource:
         }
 
     def _older_components(self, declared: str) -> str:
-        """What to say where components fail that were written for a CDK with other classes."""
+        """Return a hint for failures of components that were written for a CDK with other classes."""
         major = declared.partition(".")[0]
         if self._components is None or not major.isdigit() or int(major) >= _OLDEST_MAJOR:
             return ""
@@ -257,7 +257,7 @@ def _is_text(value: Any) -> TypeGuard[str]:
 
 
 def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
-    """All mappings in a manifest."""
+    """Yield all mappings in a manifest."""
     if isinstance(value, Mapping):
         yield value
         value = list(value.values())
@@ -272,7 +272,7 @@ def _limits(interpreter: _cdk.Interpreter, stream: _cdk.Interpreted) -> Manifest
 
 
 def _refuse_code(manifest: Mapping[str, Any], components: str | None) -> None:
-    """A class name in a manifest may be that of any function that can be imported.
+    """Refuse class names: in a manifest, one may be that of any function that can be imported.
 
     :raises ConfigurationError: there is one, and the source does not say which code may run
     """
@@ -285,7 +285,7 @@ def _refuse_code(manifest: Mapping[str, Any], components: str | None) -> None:
 
 
 def _addresses(definition: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The addresses that a manifest names, as templates with their parameters."""
+    """Yield the addresses that a manifest names, as templates with their parameters."""
     for node in _nodes(definition):
         for name in _ADDRESSES & node.keys():
             if isinstance(node[name], str):
@@ -294,7 +294,7 @@ def _addresses(definition: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _masked(value: Any, redactor: Redactor) -> Any:
-    """A definition without what is not in the fingerprint, and without credentials that were written into it."""
+    """Return a definition without fields that are not in the fingerprint, and without credentials written into it."""
     if isinstance(value, Mapping):
         found = {}
         for name, item in value.items():

@@ -1,4 +1,4 @@
-"""A source's configuration: what the manifest specifies of it, which of it is secret, and where a connection has it.
+"""A source's configuration: its specification in the manifest, its secrets, and its fields in a connection.
 
 Light, because Airflow's parser of DAGs imports it: neither the CDK nor an HTTP client, and of a manifest's file the
 specification alone is parsed.
@@ -26,7 +26,7 @@ _OF_EVERY_CONNECTION: Final = _OF_PASSWORD | {"base_url", "login", "username", "
 
 
 def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
-    """Both in one; a mapping in both is merged too, as secrets are often below ``credentials``."""
+    """Merge both; a mapping in both is merged too, as secrets are often below ``credentials``."""
     found = dict(config)
     for name, value in secrets.items():
         before = found.get(name)
@@ -36,21 +36,21 @@ def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, A
 
 
 def fitting(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what a connection gives every source, where the manifest takes no field that it does not specify."""
+    """Remove the fields that every connection has, if the manifest takes only fields that it specifies."""
     specified = spec.get("properties") or {}
     refused = _OF_EVERY_CONNECTION - specified.keys() if spec.get("additionalProperties") is False else ()
     return {name: value for name, value in config.items() if name not in refused}
 
 
 def specification(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON schema of the configuration; empty where the manifest has none."""
+    """Return the JSON schema of the configuration; empty if the manifest has none."""
     spec = _resolved(manifest.get("spec"), manifest)
     found = spec.get("connection_specification") if isinstance(spec, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
 def written_specification(path: Path) -> Mapping[str, Any]:
-    """The same of a file, of which nothing else is parsed; empty where that is not enough to know it."""
+    """Return the specification of a file, of which nothing else is parsed; empty if that is not enough to know it."""
     try:
         text = path.read_text(encoding="utf-8")
         if text.lstrip().startswith("{"):
@@ -62,7 +62,7 @@ def written_specification(path: Path) -> Mapping[str, Any]:
 
 
 def _resolved(value: Any, manifest: Mapping[str, Any]) -> Any:
-    """The value with what it refers to, as the CDK does; a reference to nothing is taken out."""
+    """Return the value with its references resolved as the CDK does; a reference to nothing is removed."""
     if isinstance(value, list):
         return [_resolved(item, manifest) for item in value]
     if not isinstance(value, Mapping):
@@ -78,8 +78,10 @@ def _resolved(value: Any, manifest: Mapping[str, Any]) -> Any:
 
 
 def without_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the configuration may be stored: neither ``secrets``, nor what is secret by the specification or by
-    its name."""
+    """Return the part of the configuration that may be stored.
+
+    It has neither ``secrets``, nor fields that are secret by the specification or by their name.
+    """
     found: dict[str, Any] = {}
     for name, value in config.items():
         below = list(_properties(spec, name))
@@ -93,7 +95,7 @@ def without_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any], spec:
 
 
 def secret_values(config: Mapping[str, Any], public: Mapping[str, Any]) -> Iterator[Any]:
-    """The values that ``without_secrets`` has taken out."""
+    """Yield the values that ``without_secrets`` has removed."""
     for name, value in config.items():
         if name not in public:
             yield value
@@ -102,7 +104,7 @@ def secret_values(config: Mapping[str, Any], public: Mapping[str, Any]) -> Itera
 
 
 def _properties(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-    """What a schema says of a property, in each of its alternatives."""
+    """Yield the schemas of a property, from each of a schema's alternatives."""
     properties = spec.get("properties")
     if isinstance(properties, Mapping) and isinstance(properties.get(name), Mapping):
         yield properties[name]
@@ -113,8 +115,10 @@ def _properties(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any
 
 
 def secret_places(spec: Mapping[str, Any], config: Any, *above: str) -> Iterator[tuple[str, ...]]:
-    """Names, from the outermost to the field's own, of what is in the configuration although the manifest calls it
-    secret."""
+    """Yield the places of fields that are in the configuration although the manifest calls them secret.
+
+    A place has the names from the outermost to the field's own.
+    """
     for name, value in config.items() if isinstance(config, Mapping) else ():
         below = list(_properties(spec, name))
         if any(schema.get("airbyte_secret") for schema in below):
@@ -124,7 +128,7 @@ def secret_places(spec: Mapping[str, Any], config: Any, *above: str) -> Iterator
 
 
 def connection_field(place: tuple[str, ...], *, secret: bool) -> str:
-    """The field of a connection from which the source takes this field of its configuration."""
+    """Return the field of a connection from which the source takes this field of its configuration."""
     if not secret:
         return "extra." + ".".join(place)
     is_password = len(place) == 1 and place[0] in _OF_PASSWORD
@@ -149,7 +153,7 @@ class ConfigField:
 
 
 def config_fields(spec: Mapping[str, Any], *above: str, choice: str = "") -> Iterator[ConfigField]:
-    """The fields that a manifest specifies, in its order."""
+    """Yield the fields that a manifest specifies, in its order."""
     properties, required = spec.get("properties"), spec.get("required") or ()
     for name, field in properties.items() if isinstance(properties, Mapping) else ():
         alternatives = [

@@ -36,7 +36,7 @@ _OF_CODE: Final = (AttributeError, ImportError, NameError, TypeError)
 
 
 class ManifestStream(PagedStream):
-    """Reads what the manifest says, as the CDK does. Stateless: any page of any slice, on any thread.
+    """A stream of a manifest, read as the CDK does. Stateless: any page of any slice, on any thread.
 
     A slice is JSON of three parts, which are left out where they are empty: ``partition``, ``cursor_slice`` and
     ``extra_fields``. The first two are its key: what a parent's record adds besides may change between two attempts.
@@ -87,7 +87,7 @@ class ManifestStream(PagedStream):
         return schema if schema.get("properties") else None
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
-        """The partitions; a parent stream is read for it. Slices are made once, when the refresh opens."""
+        """Yield the partitions; a parent stream is read for them. Slices are made once, when the refresh opens."""
         if not self.paging.by_page:
             _log.warning("%s: can't be resumed within a slice: %s", self.name, self.paging.why)
         elif custom_classes(self._interpreted.definition):
@@ -174,7 +174,7 @@ class ManifestStream(PagedStream):
 def with_own_errors(
     do: Callable[[Work], _Result], redactor: Redactor, context: ReadContext, hosts: Hosts | None, hint: str = ""
 ) -> _Result:
-    """What ``do`` returns, while this thread works for the stream.
+    """Return the result of ``do``, which this thread runs for the stream.
 
     :raises RfrError: instead of whatever the CDK or a component raised, in redacted words
     :raises ReadInterrupted: the reader was stopped

@@ -43,7 +43,7 @@ class _CredentialPlace:
             draft.query[self.query] = self.prefix + secret
 
     def holds(self, draft: Draft, secret: str) -> bool:
-        """Whether the request was sent with this credential."""
+        """Tell whether the request was sent with this credential."""
         sent = draft.headers.get(self.header) if self.header else draft.query.get(self.query or "")
         return sent == self.prefix + secret
 
@@ -70,7 +70,10 @@ class _TokenEndpoint:
     handler: ErrorHandler
 
     def ask(self, draft: Draft, context: ReadContext) -> Answer:
-        """:raises AuthenticationError: there is no answer, for whatever reason"""
+        """Request a token and return the answer.
+
+        :raises AuthenticationError: there is no answer, for whatever reason
+        """
         problem: SourceError | None = None
         retries = Retries(self.handler, context)
         try:
@@ -103,7 +106,9 @@ class _TokenAuthenticator(Authenticator, ABC):
         decisive: Sequence[Any],
         grant: str | None = None,
     ) -> None:
-        """:param decisive: settings other than the request that determine the token and its lifetime
+        """Share the credential with all readers whose request and settings are the same.
+
+        :param decisive: settings other than the request that determine the token and its lifetime
         :param grant: the refresh token and its token endpoint; None without a refresh token
         """
         self._place = place
@@ -143,7 +148,7 @@ class _TokenAuthenticator(Authenticator, ABC):
         return token
 
     def checked(self, answer: Answer, value: Any, where: str) -> str:
-        """The token as text.
+        """Return the token as text.
 
         :raises AuthenticationError: it is missing
         """
@@ -216,7 +221,7 @@ def build_authenticator(
     limits: Limits,
     error_handler: model.ErrorHandler | None = None,
 ) -> Authenticator:
-    """The authenticator of a definition.
+    """Build the authenticator of a definition.
 
     :param timeout: seconds for a token's request, as ``limits``
     :param error_handler: how often and how long a token's request is repeated
@@ -282,7 +287,7 @@ class _Builder:
         return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
     def _url(self, value: str, field: str) -> str:
-        """An address of its own, or a path below the base URL."""
+        """Return an address of its own, or a path below the base URL."""
         text = self._text(value, field)
         url = text if "://" in text else join_url(self.base_url, text)
         return check_base_url(urljoin(url, ""), f"{self.place}.{field}", self.redactor.text)

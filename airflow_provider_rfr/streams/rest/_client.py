@@ -47,9 +47,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """What all streams of a source send through.
+    """A transport that all streams of a source share for their requests.
 
-    :ivar verify: what TLS trusts, see :class:`airflow_provider_rfr.http.client.Request`
+    :ivar verify: the certificates that TLS trusts, see :class:`airflow_provider_rfr.http.client.Request`
     """
 
     client: http.Client
@@ -57,7 +57,7 @@ class Transport:
     verify: bool | str = True
 
     def send(self, draft: Draft, timeout: float, limits: http.Limits) -> Answer | Failure:
-        """Send a request; returns what came of it, with the request in words that hold no credentials.
+        """Send a request; return its outcome, with the request in words that hold no credentials.
 
         :param timeout: seconds, from connecting to the last byte
         """
@@ -113,7 +113,7 @@ class Authenticator:
 
 
 class _Injector(Protocol):
-    """What a paginator does to a request."""
+    """A change that a paginator makes to a request."""
 
     def inject(self, token: Any | None, draft: Draft) -> None: ...
 
@@ -134,7 +134,7 @@ class RequestTemplates:
     def of(
         cls, request: model.Request, shared: model.RequestDefaults, base_url: str, place: str, config: Mapping[str, Any]
     ) -> RequestTemplates:
-        """The templates of a definition.
+        """Return the templates of a definition.
 
         :param shared: query and headers of all streams; the request's own win
         :raises SourceDefinitionError: a template is wrong
@@ -154,7 +154,7 @@ class RequestTemplates:
         )
 
     def draft(self, variables: Mapping[str, Any]) -> Draft:
-        """A request that shares nothing mutable with any other one."""
+        """Return a request that shares nothing mutable with any other one."""
         form = self.form(variables)
         return Draft(
             method=self.method,
@@ -186,7 +186,7 @@ class Requester:
     def fetch(
         self, stream_slice: Mapping[str, Any], token: Any | None, paginator: _Injector, context: ReadContext
     ) -> Verdict:
-        """The last verdict on the page: SUCCESS, IGNORE or END.
+        """Fetch a page and return the last verdict on it: SUCCESS, IGNORE or END.
 
         :raises SourceError: FAIL, TOKEN_EXPIRED, or a budget for repetitions is used up
         :raises ReadInterrupted: the reader was stopped
@@ -224,7 +224,7 @@ class Requester:
         return Failure(f"more than {_MOST_REDIRECTS} redirects", outcome.request, permanent=True)
 
     def _redirected(self, draft: Draft, answer: Answer, location: str, context: ReadContext) -> Draft | Failure:
-        """The request that a redirect asks for: to another host only if it is listed, and without credentials."""
+        """Return the request that a redirect asks for: to another host only if listed, and without credentials."""
         base, problem = self.hosts.base, ""
         is_base = is_listed = False
         try:
@@ -251,7 +251,7 @@ class Requester:
 
 
 def join_url(base_url: str, path: str) -> str:
-    """The path below the base URL; it can't lead to another host."""
+    """Return the path below the base URL; it can't lead to another host."""
     if not path:
         return base_url
     return f"{base_url.rstrip('/')}/{path.lstrip('/')}"
@@ -271,7 +271,7 @@ def _plain(value: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    """The value with containers copied; several times faster than ``copy.deepcopy``."""
+    """Return the value with containers copied; several times faster than ``copy.deepcopy``."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -280,7 +280,7 @@ def _copy(value: Any) -> Any:
 
 
 def check_base_url(url: Any, place: str, redacted: Callable[[str], str] = str) -> str:
-    """The base URL, if it is one.
+    """Return the base URL, if it is one.
 
     :raises SourceDefinitionError: not an http address, or one with a password or a query
     """

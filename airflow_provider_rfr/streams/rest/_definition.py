@@ -188,7 +188,7 @@ class Rule(Part):
 
 
 class ErrorHandler(Part):
-    """What is done about errors; seconds."""
+    """The handling of errors: rules, limits and backoff; times in seconds."""
 
     rules: list[Rule] = Field(default_factory=list)
     expired_token_status: list[int] | None = None
@@ -253,7 +253,7 @@ class Stopping(Sized):
 
     @property
     def stop_policy(self) -> _StopPolicy:
-        """What was declared; else what the other fields make possible."""
+        """Return the declared policy; else the one that the other fields make possible."""
         if self.stop is not None:
             return self.stop
         return "total" if self.total else "flag" if self.flag else "empty"
@@ -355,14 +355,14 @@ _STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class RequestDefaults(Part):
-    """What every stream's request has."""
+    """The query and headers that every stream's request has."""
 
     query: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
     headers: Annotated[TextMap, _OF_REQUEST] = Field(default_factory=dict)
 
 
 class Request(Part):
-    """What is asked for."""
+    """The request of a stream."""
 
     # Not a subclass of the defaults: problems are reported in the order of the fields, and the path comes first.
     method: Literal["GET", "POST", "PUT"] = "GET"
@@ -447,7 +447,7 @@ class Inheritable(Part):
 
 
 class Defaults(Inheritable):
-    """What all streams share."""
+    """The settings that all streams share."""
 
     request: RequestDefaults = Field(default_factory=RequestDefaults)
 
@@ -496,7 +496,7 @@ class SourceDefinition(Part):
     @model_validator(mode="before")
     @classmethod
     def _without_notes(cls, value: Any) -> Any:
-        """Top-level keys that begin with ``x-`` hold YAML anchors."""
+        """Remove top-level keys that begin with ``x-``, which hold YAML anchors."""
         if not isinstance(value, Mapping):
             return value
         return {key: item for key, item in value.items() if not str(key).startswith("x-")}

@@ -1,4 +1,4 @@
-"""The routers of a document as pydantic models: what divides a stream into partitions."""
+"""The routers of a document as pydantic models, which divide a stream into partitions."""
 
 from __future__ import annotations
 

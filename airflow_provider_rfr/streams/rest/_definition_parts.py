@@ -1,4 +1,4 @@
-"""What the models of a source's document share: marks of templates, and places in requests and answers."""
+"""The parts that the models of a source's document share: marks of templates, and places in requests and answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Part(BaseModel):
     )
 
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        """No values: a credential may be written into the document itself."""
+        """Return no values: a credential may be written into the document itself."""
         return []
 
 

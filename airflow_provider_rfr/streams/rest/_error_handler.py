@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Action(str, Enum):
-    """What a rule may say."""
+    """The action that a rule may name."""
 
     SUCCESS = "SUCCESS"
     RETRY = "RETRY"
@@ -81,7 +81,7 @@ _FIRST_RESET: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is done about one response.
+    """The decision about one response.
 
     :ivar reason: for the log and the error, without credentials; empty for a success
     :ivar answer: None if there was none
@@ -125,10 +125,10 @@ class ErrorHandler:
     _logged: set[str] = field(default_factory=set, repr=False)
 
     def decide(self, outcome: Answer | Failure, token: Any | None, variables: Mapping[str, Any]) -> Verdict:
-        """What to do.  SUCCESS only with a body in its format, or without a body where none belongs.
+        """Return the verdict. SUCCESS only with a body in its format, or without a body where none belongs.
 
         :param token: of the page; None for the first one
-        :param variables: what predicates may use besides the answer
+        :param variables: the names that predicates may use besides the answer
         """
         if isinstance(outcome, Failure):
             action = Action.FAIL if outcome.permanent else Action.RETRY
@@ -161,7 +161,7 @@ class ErrorHandler:
         return reason
 
     def _rule(self, answer: Answer, token: Any | None, variables: Mapping[str, Any]) -> model.Rule | None:
-        """The first rule all of whose conditions hold; a predicate that can't be evaluated does not hold."""
+        """Return the first rule all of whose conditions hold; a predicate that can't be evaluated does not hold."""
         for rule, predicate in self.rules:
             if rule.action == Action.TOKEN_EXPIRED and token is None:
                 continue
@@ -197,7 +197,7 @@ class ErrorHandler:
         return Verdict(action, f"{answer.status} {answer.reason}: {problem}{hint}", answer, answer.request)
 
     def _without_error(self, success: Verdict, answer: Answer) -> Verdict:
-        """The verdict; RETRY for an error object without records, which would look like the last page."""
+        """Return the verdict; RETRY for an error object without records, which would look like the last page."""
         # Without a path, the whole answer is the record, and its fields are the record's own.
         if self.selector is None or not self.selector.path or not answer.has_content:
             return success
@@ -274,7 +274,10 @@ def _is_object(answer: Answer) -> bool:
 
 
 def _is_error(value: Any) -> bool:
-    """Whether the value of an error key is an error: null, false, 0, "" and containers of only such values are not."""
+    """Tell whether the value of an error key is an error.
+
+    Null, false, 0, "" and containers of only such values are not.
+    """
     if isinstance(value, Mapping):
         return any(map(_is_error, value.values()))
     if isinstance(value, list):
@@ -302,7 +305,7 @@ def build_error_handler(
     selector: Selector | None = None,
     json_required: bool = True,
 ) -> ErrorHandler:
-    """The handler of a definition.
+    """Build the handler of a definition.
 
     :param selector: finds the records, where the answers are pages
     :param addressable: page numbers don't expire, so 410 doesn't mean that there
@@ -393,7 +396,7 @@ def _error(verdict: Verdict, message: str) -> SourceError:
 
 
 def seconds_to_wait(strategies: Sequence[model.Backoff], failures: int, headers: Mapping[str, str]) -> float:
-    """By the first strategy that applies, else exponential; never less than what ``Retry-After`` asks for.
+    """Return the seconds by the first strategy that applies, else exponential; at least those of ``Retry-After``.
 
     :param failures: so far, from 1
     """
@@ -406,7 +409,7 @@ def seconds_to_wait(strategies: Sequence[model.Backoff], failures: int, headers:
 
 
 def _wait_of(strategy: model.Backoff, failures: int, headers: Mapping[str, str]) -> float | None:
-    """Seconds; None where the strategy's header is missing or unreadable."""
+    """Return seconds; None if the strategy's header is missing or unreadable."""
     if isinstance(strategy, model.Constant):
         return strategy.seconds
     if isinstance(strategy, model.Exponential):
@@ -429,7 +432,7 @@ def _seconds_until(text: str, unit: str) -> float | None:
 
 
 def _not_at_once(asked: float | None, failures: int) -> float | None:
-    """A server that says "at once" again and again is trusted less and less, so that it isn't hammered."""
+    """Return a wait that grows with the failures for a server that says "at once", so that it isn't hammered."""
     if asked is None or not isfinite(asked):
         return None
     return asked if asked > 0 else _growing(0.05, 1.5, 60.0, failures)

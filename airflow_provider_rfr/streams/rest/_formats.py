@@ -31,7 +31,7 @@ _FIELD_LIMIT: Final = 2**31 - 1
 
 
 def reader_of(records: model.Records) -> BodyReader:
-    """What reads the answers of a definition."""
+    """Return the reader for the answers of a definition."""
     if records.format == "jsonl":
         return read_json_lines
     if records.format == "csv":
@@ -40,9 +40,9 @@ def reader_of(records: model.Records) -> BodyReader:
 
 
 def read_json_lines(body: bytes, headers: Mapping[str, str], lenient: bool) -> list[Any]:
-    """The value of each line; empty lines don't count, and a body without lines is an empty list.
+    """Return the value of each line; empty lines don't count, and a body without lines is an empty list.
 
-    :param lenient: replace what strict JSON refuses
+    :param lenient: replace values that strict JSON refuses
     :raises UnreadableBody: a line isn't JSON; the error has its number, from 1
     """
     _check_markup(body, headers, "JSON Lines")
@@ -77,7 +77,7 @@ class CsvReader:
     missing_is_empty: bool
 
     def __call__(self, body: bytes, headers: Mapping[str, str], lenient: bool) -> list[dict[str, str]]:
-        """The rows; empty lines don't count.
+        """Return the rows; empty lines don't count.
 
         :param lenient: replace bytes that are no text
         :raises UnreadableBody: a row doesn't fit its columns, or its quotes are wrong; the error has its line, from 1
@@ -97,7 +97,7 @@ class CsvReader:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _rows(self, texts: Iterator[str], shown: str) -> Iterator[list[str]]:
-        """All rows, the one with the names too; each as long as that one."""
+        """Yield all rows, the one with the names too; each as long as that one."""
         # Strict: otherwise a quote that is never closed takes all further rows into one value.
         reader = csv.reader(texts, delimiter=self.delimiter, strict=True)
         width, problem = len(self.columns or ()), ""
@@ -119,7 +119,10 @@ class CsvReader:
 
 
 def _check_names(names: list[str], shown: str) -> None:
-    """:raises AnotherFormat: a column has no name, or that of another one"""
+    """Check the names of columns.
+
+    :raises AnotherFormat: a column has no name, or that of another one
+    """
     twice = next((name for name in names if names.count(name) > 1), None)
     problem = "an empty name" if "" in names else f"the name {twice!r} twice" if twice is not None else ""
     if problem:
@@ -127,7 +130,10 @@ def _check_names(names: list[str], shown: str) -> None:
 
 
 def _texts_of(body: bytes, headers: Mapping[str, str], lenient: bool) -> Iterator[str]:
-    """:raises BadValues: a line is not UTF-8"""
+    """Yield the lines as text.
+
+    :raises BadValues: a line is not UTF-8
+    """
     for number, line in enumerate(_lines_of(body, headers, lenient), start=1):
         try:
             yield line.decode("utf-8", "replace" if lenient else "strict")
@@ -138,7 +144,7 @@ def _texts_of(body: bytes, headers: Mapping[str, str], lenient: bool) -> Iterato
 
 
 def _lines_of(body: bytes, headers: Mapping[str, str], lenient: bool) -> Iterator[bytes]:
-    """The lines as UTF-8, with their line feeds.
+    """Return the lines as UTF-8, with their line feeds.
 
     :raises AnotherFormat: the answer's charset is unknown
     :raises BadValues: the body isn't in that charset
@@ -157,7 +163,10 @@ def _lines_of(body: bytes, headers: Mapping[str, str], lenient: bool) -> Iterato
 
 
 def _check_markup(body: bytes, headers: Mapping[str, str], wanted: str) -> None:
-    """:raises UnreadableBody: the answer is a page for people, XML or a packed file"""
+    """Refuse HTML, XML and packed files instead of the wanted format.
+
+    :raises UnreadableBody: the answer is a page for people, XML or a packed file
+    """
     form = format_of(body, media_type_of(headers))
     shown = shown_size(body, headers)
     if form == "HTML":
@@ -167,7 +176,10 @@ def _check_markup(body: bytes, headers: Mapping[str, str], wanted: str) -> None:
 
 
 def _check_not_json(body: bytes, headers: Mapping[str, str]) -> None:
-    """:raises UnreadableBody: the answer is JSON, e.g. an error: as CSV, it would be a row of names, and no records"""
+    """Refuse JSON instead of CSV.
+
+    :raises UnreadableBody: the answer is JSON, e.g. an error: as CSV, it would be a row of names, and no records
+    """
     if body[:64].lstrip()[:1] not in (b"{", b"["):
         return
     is_json = "json" in media_type_of(headers).lower()

@@ -22,7 +22,10 @@ class _Origin:
 
     @classmethod
     def of(cls, url: str) -> _Origin:
-        """:raises ValueError: the URL has an impossible port"""
+        """Return the origin of a URL.
+
+        :raises ValueError: the URL has an impossible port
+        """
         parts = urlsplit(url)
         scheme = parts.scheme.lower()
         return cls(scheme, (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS.get(scheme))
@@ -47,16 +50,16 @@ class HostPolicy:
         return _Origin.of(url) == self.base
 
     def is_allowed(self, url: str) -> bool:
-        """Whether the URL's host was declared; plain http isn't, where the base URL is https."""
+        """Tell whether the URL's host was declared; plain http isn't, if the base URL is https."""
         origin = _Origin.of(url)
         if self.base.scheme == "https" and origin.scheme != "https":
             return False
         return origin.host in self.allowed or f"{origin.host}:{origin.port}" in self.allowed
 
     def checked(self, url: str, relative_to: str, what: str, request: str | None = None) -> str:
-        """The absolute address, if the source's credentials may go there.
+        """Return the absolute address, if the source's credentials may go there.
 
-        :param what: what the address is, for the error
+        :param what: the kind of address, for the error
         :raises SourceError: it leads to a foreign host; the error names both
         """
         problem = ""
@@ -77,7 +80,7 @@ class HostPolicy:
         return absolute
 
     def secured(self, url: str) -> str:
-        """An API behind a proxy often links to itself by http; over https, that is the same address."""
+        """Return the address by https if the base is https: an API behind a proxy often links to itself by http."""
         parts = urlsplit(url)
         if self.base.scheme != "https" or parts.scheme.lower() != "http":
             return url

@@ -34,7 +34,7 @@ _Put: TypeAlias = Callable[[Draft, Any], None]
 
 
 def put_at(place: Place | None) -> _Put:
-    """A function that sets a value at a place of a request; without a place it does nothing."""
+    """Return a function that sets a value at a place of a request; without a place it does nothing."""
     if place is None:
         return lambda draft, value: None
     if place.query is not None:
@@ -82,7 +82,7 @@ class Reply:
         return len(self.records)
 
     def all_variables(self) -> dict[str, Any]:
-        """The names that an expression over an answer knows."""
+        """Return the names that an expression over an answer knows."""
         return {
             **self.variables,
             "response": self.answer.content(),
@@ -199,11 +199,11 @@ class Paginator(ABC):
         return None
 
     def token_at(self, position: int) -> Any | None:
-        """The token of a position, from 0."""
+        """Return the token of a position, from 0."""
         raise NotImplementedError("the pages are not addressable")
 
     def position_of(self, token: Any | None) -> int:
-        """The position of a token; the inverse of ``token_at`` as far as there is one."""
+        """Return the position of a token; the inverse of ``token_at`` as far as there is one."""
         raise NotImplementedError("the pages are not addressable")
 
 

@@ -422,7 +422,7 @@ class _Keyset(SizedPaginator):
 
 
 def resolved_page_size(definition: model.Paginator | None, place: str, config: Mapping[str, Any]) -> int | None:
-    """The page size as a number.
+    """Return the page size as a number.
 
     :raises SourceDefinitionError: it isn't a whole number from 1
     """

@@ -47,11 +47,11 @@ class PartitionRouter:
     fields: tuple[str, ...] = ()
 
     def partitions(self) -> Iterator[dict[str, Any]]:
-        """The partitions, in a stable order; the same one may come twice."""
+        """Yield the partitions, in a stable order; the same one may come twice."""
         yield {}
 
     def parents(self) -> Sequence[PagedStream]:
-        """The streams that are read for it."""
+        """Return the streams that are read for the partitions."""
         return ()
 
 
@@ -191,7 +191,7 @@ def build_router(
     streams: Collection[str],
     stream_named: Callable[[str], RestStream],
 ) -> PartitionRouter:
-    """The router of a definition; without one there is a single partition.
+    """Build the router of a definition; without one there is a single partition.
 
     :param config: without secrets, because partitions are stored
     :param streams: names of the source's streams, which ``stream_named`` builds
@@ -228,7 +228,7 @@ def build_router(
 
 
 def with_windows(request: Request, router: model.Router | None, place: str) -> Request:
-    """The request with the windows where ``send_as`` says, as if it had been written with their templates.
+    """Return the request with the windows at ``send_as``, as if it had been written with their templates.
 
     :param place: of the stream in the document
     :raises SourceDefinitionError: the request has something else there

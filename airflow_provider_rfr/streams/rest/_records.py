@@ -60,7 +60,7 @@ class Selector:
     def of(
         cls, definition: model.Records, place: str, config: Mapping[str, Any], slice_fields: Sequence[str]
     ) -> Selector:
-        """The selector of a definition.
+        """Return the selector of a definition.
 
         :raises SourceDefinitionError: the filter is not an expression, or uses a name that isn't there
         """
@@ -77,7 +77,7 @@ class Selector:
         )
 
     def select(self, answer: Answer) -> list[dict[str, Any]]:
-        """All records of the answer, before the filter; one object counts as a list of one.
+        """Return all records of the answer, before the filter; one object counts as a list of one.
 
         :raises SourceError: there is nothing at the path, or something that is not a record
         """
@@ -103,7 +103,7 @@ class Selector:
     def keep(
         self, records: list[dict[str, Any]], variables: Mapping[str, Any], request: str | None
     ) -> list[dict[str, Any]]:
-        """The records that fulfil the condition.
+        """Return the records that fulfil the condition.
 
         :raises SourceError: the condition can't be evaluated for a record
         """
@@ -187,7 +187,7 @@ def transform(
 def build_transformations(
     definitions: Sequence[model.Transformation], place: str, config: Mapping[str, Any] | None
 ) -> tuple[Transformation, ...]:
-    """The transformations of a definition, compiled.
+    """Compile the transformations of a definition.
 
     :raises SourceDefinitionError: a template is wrong
     """

@@ -31,9 +31,11 @@ _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 
 
 def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
-    """The value, with null for what is not a number and U+FFFD for what is not text; and a list of what was replaced.
+    """Return the value of a body that isn't strict JSON, and a list of the replacements.
 
-    Control characters are kept, and are not in the list.
+    Null replaces numbers that JSON doesn't have, and U+FFFD bytes that are not text. Control characters are kept, and
+    are
+    not in the list.
 
     :raises ValueError: it isn't nearly JSON either
     :raises RecursionError: it is too deep
@@ -85,7 +87,7 @@ def format_of(body: bytes, media_type: str) -> str | None:
 
 
 def _is_several_values(head: str) -> bool:
-    """Whether another value follows the first one; False if the first one is longer than ``head``."""
+    """Tell whether another value follows the first one; False if the first one is longer than ``head``."""
     try:
         value, end = json.JSONDecoder().raw_decode(head)
     except (ValueError, RecursionError):
@@ -94,7 +96,7 @@ def _is_several_values(head: str) -> bool:
 
 
 def _whole_texts(value: Any, note: Callable[[], None]) -> Any:
-    """The value with U+FFFD for each half of a surrogate pair."""
+    """Return the value with U+FFFD for each half of a surrogate pair."""
     if isinstance(value, str):
         whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         if whole != value:
@@ -112,7 +114,7 @@ _EXCERPT: Final = 200
 
 
 class UnreadableBody(ValueError):
-    """The body isn't in the format that was declared; the text says what it is, without its content."""
+    """A body that isn't in the declared format; the text names the format it has, without its content."""
 
 
 class AnotherFormat(UnreadableBody):
@@ -124,17 +126,17 @@ class BadValues(UnreadableBody):
 
 
 def media_type_of(headers: Mapping[str, str]) -> str:
-    """E.g. ``text/csv``; empty if the answer has none."""
+    """Return the media type, e.g. ``text/csv``; empty if the answer has none."""
     return headers.get("Content-Type", "").partition(";")[0].strip()
 
 
 def charset_of(headers: Mapping[str, str]) -> str:
-    """In lower case; empty if the answer has none."""
+    """Return the charset in lower case; empty if the answer has none."""
     return headers.get("Content-Type", "").lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
 
 
 def is_utf8(charset: str) -> bool:
-    """Whether a charset, or none, means UTF-8."""
+    """Tell whether a charset, or none, means UTF-8."""
     return not charset or charset in ("utf-8", "utf8", "us-ascii", "ascii")
 
 
@@ -146,9 +148,9 @@ def shown_size(body: bytes, headers: Mapping[str, str]) -> str:
 
 
 def read_json(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
-    """The value of a JSON body.
+    """Return the value of a JSON body.
 
-    :param lenient: replace what strict JSON refuses
+    :param lenient: replace values that strict JSON refuses
     :raises UnreadableBody: it isn't JSON
     """
     if body.startswith(BOM_UTF8):
@@ -210,11 +212,11 @@ class Answer:
 
     @property
     def has_content(self) -> bool:
-        """Whether an answer of this status has a body."""
+        """Tell whether an answer of this status has a body."""
         return self.status not in (204, 205)
 
     def json(self) -> Any:
-        """The body as JSON, parsed once; None where there is no content.
+        """Return the body as JSON, parsed once; None if there is no content.
 
         :raises UnreadableBody: it isn't JSON
         """
@@ -223,7 +225,7 @@ class Answer:
         return self._json
 
     def content(self) -> Any:
-        """The body of a page, read once: JSON, or the list of its lines or rows; None where there is no content.
+        """Return the body of a page, read once: JSON, or the list of its lines or rows; None if there is no content.
 
         :raises UnreadableBody: it isn't in that format
         """
@@ -234,24 +236,24 @@ class Answer:
         return self._content
 
     def for_conditions(self) -> Any:
-        """What a predicate sees: the content, else the body as JSON, as many errors are; None if it is neither."""
+        """Return the value for predicates: the content, else the body as JSON (many errors are); else None."""
         for read in (self.content, self.json) if self.status // 100 == 2 else (self.json,):
             with contextlib.suppress(UnreadableBody):
                 return read()
         return None
 
     def text(self) -> str:
-        """The body as text; what isn't UTF-8 is replaced."""
+        """Return the body as text; bytes that aren't UTF-8 are replaced."""
         return self.body.decode("utf-8", "replace")
 
     def describe(self, redactor: Redactor) -> str:
-        """Status and the beginning of the body, for messages."""
+        """Return the status and the beginning of the body, for messages."""
         shown = excerpt(self.text(), redactor)
         return f"{self.status} {self.reason}".strip() + (f": {shown}" if shown else "")
 
 
 def excerpt(text: str, redactor: Redactor) -> str:
-    """The beginning of a text on one line, without secrets."""
+    """Return the beginning of a text on one line, without secrets."""
     text = " ".join(redactor.text(text).split())
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
 

@@ -29,7 +29,7 @@ _MOMENT: Final = TypeAdapter(datetime)
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of an IANA name.
+    """Return the time zone of an IANA name.
 
     :raises ValueError: there is none
     """
@@ -43,7 +43,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def moment_of(text: str, zone: tzinfo) -> datetime:
-    """A date, or a date and time, of ISO 8601; in UTC.
+    """Parse a date, or a date and time, of ISO 8601; return it in UTC.
 
     :param zone: of a text without an offset
     :raises ValueError: it is something else
@@ -60,7 +60,7 @@ def moment_of(text: str, zone: tzinfo) -> datetime:
 
 
 def _in_utc(moment: datetime) -> datetime:
-    """Of an hour that the clocks skip, the moment after it."""
+    """Convert a moment to UTC; of an hour that the clocks skip, the moment after it."""
     return moment.astimezone(timezone.utc)
 
 
@@ -83,7 +83,7 @@ class Step:
 
     @classmethod
     def parse(cls, text: str) -> Step:
-        """A duration of ISO 8601.
+        """Parse a duration of ISO 8601.
 
         :raises ValueError: it is something else, or no time at all
         """
@@ -96,7 +96,7 @@ class Step:
         return step
 
     def after(self, start: datetime, number: int, zone: tzinfo) -> datetime:
-        """The moment this many steps after a start, in UTC.
+        """Return the moment this many steps after a start, in UTC.
 
         :raises OverflowError, ValueError: it is beyond the year 9999
         """
@@ -159,7 +159,10 @@ class TimeFormat:
         self.has_offset = text in _NAMED or "z" in directives or zone is timezone.utc
 
     def check_step(self, step: Step) -> None:
-        """:raises ValueError: a step has parts that the format can't show"""
+        """Check that the format can show the step.
+
+        :raises ValueError: a step has parts that the format can't show
+        """
         units, written = _UNITS.index(self.unit), f"format {self._text!r} has no unit below the {self.unit}"
         length = _LENGTHS.get(self.unit, timedelta(days=1))
         fits = (
@@ -172,7 +175,7 @@ class TimeFormat:
             raise ValueError(f"step: {written}; {remedy}")
 
     def write(self, moment: datetime) -> str | int:
-        """The text or number that is sent; rounded down to the unit."""
+        """Return the text or number that is sent; rounded down to the unit."""
         if self._text == "epoch":
             return (moment - _EPOCH) // timedelta(seconds=1)
         if self._text == "epoch_ms":
@@ -184,7 +187,7 @@ class TimeFormat:
         return f"{text[:-6]}Z" if self._zone is timezone.utc else text
 
     def floor(self, moment: datetime) -> datetime:
-        """The last moment not after this one that the format can show exactly, in UTC."""
+        """Return the last moment not after this one that the format can show exactly, in UTC."""
         if self.unit in ("microsecond", "millisecond"):
             return moment - (moment - _EPOCH) % _LENGTHS[self.unit]
         lowest = {"month": 1, "day": 1, "hour": 0, "minute": 0, "second": 0, "microsecond": 0}
@@ -193,7 +196,7 @@ class TimeFormat:
         return _in_utc(moment.astimezone(self._zone).replace(**dropped))
 
     def ceil(self, moment: datetime) -> datetime:
-        """The first moment not before this one that the format can show exactly, in UTC."""
+        """Return the first moment not before this one that the format can show exactly, in UTC."""
         found = start = self.floor(moment)
         length = _LENGTHS.get(self.unit)
         step = Step(months={"year": 12, "month": 1}.get(self.unit, 0), days=int(self.unit == "day"))
@@ -219,9 +222,9 @@ class Window:
 def windows(
     start: datetime, end: datetime, step: Step, time_format: TimeFormat, zone: tzinfo, *, end_inclusive: bool
 ) -> Iterator[Window]:
-    """All windows from a start to an end, the last one as long as is left.
+    """Yield all windows from a start to an end, the last one as long as is left.
 
-    What the format can't show is included: the start is rounded down to the format's unit, the end up.
+    If the format can't show the start or the end exactly, the start is rounded down to the format's unit, the end up.
 
     :raises ValueError: there are none, or too many, or two that the format can't distinguish
     """

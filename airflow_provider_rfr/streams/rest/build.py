@@ -43,7 +43,7 @@ _NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
 def build_stream(
     document: Mapping[str, Any], name: str, config: Mapping[str, Any], secrets: Mapping[str, Any]
 ) -> RestStream:
-    """One stream, and the parents that it needs.
+    """Build one stream, and the parents that it needs.
 
     :raises SourceDefinitionError: the document is wrong, or has no such stream
     """
@@ -57,7 +57,7 @@ def build_stream(
 def build_streams(
     document: Any, config: Mapping[str, Any], secrets: Mapping[str, Any], file: str | None = None
 ) -> dict[str, RestStream]:
-    """All streams of a definition.
+    """Build all streams of a definition.
 
     :param file: that the document was read from, for errors
     :raises SourceDefinitionError: the document is wrong
@@ -72,7 +72,7 @@ def build_streams(
 
 
 class _Source:
-    """A definition with its configuration, and what its streams share.
+    """A definition with its configuration, and the parts that its streams share.
 
     Builds each stream once; children share their parent's instance.
 
@@ -107,7 +107,10 @@ class _Source:
         self._shared_authenticators: dict[str, Authenticator] = {}
 
     def stream(self, name: str) -> RestStream:
-        """:raises SourceDefinitionError: the stream is wrong, or its own ancestor"""
+        """Return a stream, which is built once.
+
+        :raises SourceDefinitionError: the stream is wrong, or its own ancestor
+        """
         if name in self._open:
             circle = " -> ".join([*self._open[self._open.index(name) :], name])
             raise SourceDefinitionError(f"streams.{name}.partitions.parent", f"streams are their own parents: {circle}")
@@ -118,7 +121,7 @@ class _Source:
         return self._built[name]
 
     def _resolved(self, value: Any, place: str) -> Any:
-        """The value of a template that knows only the configuration."""
+        """Return the value of a template that knows only the configuration."""
         return compile_value(value, place, CONFIG_NAMES, self._config)({"config": self._config})
 
     def _build(self, name: str) -> RestStream:
@@ -197,7 +200,7 @@ class _Source:
     def _authenticator(
         self, stream: model.StreamDefinition, place: str, base_url: str, timeout: float, limits: Limits
     ) -> Authenticator:
-        """The stream's own, or the document's, which streams share: it may hold a token."""
+        """Return the stream's own authenticator, or the document's, which streams share: it may hold a token."""
         own, handler, at = stream.authenticator, stream.error_handler, f"{place}.authenticator"
         if own is None:
             if base_url in self._shared_authenticators:
@@ -213,7 +216,7 @@ class _Source:
     def _fingerprint(
         self, name: str, stream: model.StreamDefinition, base_url: str, page_size: int | None, router: PartitionRouter
     ) -> Mapping[str, Any]:
-        """What decides which requests the stream sends, as JSON without secrets.
+        """Return everything that decides which requests the stream sends, as JSON without secrets.
 
         :param stream: with the defaults already in their places
         """
@@ -240,7 +243,10 @@ class _Source:
 
 
 def _refuse_renewal(handler: model.ErrorHandler, place: str) -> None:
-    """:raises SourceDefinitionError: a rule renews credentials, and the authenticator has none that it could renew"""
+    """Refuse rules that renew credentials.
+
+    :raises SourceDefinitionError: a rule renews credentials, and the authenticator has none that it could renew
+    """
     for number, rule in enumerate(handler.rules):
         if rule.action == Action.RENEW:
             raise SourceDefinitionError(

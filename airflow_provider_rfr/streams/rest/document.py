@@ -24,7 +24,7 @@ _SHOWN = 60
 
 
 def read_document(file: str) -> Any:
-    """The content of a YAML or JSON file.
+    """Return the content of a YAML or JSON file.
 
     :raises SourceDefinitionError: the file is missing, or its syntax is wrong
     """
@@ -42,7 +42,7 @@ def read_document(file: str) -> Any:
 
 
 def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any]:
-    """The document with the schemas from files put into it, checked.
+    """Return the document with the schemas from files put into it, checked.
 
     :param file: where it comes from: schema files are relative to it, and errors name it
     :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
@@ -60,7 +60,7 @@ def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any
 
 
 def _templates_in(value: Any, place: str) -> Iterator[tuple[Any, str, Templated]]:
-    """All values that may hold templates, with their places and marks."""
+    """Yield all values that may hold templates, with their places and marks."""
     if isinstance(value, Part):
         prefix = f"{place}." if place else ""
         for name, info in type(value).model_fields.items():
@@ -78,7 +78,7 @@ def _templates_in(value: Any, place: str) -> Iterator[tuple[Any, str, Templated]
 
 
 def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefinition, dict[str, Any]]:
-    """The definition as models, and as the whole document.
+    """Return the definition as models, and as the whole document.
 
     :raises SourceDefinitionError: with every problem that could be found
     """
@@ -128,7 +128,7 @@ def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinitio
 
 
 def _combined(problems: Sequence[Problem], file: str | None) -> SourceDefinitionError:
-    """One error for several problems, with the file they are in."""
+    """Return one error for several problems, with the file they are in."""
     # Unions report a field several times: the first report counts.
     first: dict[str, Problem] = {}
     for problem in problems:
@@ -166,7 +166,7 @@ def _problem(error: ErrorDetails) -> Problem:
 
 
 def _shown(value: Any, path: str) -> str:
-    """A wrong value for the message; empty for what may be secret."""
+    """Return a wrong value for the message; empty for one that may be secret."""
     if ".authenticator" in f".{path}" or any(map(is_secret, path.split("."))):
         return ""
     text = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
@@ -178,7 +178,7 @@ _BRANCHES = frozenset({"str", "int", "bool", "list[str]", "list[list[str]]", "li
 
 
 def _walk(location: Sequence[str | int]) -> tuple[str, Any, Any]:
-    """The path as in the document, the model that holds its last part, and the type that is wanted there.
+    """Return the path as in the document, the model that holds its last part, and the type that is wanted there.
 
     Pydantic's location also names the branches of unions that it tried, which are not part of the document.
     """
@@ -198,7 +198,7 @@ def _walk(location: Sequence[str | int]) -> tuple[str, Any, Any]:
 
 
 def _choices(annotation: Any) -> list[Any]:
-    """The types that an annotation allows, without None."""
+    """Return the types that an annotation allows, without None."""
     if get_origin(annotation) is Annotated:
         return _choices(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -215,7 +215,7 @@ def _field_names(kind: Any) -> list[str]:
 
 
 def _tag_of(kind: Any) -> str | None:
-    """The ``type`` by which a model is recognised in a union."""
+    """Return the ``type`` by which a model is recognised in a union."""
     if not _is_model(kind) or "type" not in kind.model_fields:
         return None
     annotation = kind.model_fields["type"].annotation
@@ -223,7 +223,7 @@ def _tag_of(kind: Any) -> str | None:
 
 
 def _type_at(choices: Sequence[Any], part: str | int) -> Any:
-    """The type of a field, a mapping's value or a list's item."""
+    """Return the type of a field, a mapping's value or a list's item."""
     for choice in choices:
         if _is_model(choice):
             choice.model_rebuild()  # resolves names of models that are declared further down

@@ -111,7 +111,10 @@ class Template(Protocol):
     def constant(self) -> bool: ...
 
     def __call__(self, variables: Mapping[str, Any]) -> Any:
-        """:raises SourceDefinitionError: the expression fails; UndefinedValue if a value is missing"""
+        """Evaluate the template.
+
+        :raises SourceDefinitionError: the expression fails; UndefinedValue if a value is missing
+        """
 
 
 class _Constant:
@@ -224,7 +227,7 @@ def _with_braces(text: str) -> str:
 
 
 def has_expressions(text: str) -> bool:
-    """Whether a text has template syntax in it."""
+    """Tell whether a text has template syntax in it."""
     return "{{" in text or "{%" in text or "{#" in text
 
 
@@ -296,7 +299,7 @@ def _fields_of(variable: str, tree: nodes.Template) -> set[str]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A sentence with the nearest of the valid names, then all of them."""
+    """Return a sentence with the nearest of the valid names, then all of them."""
     valid = sorted(names)
     return f"{guess(name, valid)}allowed: {', '.join(valid) if valid else 'nothing'}"
 
@@ -324,14 +327,14 @@ MISSING: Final = _Missing()
 
 
 def parse_path(text: str | Sequence[str]) -> Path:
-    """``""`` is the value itself; a list of keys is for keys with dots in them."""
+    """Parse a path: ``""`` is the value itself; a list of keys is for keys with dots in them."""
     if isinstance(text, str):
         return tuple(text.split(".")) if text else ()
     return tuple(text)
 
 
 def lookup(value: Any, path: Path) -> Any:
-    """The value at ``path``, or MISSING."""
+    """Return the value at ``path``, or MISSING."""
     for key in path:
         if isinstance(value, Mapping):
             value = value.get(key, MISSING)
@@ -345,7 +348,7 @@ def lookup(value: Any, path: Path) -> Any:
 
 
 def lookup_each(value: Any, path: Path) -> Iterator[Any]:
-    """The values at all places that ``path`` matches; ``*`` matches each item of a list or an object."""
+    """Yield the values at all places that ``path`` matches; ``*`` matches each item of a list or an object."""
     if _WILDCARD not in path:
         yield lookup(value, path)
         return
@@ -361,7 +364,7 @@ def lookup_each(value: Any, path: Path) -> Iterator[Any]:
 
 
 def assign(record: MutableMapping[str, Any], path: Path, value: Any) -> None:
-    """Set a value, making the objects on the way; an object replaces what is not an object."""
+    """Set a value, making the objects on the way; an object replaces a value that is not an object."""
     for key in path[:-1]:
         inner = record.get(key)
         if not isinstance(inner, MutableMapping):
@@ -377,7 +380,7 @@ def take(record: MutableMapping[str, Any], path: Path) -> Any:
 
 
 def describe(value: Any) -> str:
-    """The shape of a value without its content, for messages."""
+    """Describe the shape of a value without its content, for messages."""
     if value is MISSING:
         return "nothing"
     if value is None:
@@ -405,7 +408,7 @@ def similar_path(value: Any, path: Path) -> str | None:
 
 
 def where_missing(value: Any, path: Path) -> str:
-    """How far ``path`` leads into ``value``, and what is there instead."""
+    """Describe how far ``path`` leads into ``value``, and the value that is there instead."""
     walked: list[str] = []
     for key in path:
         inner = value if key == _WILDCARD else lookup(value, (key,))

@@ -89,7 +89,7 @@ class RestStream(PagedStream):
         config: Mapping[str, Any] | None = None,
         secrets: Mapping[str, Any] | None = None,
     ) -> RestStream:
-        """One stream of a source definition.
+        """Build one stream of a source definition.
 
         :raises SourceDefinitionError: the definition is wrong, or has no such stream
         """
@@ -98,7 +98,7 @@ class RestStream(PagedStream):
         return build_stream(definition, name, dict(config or {}), dict(secrets or {}))
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
-        """The partitions; a parent stream is read for it, page by page."""
+        """Return the partitions; a parent stream is read for them, page by page."""
         return (stream_slice.partition for stream_slice in unique_slices(self, self._router.partitions()))
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
