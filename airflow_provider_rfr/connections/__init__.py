@@ -1,4 +1,4 @@
-"""ALTER, DROP and COMMENT ON CONNECTION: changes are tried, made whole or not at all, and what uses them restarts.
+"""ALTER, DROP and COMMENT ON CONNECTION: changes are tried, made whole or not at all, and dependent tasks restart.
 
 Nothing here imports Airflow: storage, rights and tasks are reached through
 :class:`~airflow_provider_rfr.connections.ports.Services`.

@@ -48,7 +48,7 @@ def draft(
 
 
 class Draft:
-    """What a statement makes of a connection: applies its actions one by one, and collects their problems.
+    """A connection as a statement would change it: applies the actions one by one, and collects their problems.
 
     :ivar stored: the definition before the statement
     :ivar candidate: the new definition, without the secrets that are yet to be read
@@ -75,7 +75,7 @@ class Draft:
         self.problems.append(Problem(option, problem, remedy, place))
 
     def check_combination(self, actions: Sequence[Action]) -> None:
-        """An option must be named once, and not together with an object that it is a field of.
+        """Check that an option is named once, and not together with an object that it is a field of.
 
         An object and its field in one statement would mean something else in another order.
         """
@@ -97,7 +97,7 @@ class Draft:
                 self._blame(action.option, problem, "change one of them", action)
 
     def check_exclusive(self, actions: Sequence[Action]) -> None:
-        """At most one option of an exclusive group may be set, and none of the others removed."""
+        """Check that at most one option of an exclusive group is set, and none of the others removed."""
         for group in self.known.exclusive:
             sets = {action.option: action for action in actions if action.option in group and not action.removes}
             removals = {action.option: action for action in actions if action.option in group and action.removes}

@@ -74,11 +74,11 @@ class Journal:
         self._store.run(lambda connection: self.note_in(connection, state, **values))
 
     def note_in(self, connection: Connection, state: AlterationState, **values: Any) -> None:
-        """The same within a transaction."""
+        """Note the state of the alteration within a transaction."""
         audit.note_alteration(connection, self._store.now(connection), self.id, state, **values)
 
     def intend(self, options: Mapping[str, Any], old_hash: str, new_hash: str) -> None:
-        """Note what is about to be stored: if this process dies, the hashes show whether it was.
+        """Note the change that is about to be stored: if this process dies, the hashes show whether it was stored.
 
         :raises ConnectionConflictError: it took so long that another process has the lease
         """
@@ -99,7 +99,7 @@ class Journal:
 
 
 def settle_missing(store: ControlStore, name: str) -> None:
-    """The same for a connection that is not there, unless another process alters it."""
+    """Settle the alterations of a connection that does not exist, unless another process alters it."""
 
     def work(connection: Connection) -> None:
         now = store.now(connection)

@@ -62,13 +62,13 @@ class _Token:
 
     @property
     def shown(self) -> str:
-        """The token in an error: signs and reserved words verbatim; anything else may be a secret."""
+        """Return the token as errors show it: signs and reserved words verbatim; anything else may be a secret."""
         if self.kind is _TokenKind.SIGN or (self.kind is _TokenKind.WORD and self.text.upper() in _RESERVED_WORDS):
             return f"'{self.text}'"
         return str(self.kind.value)
 
     def number(self) -> int | float:
-        """Its value.
+        """Return the value of a number.
 
         :raises StatementError: it is too large
         """
@@ -106,7 +106,7 @@ _UNREADABLE: Final = {
 
 
 def _tokens_of(text: str) -> list[_Token]:
-    """The tokens, the last of which is the end.
+    """Split a statement into tokens, the last of which is the end.
 
     :raises StatementError: something is not a token
     """
@@ -185,7 +185,7 @@ class _Parser:
         return made
 
     def _comment(self) -> Action:
-        """The comment is the option ``description``."""
+        """Parse a comment, which sets the option ``description``."""
         self._word("is")
         start = self._next
         if start.kind is not _TokenKind.TEXT and not self._is("null"):
@@ -271,7 +271,7 @@ class _Parser:
         return Settings(**found)
 
     def _setting(self, name: str) -> bool | float:
-        """The value; a boolean that is only named is true."""
+        """Parse the value of a setting; a boolean that is only named is true."""
         is_duration = name == "drain_timeout"
         has_sign = self._sign("=", optional=True)
         if not (has_sign or is_duration) and self._next.kind in (_TokenKind.SIGN, _TokenKind.END):
@@ -318,7 +318,7 @@ class _Parser:
         return ".".join(self._parts(what, "the rest of the name"))
 
     def _parts(self, what: str, rest: str) -> list[str]:
-        """Names separated by dots; a number is a name as well."""
+        """Parse names separated by dots; a number is a name as well."""
         parts: list[str] = []
         while not parts or self._sign(".", optional=True):
             token = self._next

@@ -1,8 +1,8 @@
-"""After a change: what runs with the old copy stops at its next checkpoint, and continues with the new settings.
+"""Restarts after a change: a task with the old copy stops at its next checkpoint, and continues with the new settings.
 
 The control store holds which copy a task should have. A running task reads that, stops its driver, reads its
 connections again and continues, all in the same try. So the old driver has ended before the new one begins; and if the
-altering process dies, the difference between wanted and running hash still shows what is left to do.
+altering process dies, the difference between wanted and running hash still shows which tasks are left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNRELATED_ERRORS: Final = frozenset(
 def restart(
     services: Services, name: str, wanted: str, dependents: Sequence[Dependent], timeout: float
 ) -> dict[str, str]:
-    """Start what is stopped, and wait until what runs has the new settings; returns the outcomes by consumer.
+    """Start stopped tasks, and wait until running ones have the new settings; return the outcomes by consumer.
 
     :param wanted: hash of the new settings
     :param timeout: seconds after which the rest is left to itself
@@ -55,7 +55,7 @@ def restart(
 
 
 def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str | None:
-    """How the restart of the task ended, which is begun here if it does not run; None while that is open."""
+    """Return the outcome of a task's restart, which is begun here if the task does not run; None while it is open."""
     with services.store.read() as connection:
         use, now = load_use(connection, task), services.store.now(connection)
     if use is None:

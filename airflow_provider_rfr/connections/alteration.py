@@ -66,7 +66,7 @@ _PENDING: Final = "keeps its old settings until its next run"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done.
+    """The outcome of a statement.
 
     :ivar result: applied, unchanged, planned (a dry run), missing, renamed, dropped, valid or not tried
     :ivar outcomes: of restarts, by consumer
@@ -106,7 +106,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Alteration:
-    """A statement on its way through the stages; each returns it with what it found out.
+    """A statement on its way through the stages; each stage returns it with its findings.
 
     :ivar kept: where the stored secrets are kept, by option; ``secrets``: where the candidate's are
     :ivar uses: every task that uses any connection
@@ -144,11 +144,11 @@ class _Alteration:
 
     @property
     def has_to_be_tried(self) -> bool:
-        """Whether the candidate is to be tried: a new description alone makes no difference."""
+        """Tell whether the candidate is to be tried: a new description alone makes no difference."""
         return self.statement.settings.validate and self.new_hash != self.old_hash
 
     def refused(self, problem: str, remedy: str) -> AlterationRefusedError:
-        """An error of the connection as a whole."""
+        """Return an error of the connection as a whole."""
         return AlterationRefusedError(self.name, [Problem("", problem, remedy)])
 
 
@@ -230,13 +230,13 @@ def _in_words(effects: Mapping[str, str]) -> str:
 
 
 def dependents_of(services: Services, name: str) -> Sequence[Dependent]:
-    """What uses the connection, by any number of steps."""
+    """Return the tasks that use the connection, by any number of steps."""
     with services.store.read() as connection:
         return judge(name, None, (), list_uses(connection), services.gateway.find)
 
 
 def _read(services: Services, statement: Statement) -> _Alteration:
-    """Stage one: what is stored."""
+    """Read the stored connection (stage one)."""
     stored = services.gateway.read(statement.connection)
     if stored is None:
         raise ConnectionNotFoundError(statement.connection, "is not there; make it, or write IF EXISTS")
@@ -251,7 +251,9 @@ def _read(services: Services, statement: Statement) -> _Alteration:
 def _draft(
     services: Services, plan: _Alteration, parameters: Mapping[str, Value], recovered: Sequence[AlterationRecord] = ()
 ) -> _Alteration:
-    """Stage two: the candidate, with its secrets, and what uses it. Rights are checked before any secret is read.
+    """Draft the candidate, with its secrets, and find its dependents (stage two).
+
+    Rights are checked before any secret is read.
 
     :param recovered: alterations that were stored by processes that died then
     :raises AlterationRefusedError: with every problem
@@ -271,7 +273,7 @@ def _draft(
 
 
 def _rotate(services: Services, plan: _Alteration, recovered: Sequence[AlterationRecord]) -> _Alteration:
-    """The candidate of ROTATE KEYS. A rotation whose process died is finished, before there is another one.
+    """Return the candidate of ROTATE KEYS. A rotation whose process died is finished, before there is another one.
 
     :raises ConnectionConflictError: the keys were rotated just now
     """
@@ -297,7 +299,9 @@ def _rotate(services: Services, plan: _Alteration, recovered: Sequence[Alteratio
 
 
 def _with_secrets(services: Services, made: Draft) -> Definition:
-    """The candidate with the secrets that the statement names. Others stay as they are stored, even if edited by hand.
+    """Return the candidate with the secrets that the statement names.
+
+    Others stay as they are stored, even if edited by hand.
 
     :raises AlterationRefusedError: with every secret that can't be read, or does not fit its option
     """
@@ -320,7 +324,7 @@ def _with_secrets(services: Services, made: Draft) -> Definition:
 
 
 def _compared(services: Services, plan: _Alteration, hidden: Collection[str] = ()) -> _Alteration:
-    """Compare the candidate with what is stored.
+    """Compare the candidate with the stored connection.
 
     :raises AlterationRefusedError: a task can't adopt the change
     """
@@ -338,7 +342,7 @@ def _compared(services: Services, plan: _Alteration, hidden: Collection[str] = (
 
 
 def _check_rights(services: Services, stored: Definition, made: Draft, paths: Mapping[str, tuple[str, ...]]) -> None:
-    """Rights on the connection, on each secret that it would have, and on what would send its secrets another way."""
+    """Check the rights on the connection, its new references and secrets, and the connections that send through it."""
     name = stored.name
     _check_editable(services, name, [name])
     before = set(references_of(stored).values())
@@ -413,7 +417,7 @@ def _identity(services: Services, definition: Definition) -> str | None:
 
 
 def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:
-    """Stage four: the candidate in its place, and what follows from it in the control store; under the lease."""
+    """Store the candidate, and its consequences in the control store (stage four); under the lease."""
     options = {change.option: {"before": change.before, "after": change.after} for change in plan.changes}
     journal.intend(options, plan.old_hash, plan.new_hash)
     _check_references_again(services, plan)
@@ -439,9 +443,11 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
 
 
 def _check_references_again(services: Services, plan: _Alteration) -> None:
-    """Two concurrent alterations could each add one half of a cycle, or one could drop what the other refers to.
+    """Check references again, because concurrent alterations may conflict.
 
-    Both have noted what they intend before they look, so at least one sees the other, or what it stored.
+    Two could each add one half of a cycle, or one could drop a connection that the other refers to. Both have noted
+    their
+    changes before they look, so at least one sees the other, or the connection that it stored.
     """
     added = set(references_of(plan.candidate).values()) - set(references_of(plan.stored).values())
     if not added:
@@ -504,7 +510,7 @@ def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alter
 
 
 def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome:
-    """Stage five: restart what uses the connection."""
+    """Restart the tasks that use the connection (stage five)."""
     if plan.statement.settings.restart:
         outcomes = restart(services, plan.name, plan.new_hash, plan.dependents, plan.statement.settings.drain_timeout)
     else:

@@ -38,7 +38,7 @@ def statement_from(
     if_exists: Any = False,
     **settings: Any,
 ) -> Statement:
-    """The statement, from its text or from a connection's id and options.
+    """Return the statement, from its text or from a connection's id and options.
 
     :param set: values by option; text must be a JSON object
     :param drop: options, as ``reset``; text may name several, separated by commas
@@ -76,7 +76,7 @@ def settings_with(
     new_identity: Any = False,
     drain_timeout: Any = None,
 ) -> Settings:
-    """The settings of a statement combined with arguments: the more careful of two booleans counts.
+    """Combine the settings of a statement with arguments: the more careful of two booleans counts.
 
     :param drain_timeout: counts where the statement has the default
     :raises ConfigurationError: the field, the problem, and the remedy
@@ -136,7 +136,10 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _flat(place: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """``{"extra": {"a": 1}}`` is the option ``extra.a``; a dot in the name of a nested field is part of that name."""
+    """Yield options with full names: ``{"extra": {"a": 1}}`` is the option ``extra.a``.
+
+    A dot in the name of a nested field is part of that name.
+    """
     for name, value in values.items():
         full = f"{place}.{name_of([str(name)])}" if place else _lower(str(name))
         if isinstance(value, Mapping) and value and parts_of(full)[0] == "extra":
@@ -146,13 +149,13 @@ def _flat(place: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _lower(option: str) -> str:
-    """Names of fields may be written in any case, as in a statement."""
+    """Convert a field's name to lower case: it may be written in any case, as in a statement."""
     first, *more = parts_of(option)
     return name_of([first.lower(), *more])
 
 
 def _value(value: Any) -> Value:
-    """A reference or a parameter may be written as in a statement."""
+    """Return the value; a reference or a parameter may be written as in a statement."""
     if isinstance(value, str) and (value.upper().startswith("SECRET ") or value.startswith(":")):
         try:
             found = parse_statement(f"ALTER CONNECTION c SET (a = {value})").actions

@@ -1,4 +1,4 @@
-"""References between connections, followed in both directions, and what a change means for each task."""
+"""References between connections, followed in both directions, and the verdict of a change on each task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Reached:
 
 
 def references_of(definition: Definition) -> dict[str, str]:
-    """Ids of other connections, by the option that names them."""
+    """Return the ids of other connections, by the option that names them."""
     known = type_named(definition.conn_type)
     found = {}
     for name, value in definition.options():
@@ -36,7 +36,7 @@ def references_of(definition: Definition) -> dict[str, str]:
 
 
 def closure(names: Iterable[str], find: Find) -> dict[str, _Reached]:
-    """Those connections and all that they refer to, by id."""
+    """Return those connections and all that they refer to, by id."""
     reached: dict[str, _Reached] = {}
     todo: list[tuple[str, tuple[str, ...]]] = [(name, (name,)) for name in names]
     while todo:
@@ -51,7 +51,7 @@ def closure(names: Iterable[str], find: Find) -> dict[str, _Reached]:
 
 
 def find_readable(find: Find, name: str) -> Definition | None:
-    """The connection; None also where it can't be read, which concerns only its users."""
+    """Return the connection; None also if it can't be read, which concerns only its users."""
     try:
         return find(name)
     except ConfigurationError:
@@ -59,13 +59,13 @@ def find_readable(find: Find, name: str) -> Definition | None:
 
 
 def cycle(candidate: Definition, find: Find) -> tuple[str, ...] | None:
-    """The path of references from the candidate back to itself; None if there is none."""
+    """Return the path of references from the candidate back to itself; None if there is none."""
     reached = closure(references_of(candidate).values(), find).get(candidate.name)
     return None if reached is None else (candidate.name, *reached.path)
 
 
 def paths_to(name: str, uses: Sequence[Use], find: Find) -> Mapping[str, tuple[str, ...]]:
-    """The path to the connection, by consumer; as it was registered, else by the present references."""
+    """Return the path to the connection, by consumer; as it was registered, else by the present references."""
     paths: dict[str, tuple[str, ...]] = {}
     for other in sorted({connection.conn_id for use in uses for connection in use.connections}):
         reached = closure([other], find).get(name)
@@ -84,7 +84,7 @@ def paths_to(name: str, uses: Sequence[Use], find: Find) -> Mapping[str, tuple[s
 
 
 class Verdict(str, Enum):
-    """What a change means for a task."""
+    """The consequence of a change for a task."""
 
     UNAFFECTED = "unaffected"
     RESTART = "restart"
@@ -126,9 +126,9 @@ _STATES: Final = {
 def judge(
     name: str, new_hash: str | None, options: Collection[str], uses: Sequence[Use], find: Find
 ) -> tuple[Dependent, ...]:
-    """Everything that uses the connection, and what a change of these options means for it.
+    """Return all tasks that use the connection, and the verdict of a change of these options on each.
 
-    :param new_hash: of the content as it would be; None where nothing is to change
+    :param new_hash: of the content as it would be; None if nothing is to change
     """
     paths = paths_to(name, uses, find)
     found = []

@@ -1,4 +1,4 @@
-"""What an alteration needs of its surroundings: where connections are stored, rights, secrets, trials, tasks."""
+"""The services that an alteration needs: storage of connections, rights, secrets, trials, tasks."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from airflow_provider_rfr.store.engine import ControlStore
 
 
 class _Gateway(Protocol):
-    """Where connections are stored, and what the caller may do to them."""
+    """A gateway to the stored connections, and to the caller's rights on them."""
 
     def read(self, name: str) -> Definition | None:
-        """The connection with its secrets, as its users see it; None if there is none.
+        """Return the connection with its secrets, as its users see it; None if there is none.
 
         :raises ConnectionShadowedError: it comes from a place that can't be written
         :raises ConnectionRightsError: the caller may not see it
         """
 
     def find(self, name: str) -> Definition | None:
-        """Any connection, as its users see it, wherever it comes from."""
+        """Return any connection, as its users see it, wherever it comes from."""
 
     def referring(self, name: str) -> Sequence[str]:
-        """Ids of stored connections whose options name this one."""
+        """Return the ids of stored connections whose options name this one."""
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
-        """Store the candidate as a whole, if what is stored still has the expected hash.
+        """Store the candidate as a whole, if the stored connection still has the expected hash.
 
         :raises ConnectionConflictError: it has another one
         """
 
     def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
-        """The same after Airflow itself has tried the candidate; False where Airflow does not do that.
+        """Store the candidate after Airflow itself has tried it; return False if Airflow does not do that.
 
-        :raises ConnectionConflictError: what is stored has another hash
+        :raises ConnectionConflictError: the stored connection has another hash
         :raises ConnectionValidationError: the candidate does not work
         """
 
@@ -55,43 +55,52 @@ class _Gateway(Protocol):
         """
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
-        """Those of the connections that the caller may not edit."""
+        """Return those of the connections that the caller may not edit."""
 
     def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-        """Those of the secrets that connections may not be given; none of them is read for it."""
+        """Return those of the secrets that connections may not be given; none of them is read for it."""
 
 
 class _Secrets(Protocol):
     """Where secrets are kept."""
 
     def read(self, reference: SecretReference) -> str:
-        """:raises ConfigurationError: there is no such secret, or no such backend"""
+        """Return the value of a secret.
+
+        :raises ConfigurationError: there is no such secret, or no such backend
+        """
 
 
 class _Validator(Protocol):
     """Tries settings on the machine where tasks run."""
 
     def test(self, candidate: Definition) -> bool:
-        """Whether this type could be tried.
+        """Test the candidate, and tell whether this type could be tried.
 
         :raises ConnectionValidationError: the connection does not work
         """
 
     def identity(self, definition: Definition) -> str | None:
-        """Which upstream the connection leads to; None where that can't be found out.
+        """Identify the upstream that the connection leads to; None if that can't be found out.
 
         :raises ConnectionValidationError: the upstream should answer, and does not
         """
 
     def check_use(self, candidate: Definition, use: Use) -> None:
-        """:raises ConnectionValidationError: that task could not continue with these settings"""
+        """Check that a task could use the candidate.
+
+        :raises ConnectionValidationError: that task could not continue with these settings
+        """
 
 
 class _Tasks(Protocol):
     """The scheduler's tasks."""
 
     def state(self, task: TaskRef) -> str | None:
-        """Airflow's name of the state; ``gone`` for a task that no longer exists, None where Airflow can't be asked."""
+        """Return Airflow's name of the state.
+
+        It is ``gone`` for a task that no longer exists, and None if Airflow can't be asked.
+        """
 
     def start(self, task: TaskRef) -> None:
         """Clear the task, so that it continues where it stopped.

@@ -22,12 +22,12 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, 
 
 
 def parts_of(name: str) -> list[str]:
-    """The parts of an option's name, without quotes."""
+    """Return the parts of an option's name, without quotes."""
     return [match[2] if match[1] is None else match[1].replace('""', '"') for match in _PART.finditer(name)]
 
 
 def name_of(parts: Iterable[str]) -> str:
-    """The name that has these parts."""
+    """Return the name that has these parts."""
     return ".".join(_quoted(part) if set(part) & {".", '"'} else part for part in parts)
 
 
@@ -36,7 +36,7 @@ def _quoted(part: str) -> str:
 
 
 def duration(value: object) -> float | None:
-    """Seconds, from a number, a timedelta or text such as ``10m``; None for anything else."""
+    """Return seconds, from a number, a timedelta or text such as ``10m``; None for anything else."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -46,7 +46,7 @@ def duration(value: object) -> float | None:
 
 
 def boolean(value: object) -> bool | None:
-    """A boolean, from itself or its name in text; None for anything else."""
+    """Return a boolean, from itself or its name in text; None for anything else."""
     if isinstance(value, bool):
         return value
     return {"true": True, "on": True, "false": False, "off": False}.get(str(value).strip().lower())
@@ -67,7 +67,7 @@ class Verb(str, Enum):
 
 
 class ActionKind(str, Enum):
-    """What is done to one option. ``RESET`` and ``DROP`` mean the same: back to the default, or removed."""
+    """The kind of an action on one option. ``RESET`` and ``DROP`` mean the same: back to the default, or removed."""
 
     SET = "set"
     DROP = "drop"
@@ -114,7 +114,7 @@ class Action:
 
     @property
     def removes(self) -> bool:
-        """Whether the option goes back to its default."""
+        """Tell whether the option goes back to its default."""
         return self.kind is not ActionKind.SET
 
 
@@ -156,7 +156,7 @@ class Statement:
 
     @property
     def set(self) -> Mapping[str, Value]:
-        """Values of ``SET`` by option; of a duplicate option the last."""
+        """Return the values of ``SET`` by option; of a duplicate option the last."""
         return {action.option: action.value for action in self.actions if action.kind is ActionKind.SET}
 
     def __str__(self) -> str:
@@ -166,7 +166,10 @@ class Statement:
         return self._text(_action)
 
     def outline(self) -> str:
-        """The statement without any plain value: a refused one may hold a secret in an option that is not secret."""
+        """Return the statement without any plain value.
+
+        A refused statement may hold a secret in an option that is not secret.
+        """
 
         def outlined(action: Action) -> str:
             if action.removes or isinstance(action.value, (SecretReference, Parameter)):

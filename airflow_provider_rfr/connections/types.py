@@ -46,7 +46,7 @@ class Definition:
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def get(self, option: str) -> Any:
-        """The option's value; None where it has none."""
+        """Return the option's value; None if it has none."""
         if not option.startswith(_EXTRA):
             return getattr(self, option)
         found: Any = self.extra
@@ -55,25 +55,25 @@ class Definition:
         return found
 
     def place(self) -> dict[str, Any]:
-        """Where the connection leads: its fields of :data:`PLACE`."""
+        """Return the place that the connection leads to: its fields of :data:`PLACE`."""
         return {name: getattr(self, name) for name in PLACE}
 
     def having(self, option: str, value: Any) -> Definition:
-        """A copy with that option; None removes it."""
+        """Return a copy with that option; None removes it."""
         if not option.startswith(_EXTRA):
             changes: dict[str, Any] = {option: value}
             return replace(self, **changes)
         return replace(self, extra=_with(self.extra, _path(option), value))
 
     def options(self) -> Iterator[tuple[str, Any]]:
-        """Every option that has a value; of nested extra fields the leaves."""
+        """Yield every option that has a value; of nested extra fields the leaves."""
         for name in _CORE:
             if getattr(self, name) not in (None, ""):
                 yield name, getattr(self, name)
         yield from _leaves(_EXTRA.rstrip("."), self.extra)
 
     def scalar_above(self, option: str) -> str | None:
-        """The field above this option that has a value of its own, which setting the option would lose."""
+        """Return the field above this option that has a value of its own, which setting the option would lose."""
         found: object = self.extra
         *above, _ = _path(option) if option.startswith(_EXTRA) else [""]
         for place, part in enumerate(above, 1):
@@ -91,7 +91,7 @@ def _path(option: str) -> list[str]:
 
 
 def parsed_extra(text: str | None) -> dict[str, Any]:
-    """Extra fields from their text.
+    """Parse extra fields from their text.
 
     :raises ValueError: it is not a JSON object; the message does not repeat it
     """
@@ -114,7 +114,7 @@ def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, An
 
 
 def _object_in(value: Any) -> Mapping[str, Any] | None:
-    """The value if it is an object, also where a form stored it as text; else None."""
+    """Return the value if it is an object, also if a form stored it as text; else None."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -234,9 +234,9 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def fit(self, value: Any) -> Any:
-        """The value in the option's type.
+        """Return the value in the option's type.
 
-        :raises ValueError: it does not fit; the message says what would
+        :raises ValueError: it does not fit; the message says which values would
         """
         made = self.read(value)
         if self.choices and made not in self.choices:
@@ -271,14 +271,17 @@ class ConnectionType:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def full_name(self, option: str) -> str:
-        """The option's full name, for an alias or an extra field that is written without ``extra.``."""
+        """Return the option's full name, for an alias or an extra field that is written without ``extra.``."""
         if option in self.options or option.startswith(_EXTRA):
             return option
         option = self.aliases.get(option, option)
         return _EXTRA + option if _EXTRA + option in self.options else option
 
     def option(self, name: str) -> Option | None:
-        """The option; for an extra field that the type does not name, what its name implies. None: there is none."""
+        """Return the option; None if there is none.
+
+        For an extra field that the type does not name, the option is derived from the field's name.
+        """
         found, path = self.options.get(name), _path(name)
         if found is not None or not (name.startswith(_EXTRA) and len(path) <= _DEEPEST and all(path)):
             return found
@@ -330,7 +333,7 @@ _CATALOGS: Final = ("sql", "rest", "hive", "glue", "dynamodb")
 
 
 def _no_credentials(definition: Definition) -> Problem | None:
-    """An address is shown, so it must not hold a password."""
+    """Check that an address holds no password, because it is shown; return the problem."""
     try:
         host = definition.host or ""
         parts = urlsplit(host if "://" in host else f"//{host}")
@@ -502,7 +505,7 @@ class ContentHash:
 
 
 def _plain(value: Any) -> Any:
-    """A value in a normal form: Airflow's API turns numbers in extra fields into text, and nulls into empty text."""
+    """Normalize a value: Airflow's API turns numbers in extra fields into text, and nulls into empty text."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items() if item not in (None, "")}
     if isinstance(value, (list, tuple)):
