@@ -39,7 +39,7 @@ class _HostList:
 
     @classmethod
     def of(cls, entries: Iterable[str]) -> _HostList:
-        """From entries like ``airflow.internal``, ``localhost:8080``, ``10.1.2.3``, ``[::1]:80`` or ``10.0.0.0/8``."""
+        """Return the list of entries like ``airflow.internal``, ``localhost:8080``, ``[::1]:80`` or ``10.0.0.0/8``."""
         names: set[str] = set()
         networks: list[_Network] = []
         for entry in (entry.strip().lower() for entry in entries):
@@ -50,7 +50,7 @@ class _HostList:
         return cls(frozenset(names), tuple(networks))
 
     def lists(self, host: str, port: int, found: _Address, special: Iterable[_Address]) -> bool:
-        """Whether all special addresses are allowed: the one that was found, or those that are wrapped in it."""
+        """Tell whether all special addresses are allowed: the one that was found, or those that are wrapped in it."""
         name = host.lower().strip("[]").removesuffix(".")
         by_name = not self.names.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
         for address in special:
@@ -73,12 +73,12 @@ class AddressGuard:
 
     @classmethod
     def of(cls, installation: Iterable[str] = (), endpoint: Iterable[str] = ()) -> AddressGuard:
-        """From the lists of both; an endpoint without a list narrows nothing."""
+        """Return a guard with the lists of both; an endpoint without a list narrows nothing."""
         narrower = tuple(endpoint)
         return cls(_HostList.of(installation), _HostList.of(narrower) if narrower else None)
 
     def refusal(self, host: str, port: int, address: str) -> str | None:
-        """Why nothing may be sent to an address that the host resolved to, for the log; None if it is allowed."""
+        """Return, for the log, the reason to refuse an address that the host resolved to; None if it is allowed."""
         found = ipaddress.ip_address(address.partition("%")[0])
         special = [address for address in _all_meant(found) if _kind(address) is not None]
         if not self.installation.lists(host, port, found, special):
@@ -93,7 +93,7 @@ class AddressGuard:
 
 
 def _is_reserved(what: _Address | _Network) -> bool:
-    """Whether an address, or all of a network, is reserved."""
+    """Tell whether an address, or all of a network, is reserved."""
     network = ipaddress.ip_network(what)
     return any(
         network.version == reserved.version and network.subnet_of(reserved)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def _is_reserved(what: _Address | _Network) -> bool:
 
 
 def _all_meant(address: _Address) -> tuple[_Address, ...]:
-    """The addresses that a packet may reach: a translator or tunnel unwraps those inside an IPv6 address."""
+    """Return the addresses that a packet may reach: a translator or tunnel unwraps those inside an IPv6 address."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:
@@ -119,7 +119,7 @@ def _all_meant(address: _Address) -> tuple[_Address, ...]:
 
 
 def _kind(address: _Address) -> str | None:
-    """Why an address is not of the internet; None if it is."""
+    """Return the kind of an address that is not of the internet; None if it is."""
     if _is_reserved(address):
         return "reserved or metadata"
     if address.is_loopback:

@@ -40,11 +40,11 @@ _CHUNK: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent: address, query, headers and body may be secret.
+    """A request to send: address, query, headers and body may be secret.
 
     :ivar query: added to the address
     :ivar body: bytes (JSON, unless the headers say otherwise), or the fields of a form
-    :ivar verify: what TLS trusts: True for the usual certificates, False for any, or the path of others
+    :ivar verify: the certificates that TLS trusts: True for the usual ones, False for any, or the path of others
     """
 
     method: str
@@ -55,7 +55,7 @@ class Request:
     query: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def prepared(self) -> requests.PreparedRequest | None:
-        """With the headers that all requests have; None if it can't be written."""
+        """Prepare the request with the headers that all requests have; return None if it can't be written."""
         headers = CaseInsensitiveDict(
             {"User-Agent": f"airflow-provider-rfr/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
         )
@@ -149,7 +149,7 @@ class Client:
     def send(
         self, request: Request, deadline: Deadline, guard: AddressGuard | None = None, limits: Limits = _USUAL
     ) -> Answer | NoAnswer:
-        """Send a request and read its response; never raises for what a server or the network does."""
+        """Send a request and read its response; never raise for an error of a server or the network."""
         prepared = request.prepared()
         if prepared is None:
             return NoAnswer("request", f"the request to {host_of(request.url)} can't be written", permanent=True)
@@ -164,7 +164,7 @@ class Client:
         *,
         verify: bool | str = True,
     ) -> Answer | NoAnswer:
-        """The same for a request that another library has written."""
+        """Send a request that another library has written, as :meth:`send` does."""
         problem: Exception | None = None
         url, body = prepared.url or "", None
         with attempt_of_this_thread(deadline, guard, limits.connect, limits.read):
@@ -278,7 +278,7 @@ def _moment_of(text: str) -> datetime | None:
 
 
 def _read(response: requests.Response, limits: Limits) -> bytes | None:
-    """The body; None if it is larger than allowed.
+    """Return the body; None if it is larger than allowed.
 
     Small chunks for a small limit: urllib3 before 2.6 decodes a chunk at once, and a small one can be a large bomb.
     """
@@ -293,7 +293,7 @@ def _read(response: requests.Response, limits: Limits) -> bytes | None:
 
 
 def _read_soon(response: requests.Response, limits: Limits, deadline: Deadline) -> bytes:
-    """The body, if it comes within its own seconds; else nothing."""
+    """Return the body, if it comes within its own seconds; else nothing."""
     with contextlib.suppress(requests.RequestException, HTTPError, OSError, ValueError):
         soon = Deadline(min(limits.body or 0.0, deadline.left()))
         with attempt_of_this_thread(soon, None):
@@ -331,7 +331,7 @@ def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -
 
 
 def _causes(error: Exception) -> list[BaseException]:
-    """The error and those that it wraps, the innermost last."""
+    """Return the error and those that it wraps, the innermost last."""
     found: list[BaseException] = []
     inner: BaseException | None = error
     while inner is not None and inner not in found:

@@ -39,17 +39,17 @@ _CREDENTIAL_PARAMETERS: Final = frozenset({"access_token", "api_key", "apikey", 
 
 @lru_cache(maxsize=1024)
 def is_secret(name: str) -> bool:
-    """Whether a setting, header, parameter or field of this name is kept out of everything that is shown."""
+    """Tell whether a setting, header, parameter or field of this name is kept out of everything that is shown."""
     return _SECRET.search(name) is not None and _ABOUT.search(name) is None
 
 
 def is_secret_extra(name: str) -> bool:
-    """The same for an extra field of a connection: there, one that is only called ``key`` holds a key."""
+    """Tell as :func:`is_secret` whether a connection's extra field is secret; there, one called ``key`` holds a key."""
     return is_secret(name) or name.rpartition(".")[2].lower() == "key"
 
 
 def secrets_in(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """The secret values among a catalog's properties: by their names, and passwords in addresses.
+    """Return the secret values among a catalog's properties: by their names, and passwords in addresses.
 
     Values of less than four characters are left out: to mask them would spoil any text.
     """
@@ -61,7 +61,7 @@ def secrets_in(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without_credentials(text: str) -> str:
-    """An address, or text with addresses in it, as it may be shown."""
+    """Return an address, or text with addresses in it, as it may be shown."""
     text = _USER.sub(f"//{MASK}@", _PASSWORD.sub(rf"\1\2:{MASK}@", text))
     return _ARGUMENT.sub(lambda found: f"{found[1]}{MASK}" if is_secret(found[2]) else found[0], text)
 
@@ -117,26 +117,26 @@ class Redactor:
             self._parameters |= {name.lower()}
 
     def add_pair(self, user: str, password: str) -> None:
-        """Remember a password, and what basic authentication makes of it."""
+        """Remember a password, and the text that basic authentication makes of it."""
         self.add(password)
         self.add(base64.b64encode(f"{user}:{password}".encode()).decode())
 
     def text(self, text: str) -> str:
-        """``text`` with every secret masked."""
+        """Return ``text`` with every secret masked."""
         for secret in self._texts:
             if secret in text:
                 text = text.replace(secret, MASK)
         return text
 
     def is_credential(self, name: str, value: str) -> bool:
-        """Whether a query parameter is a credential: by its name, or because a long secret is in its value.
+        """Tell whether a query parameter is a credential: by its name, or because a long secret is in its value.
 
         Not by a short one: ``status=open`` must stay what it is, though ``open`` may be a password too.
         """
         return name.lower() in self._parameters or any(secret in value for secret in self._long)
 
     def without_credentials(self, url: str) -> str:
-        """The URL without user, password and credential parameters; everything else as it was."""
+        """Return the URL without user, password and credential parameters; everything else as it was."""
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
         pairs = parse_qsl(parts.query, keep_blank_values=True)
@@ -145,7 +145,7 @@ class Redactor:
         return urlunsplit((parts.scheme, host, parts.path, query, ""))
 
     def address(self, url: str) -> str:
-        """Path and query of a URL, as a message may show them."""
+        """Return the path and query of a URL, as a message may show them."""
         parts = urlsplit(self.without_credentials(url))
         query = parts.query
         if any(value in self._whole for _, value in parse_qsl(query)):
@@ -192,13 +192,13 @@ class Masker:
         self._longest = max(map(len, parts), default=0) * _LONGEST_ESCAPE
 
     def mask(self, text: str) -> str:
-        """The text with every secret masked."""
+        """Return the text with every secret masked."""
         for pattern in self._patterns:
             text = pattern.sub(MASK, text)
         return text
 
     def kept(self, body: bytes) -> str:
-        """At most 2 KB of an answer, masked before it is cut, so that no half of a secret is left at the end."""
+        """Return at most 2 KB of an answer, masked before it is cut, so that no half of a secret is left at the end."""
         text = body.decode("utf-8", "replace")
         window = text[: 2 * (_MOST_KEPT + self._longest)]
         is_whole = len(window) == len(text)
@@ -209,7 +209,7 @@ class Masker:
         return _plain(text).encode()[:_MOST_KEPT].decode("utf-8", "ignore")
 
     def one_line(self, text: str) -> str:
-        """A text for logs and the store: masked, on one line, and in characters that every database takes."""
+        """Return a text for logs and the store: masked, on one line, and in characters that every database takes."""
         return _plain(self.mask(text))[:_LONGEST_LINE]
 
     def __repr__(self) -> str:
@@ -217,12 +217,12 @@ class Masker:
 
 
 def _plain(text: str) -> str:
-    """The text without control characters and halves of surrogate pairs."""
+    """Return the text without control characters and halves of surrogate pairs."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.encode("utf-8", "replace").decode())
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """The parts of an address that may be secret: user, password, query values, the path and its longer segments."""
+    """Yield the parts of an address that may be secret: user, password, query, the path and its long segments."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -240,7 +240,11 @@ def secrets_of_url(url: str) -> Iterator[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """The secret, what follows its scheme (``Bearer x``, a login in base64), and both as in addresses and base64."""
+    """Yield the forms of a secret.
+
+    They are the secret, the value behind its scheme (``Bearer x``, a login in base64), and both as in addresses and
+    base64.
+    """
     found = [secret]
     scheme, _, value = secret.partition(" ")
     if scheme.lower() in _SCHEMES:
@@ -258,7 +262,7 @@ def _parts(secret: str) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _escaped(letter: str) -> str:
-    """A pattern for a character, however an answer escapes it: for an address, for JSON or for HTML."""
+    """Return a pattern for a character, however an answer escapes it: for an address, for JSON or for HTML."""
     if letter.isascii() and letter.isalnum():
         return letter
     units = letter.encode("utf-16-be", "surrogatepass")

@@ -55,7 +55,7 @@ class Deadline:
         self._at = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds, more than 0.
+        """Return the seconds that are left, more than 0.
 
         :raises DeadlineExceeded: there are none
         """
@@ -95,7 +95,7 @@ def attempt_of_this_thread(
 
 
 def this_attempt() -> _Attempt | None:
-    """The limits of this thread's sockets; None outside of a request."""
+    """Return the limits of this thread's sockets; None outside of a request."""
     return getattr(_thread, "attempt", None)
 
 
@@ -163,7 +163,7 @@ def connect(host: str, port: int) -> socket.socket:
 
 
 def _resolve(host: str, port: int, deadline: Deadline) -> list[tuple[int, tuple[Any, ...]]]:
-    """Family and address pairs in the resolver's order."""
+    """Return family and address pairs in the resolver's order."""
 
     def ask(flags: int) -> list[tuple[int, tuple[Any, ...]]]:
         answers = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags)
