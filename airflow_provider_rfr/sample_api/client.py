@@ -67,7 +67,10 @@ class SampleApi:
 
     @property
     def pid(self) -> int:
-        """:raises RuntimeError: not started"""
+        """Return the id of the API's process.
+
+        :raises RuntimeError: not started
+        """
         if self._process is None:
             raise RuntimeError("the sample API is not started")
         return self._process.pid

@@ -75,7 +75,10 @@ class Fault:
 
     @classmethod
     def from_json(cls, value: Any) -> Fault:
-        """:raises ValueError: the value is not an object, or has an unknown kind or field"""
+        """Return the fault of a JSON object.
+
+        :raises ValueError: the value is not an object, or has an unknown kind or field
+        """
         if not isinstance(value, Mapping) or "kind" not in value:
             raise ValueError(f"a fault is an object with a 'kind', got {value!r}")
         allowed = {field.name for field in fields(cls) if field.init}
