@@ -234,7 +234,7 @@ class Change:
 def changes_between(stored: Definition, candidate: Definition, hidden: Collection[str] = ()) -> tuple[Change, ...]:
     """Return the options whose values differ; values of secrets are masked.
 
-    :param hidden: options whose values came from where secrets are kept, whatever the options themselves are
+    :param hidden: options whose values came from a secrets backend, even if the options are not secret
     """
     known = type_named(candidate.conn_type)
     before, after = dict(stored.options()), dict(candidate.options())
@@ -258,7 +258,7 @@ PUBLIC_KEYS: Final = "extra.public_keys"
 
 
 def rotated(stored: Definition) -> tuple[Definition, str]:
-    """Rotate the SSH keys of a connection; returns it with its new public key.
+    """Rotate the SSH keys of a connection; return it with its new public key.
 
     The connection has two keys, so that the other side always knows one of them: the second one becomes the current
     one, and a new one is generated, whose public part must be installed before the next rotation. A connection with

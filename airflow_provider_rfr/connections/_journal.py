@@ -89,7 +89,7 @@ class Journal:
         self._intended = True
 
     def settle(self, present: str) -> list[AlterationRecord]:
-        """Note how earlier alterations ended whose process died; returns those that it had stored.
+        """Note the end of earlier alterations whose process died; return those that it had stored.
 
         :param present: hash of what is stored now
         """

@@ -35,7 +35,7 @@ class _User:
     """A user of a connection.
 
     :ivar remedy: how that can be ended
-    :ivar effect: what DROP ... CASCADE does to it; empty where it is refused as well
+    :ivar effect: the effect of DROP ... CASCADE on it; empty if that is refused as well
     """
 
     name: str
@@ -47,7 +47,7 @@ class _User:
 def check_unused(services: Services, statement: Statement) -> dict[str, str]:
     """Check whether the statement could be carried out; return the effects of CASCADE by user of the connection.
 
-    :raises AlterationRefusedError: with everything that uses the connection, and what is wrong with the new name
+    :raises AlterationRefusedError: with all that use the connection, and the problem of the new name
     :raises ConnectionConflictError: the new name is taken
     """
     name, new = statement.connection, statement.new_name
@@ -118,7 +118,7 @@ def give_up(
 ) -> dict[str, str]:
     """Drop the connection, or rename it; under the lease. Return the effects of CASCADE by user.
 
-    :param expected: hash of what is stored
+    :param expected: hash of the stored connection
     :raises AlterConnectionError: nothing was changed
     """
     name, new = statement.connection, statement.new_name

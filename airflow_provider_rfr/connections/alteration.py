@@ -381,7 +381,7 @@ def _check_editable(services: Services, name: str, names: Sequence[str], problem
 def _validate(services: Services, plan: _Alteration) -> _Alteration:
     """Stage three: whether the candidate leads to the same upstream, and whether each task could continue with it.
 
-    The trial of the candidate belongs to the next stage, since Airflow's own test stores what works.
+    The trial of the candidate belongs to the next stage, since Airflow's own test stores a candidate that works.
 
     :raises ConnectionValidationError: another upstream that is not wanted, or a task could not continue
     """

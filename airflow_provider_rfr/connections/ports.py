@@ -45,7 +45,7 @@ class _Gateway(Protocol):
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
         """Store the connection under another name.
 
-        :raises ConnectionConflictError: what is stored has another hash, or the new name is taken
+        :raises ConnectionConflictError: the stored connection has another hash, or the new name is taken
         """
 
     def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
@@ -72,7 +72,7 @@ class _Secrets(Protocol):
 
 
 class _Validator(Protocol):
-    """Tries settings on the machine where tasks run."""
+    """A validator that tries settings on the machine where tasks run."""
 
     def test(self, candidate: Definition) -> bool:
         """Test the candidate, and tell whether this type could be tried.

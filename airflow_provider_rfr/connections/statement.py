@@ -123,8 +123,8 @@ class Settings:
     """The ``WITH`` part.
 
     :ivar validate: whether the new settings are tried before they are stored
-    :ivar restart: whether what uses the connection is restarted; else it keeps its copy until its next run
-    :ivar dry_run: only report what would be done
+    :ivar restart: whether tasks that use the connection restart; else they keep their copy until their next run
+    :ivar dry_run: only report the plan
     :ivar drain_timeout: seconds for which a running refresh may take to reach its next checkpoint
     :ivar new_identity: take another upstream, and read everything from its beginning
     """
@@ -143,7 +143,7 @@ class Statement:
     :ivar if_exists: a connection that is missing is not an error
     :ivar actions: of ``ALTER``; of ``COMMENT`` the one that changes ``description``
     :ivar new_name: for ``RENAME``
-    :ivar cascade: of ``DROP``: what uses the connection does not refuse it
+    :ivar cascade: of ``DROP``: users of the connection do not refuse it
     """
 
     verb: Verb

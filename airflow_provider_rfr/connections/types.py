@@ -485,7 +485,7 @@ MISSING: Final = "missing"
 
 
 class ContentHash:
-    """Hashes definitions with a key of the installation; the salt differs where several share a key or have none."""
+    """A hash of definitions by the installation's key; the salt differs where several share a key or have none."""
 
     def __init__(self, key: bytes, salt: str) -> None:
         self._key = hmac.new(key or b"none", _PURPOSE + salt.encode(), hashlib.sha256).digest()

@@ -132,7 +132,7 @@ for _part in ("connection", "connectionpool", "poolmanager", "response", "util.r
 
 
 class Client:
-    """Sends requests on any number of threads, and keeps connections for the next ones.
+    """A client that sends requests on any number of threads, and keeps connections for the next ones.
 
     :param max_idle: seconds without a request after which kept connections are closed; None for no such limit, as
         several threads need it.  Servers close idle connections, and a request that meets that fails

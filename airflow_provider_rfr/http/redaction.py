@@ -131,7 +131,7 @@ class Redactor:
     def is_credential(self, name: str, value: str) -> bool:
         """Tell whether a query parameter is a credential: by its name, or because a long secret is in its value.
 
-        Not by a short one: ``status=open`` must stay what it is, though ``open`` may be a password too.
+        A short secret does not count: ``status=open`` must stay as it is, though ``open`` may be a password too.
         """
         return name.lower() in self._parameters or any(secret in value for secret in self._long)
 
@@ -181,7 +181,7 @@ _NAMED: Final = re.compile(
 
 
 class Masker:
-    """Knows the secrets of one endpoint; it has no repr that would show them."""
+    """A masker that knows the secrets of one endpoint; it has no repr that would show them."""
 
     __slots__ = ("_longest", "_patterns")
 

@@ -193,7 +193,7 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[tuple[int, tuple[
 
 
 class _FinalResponse(http.client.HTTPResponse):
-    """Skips interim responses (102, 103 Early Hints): the base skips only 100.
+    """A response that skips interim ones (102, 103 Early Hints): the base skips only 100.
 
     Taken for the response, one of them would leave the real one to be read as that of the connection's next request.
     """
@@ -232,7 +232,7 @@ _POOLS: Final = {"http": _Pool, "https": _SecurePool}
 
 
 class DeadlineAdapter(HTTPAdapter):
-    """Sends requests over the sockets of this module, on any number of threads."""
+    """An adapter that sends requests over the sockets of this module, on any number of threads."""
 
     def __init__(self, *, is_checking: bool) -> None:
         self._is_checking = is_checking

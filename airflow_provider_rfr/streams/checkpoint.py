@@ -113,7 +113,7 @@ class FullRefreshCheckpointReader:
 
 
 class Cursor(Protocol):
-    """Keeps the state of every partition of one stream."""
+    """A cursor that keeps the state of every partition of one stream."""
 
     def get_stream_state(self) -> Mapping[str, Any]:
         """Return the whole state as JSON; a returned state doesn't change when the cursor moves on."""

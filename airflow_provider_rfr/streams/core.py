@@ -96,7 +96,7 @@ def canonical_json(value: Any, *, field: str = "value") -> str:
 
     Equal values have equal texts, on every machine and in every attempt.
 
-    :param field: what the error names
+    :param field: the field that the error names
     :raises ConfigurationError: the value isn't JSON (dates and decimals have to be written as text)
     """
     try:
@@ -322,7 +322,7 @@ class Stream(ABC):
     :ivar json_schema: None lets the schema be inferred from the records
     :ivar columns: types of single columns by name, e.g. ``{"created_at": "timestamp"}``, before what is inferred or
         declared; see docs/sources.md
-    :ivar additional_fields: what becomes of fields that ``json_schema`` does not name: ``drop`` or ``keep``
+    :ivar additional_fields: treatment of fields that ``json_schema`` does not name: ``drop`` or ``keep``
     :ivar casts: text that holds a number or a boolean fits a column of such, and an object fits a string column as its
         JSON text; without it such values do not fit
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
@@ -331,7 +331,7 @@ class Stream(ABC):
     :ivar page_size: part of the fingerprint: pages of another size don't join the old ones
     :ivar public_config: the source's configuration without secrets, part of the fingerprint too
     :ivar paces_itself: the stream asks ``context.limiter`` itself, before each of its requests
-    :ivar requests_per_second: what the API allows; a refresh keeps it if its option of this name is not set
+    :ivar requests_per_second: the API's limit; a refresh keeps it if its option of this name is not set
     :ivar max_concurrency: most requests in flight that the API allows; bounds the option ``concurrency``
     """
 
@@ -418,7 +418,7 @@ class Stream(ABC):
     def private_copy(self) -> Stream:
         """Return a copy that shares nothing mutable with this one but the context.
 
-        Override it if the stream holds what can't be copied (a lock, an open connection).
+        Override it if the stream holds an object that can't be copied (a lock, an open connection).
         """
         context = self._context
         memo: dict[int, Any] = {} if context is None else {id(context): context}
@@ -471,7 +471,7 @@ class LogMessage:
 def unique_slices(stream: Stream, slices: Iterable[Mapping[str, Any]] | None = None) -> Iterator[StreamSlice]:
     """Yield the stream's slices, without those whose partition key came before; warn once of such.
 
-    :param slices: by default what the stream lists
+    :param slices: by default those that the stream lists
     """
     seen: set[str] = set()
     warned = False
@@ -510,7 +510,7 @@ class Page:
         it is asked for once more before it counts
     :ivar promised: records that the partition has by the API's own count; None if the API does not say
     :ivar absent: the first page is taken for the only one because it lacks the field that names the next page; a
-        sentence that says which field, and what the answer has instead
+        sentence that names the field, and describes the answer
     :ivar is_beyond: by the API's own count there is no such page, so it is the end if it repeats an earlier one
     """
 

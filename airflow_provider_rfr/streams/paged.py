@@ -86,7 +86,7 @@ def is_unexplained_end(page: Page, page_size: int | None) -> bool:
 
 
 class AbsentFieldGuard:
-    """Refuses a load in which every partition ended at an absent field: its path is wrong.
+    """A guard that refuses a load in which every partition ended at an absent field: its path is wrong.
 
     :param page_size: of the stream
     """
@@ -119,7 +119,7 @@ _MAX_REPEATS = 100
 
 
 class PageGuard:
-    """Guards one chain against pages that would end it too early or never.
+    """A guard of one chain against pages that would end it too early or never.
 
     An empty page after a full one is read once more before it counts: one wrong answer must not end a chain. A page is
     full that has as many records as were asked for, or (a server may cap that) as the page before it; any page with
@@ -190,7 +190,7 @@ class PageGuard:
 
 
 class ChainReader:
-    """Reads the pages of one slice one after another, with the guards that a reading loop needs.
+    """A reader of the pages of one slice, one after another, with the guards that a reading loop needs.
 
     :param resumed: the first page that is read is not the slice's first
     """
@@ -270,7 +270,7 @@ def checked_records(stream: Stream, items: Iterable[Mapping[str, Any]]) -> Itera
 
 
 class _Adapter(PagedStream):
-    """Gives each thread its own copy of the stream, because a stream may keep anything in itself.
+    """An adapter that gives each thread its own copy of the stream, because a stream may keep anything in itself.
 
     A stream that can't be copied is read by one thread at a time.
     """
@@ -395,7 +395,7 @@ def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -
     A stream with a ``state`` (and no cursor field, with which the state is not a page) gives its own pages; every
     other one gives each slice as one page.  Each thread reads with a private copy of the stream.
 
-    :param stream_state: what ``read_records`` gets under that name; by default the page's own state
+    :param stream_state: the argument of ``read_records`` of that name; by default the page's own state
     """
     if isinstance(stream, PagedStream):
         return stream

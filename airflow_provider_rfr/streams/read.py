@@ -95,7 +95,7 @@ _Message: TypeAlias = _RecordMessage | _StateMessage | _StatusMessage | _ErrorMe
 
 
 class _ConnectorStateManager:
-    """Looks states up by stream name and namespace.
+    """A manager that looks states up by stream name and namespace.
 
     :param states: messages of type STREAM or GLOBAL in the protocol's JSON form; StateMessages too
     :raises ConfigurationError: another form, or a GLOBAL message with a state that streams share, from which
@@ -144,7 +144,7 @@ class _ReadOptions:
     :ivar checkpoint_interval: an incremental stream emits its state after each so many records too,
         counted over all its slices; None for only after each slice
     :ivar checkpoint_seconds: least time between two states of a stream
-    :ivar guard: called after each record; what it raises ends the stream (memory that runs out, say)
+    :ivar guard: called after each record; an error that it raises ends the stream (memory that runs out, say)
     :ivar clock: in seconds
     """
 
@@ -205,7 +205,7 @@ def _read_stream(
     A failing partition of a stream that is read by page keeps its state, and the others are read; any
     other failure ends the stream.
 
-    :param stream_state: where to continue; by default what the manager has
+    :param stream_state: the state to continue from; by default the manager's
     """
     manager = _ConnectorStateManager() if state_manager is None else state_manager
     state = manager.get_stream_state(stream.name, stream.namespace) if stream_state is None else stream_state
@@ -331,7 +331,7 @@ def _page_plan(stream: Stream, stream_state: Mapping[str, Any]) -> _ReadPlan:
 
 
 class _Pages:
-    """Reads a slice's page, and moves the cursor once all of the page's records were taken."""
+    """Pages of a slice; the cursor moves once all of a page's records were taken."""
 
     def __init__(self, stream: PagedStream, cursor: _PageCursor) -> None:
         self._stream = stream

@@ -235,7 +235,7 @@ class Credential:
     """A credential with the newest token that was obtained by it; thread-safe.
 
     :ivar key: the same in each process that builds the same source
-    :param grant: the refresh token that it redeems; None where there is none
+    :param grant: the refresh token that it redeems; None if there is none
     """
 
     def __init__(self, key: str, obtain: Obtain, grant: _Grant | None = None) -> None:
@@ -295,7 +295,7 @@ def shared_credential(key: str, obtain: Obtain, grant: str | None = None) -> Cre
     It is kept until the process ends, because a replaced refresh token can't be redeemed again.
 
     :param obtain: takes the place of one with which the credential was built before
-    :param grant: the configured refresh token and where it is redeemed; None where there is none
+    :param grant: the configured refresh token and its token endpoint; None if there is none
     """
     with _registering:
         shared_grant = None if grant is None else _grants.setdefault(grant, _Grant(grant))

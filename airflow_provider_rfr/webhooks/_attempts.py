@@ -58,7 +58,7 @@ def wait_before(
 
 
 def attempt(call: Call, claim: Claim, key: EndpointKey, client: Client, clock: Clock) -> Result:
-    """Make the attempt that was claimed; never raises, and nothing of the result or the log is secret."""
+    """Make the attempt that was claimed; never raise, and keep secrets out of the result and the log."""
     try:
         event = CommitEvent.from_json(claim.event)
     except (ValueError, TypeError, OverflowError):
@@ -72,7 +72,7 @@ def attempt(call: Call, claim: Claim, key: EndpointKey, client: Client, clock: C
 def call_endpoint(
     call: Call, event: CommitEvent, claim: Claim, client: Client, clock: Clock, *, trigger_name: str
 ) -> Result:
-    """Render, sign and send an event once; never raises. A token is fetched within the same timeout."""
+    """Render, sign and send an event once; never raise. A token is fetched within the same timeout."""
     began, at = time.monotonic(), clock.now()
     body: bytes | None = None
     answer: Answer | NoAnswer | None = None

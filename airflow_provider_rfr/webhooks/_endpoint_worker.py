@@ -36,7 +36,7 @@ _REFUSALS: Final = frozenset({"address", "configuration"})
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """Stops calls to an endpoint that fails.
+    """A circuit breaker that stops calls to an endpoint that fails.
 
     Closed: calls are made. Open: none is made, for a time that the store keeps. Half-open, after that time: one call at
     a time probes the endpoint; a success closes the breaker, a failure opens it for longer. A delivery's own waits are
@@ -83,7 +83,7 @@ Ended: TypeAlias = "tuple[EndpointWorker, Result]"
 
 
 class EndpointWorker:
-    """Sends the deliveries of endpoints that are configured alike.
+    """A worker that sends the deliveries of endpoints that are configured alike.
 
     The dispatcher's thread calls all public methods; the worker's own threads take claims from a queue, send them, and
     put results into the dispatcher's queue. Besides, they write the resolved address and how long attempts take.
@@ -157,7 +157,7 @@ class EndpointWorker:
             self._start_thread()
 
     def finish(self, results: Sequence[Result]) -> bool:
-        """Take note of attempts that ended; returns whether :meth:`row_values` have to be stored."""
+        """Take note of attempts that ended, and tell whether :meth:`row_values` have to be stored."""
         self.in_hand -= len(results)
         before, self._breaker = self._breaker, self._breaker.after(results)
         return self._breaker != before or self._breaker.is_open

@@ -77,7 +77,7 @@ class Call:
     :ivar headers: without a token that has to be fetched
     :ivar exposed: header values that templates may print
     :ivar tokens: of a receiver whose token has to be fetched
-    :ivar verify: what TLS trusts: True for the usual certificates, False for anybody's, or the path of others
+    :ivar verify: the certificates that TLS trusts: True for the usual ones, False for anybody's, or the path of others
     """
 
     endpoint: Endpoint

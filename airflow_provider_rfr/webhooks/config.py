@@ -107,7 +107,7 @@ class TriggerBlock(TriggerModel):
         """Return the block with its sealed values opened.
 
         :param decrypt: from the document as it was read to the one without ``sops``
-        :raises TriggerConfigError: what was sealed is wrong
+        :raises TriggerConfigError: a value that was sealed is wrong
         """
         return parse_triggers(decrypt(self.dump())) if self.is_sealed else self
 

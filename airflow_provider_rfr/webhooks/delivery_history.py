@@ -30,7 +30,7 @@ def record_deliveries(
 ) -> None:
     """Report the attempts of the last days that the history lacks, and append waiting rows if it is time.
 
-    A history that can't be written is a warning and not an error: what was delivered stays delivered.
+    A history that can't be written is a warning and not an error: the deliveries were made.
 
     :param lake: the catalog's name, by which the store knows it
     :param endpoints: for the hosts of those that have an address of their own

@@ -66,9 +66,9 @@ class DeliverySummary:
     :ivar skipped: pending deliveries of triggers that were removed from the configuration
     :ivar pending: deliveries that are left, of the triggers in the configuration
     :ivar next_due: when the next of them can be sent; None for none
-    :ivar failures: of what was given up, at most one for each trigger and reason
-    :ivar refusals: of what was not sent because a setting is wrong, given up or not
-    :ivar notification_errors: what ``on_dead`` raised, and for which delivery; the next run calls it for them again
+    :ivar failures: of deliveries that were given up, at most one for each trigger and reason
+    :ivar refusals: of deliveries that were not sent because a setting is wrong, given up or not
+    :ivar notification_errors: errors of ``on_dead`` with their deliveries; the next run calls it for them again
     """
 
     delivered: int = 0

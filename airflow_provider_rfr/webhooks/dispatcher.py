@@ -348,7 +348,7 @@ class Dispatcher:
 
 
 def enable(store: ControlStore, ids: Iterable[int]) -> int:
-    """Let endpoints be called again that were paused, disabled or failing; returns how many there were."""
+    """Enable endpoints that were paused, disabled or failing, and return their number."""
     wanted = list(ids)
     values = dict.fromkeys(("paused_at", "disabled_at", "disabled_reason", "disabled_address", "open_until"))
     return store.run(lambda connection: deliveries.change_endpoints(connection, wanted, failing=0, **values))

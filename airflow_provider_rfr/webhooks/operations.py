@@ -144,7 +144,7 @@ def pause(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
 
 
 def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
-    """Send again to endpoints that were paused, fail, or were disabled by 410; returns how many there were.
+    """Resume endpoints that were paused, fail, or were disabled by 410, and return their number.
 
     Forgets where their blocks are declared and with which connection they are called, so that a block may move and a
     connection be dropped; the next delivery notes both again.

@@ -99,7 +99,7 @@ def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str,
 
 
 def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:
-    """Make the missing deliveries of these commits, e.g. of one that was just published; returns how many there were.
+    """Make the missing deliveries of these commits, e.g. of one that was just published, and return their number.
 
     Commits before them are left to :func:`enqueue_commits`.
     """
@@ -126,7 +126,7 @@ def enqueue_commits(
     *,
     start_from: StartFrom = "latest",
 ) -> int:
-    """Make the deliveries of all commits of the table that were not looked at yet; returns how many were made.
+    """Make the deliveries of all commits of the table that were not looked at yet, and return their number.
 
     :param start_from: for a trigger that is new to the table: ``latest`` begins with the newest commit, ``earliest``
         with the oldest that there is

@@ -40,7 +40,7 @@ _BEARER = ("Authorization", "Bearer {}")
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Stands in a body for a parameter; ``default``: of a parameter that is not given; None to leave the entry out."""
+    """A placeholder in a body for a parameter; ``default``: for one that is not given; None leaves the entry out."""
 
     parameter: str
     default: Any = None
@@ -51,12 +51,12 @@ class Receiver:
     """How a receiver is called.
 
     :ivar base: address to call where the endpoint has none
-    :ivar path: what follows the address, with parameters in braces
+    :ivar path: the path behind the address, with parameters in braces
     :ivar headers: of every call, without credentials
     :ivar credential: header of the token or password, and its value with ``{}`` in place of the secret
     :ivar body: tree of templates
     :ivar texts: dotted places in the body that have to be text (``*`` for all below), and the most characters or None
-    :ivar success: what counts as delivered
+    :ivar success: the answers that count as delivered
     :ivar body_secrets: parameters that templates find as ``preset.NAME``, since the receiver wants them in the body
     """
 

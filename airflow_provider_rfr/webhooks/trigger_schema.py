@@ -55,7 +55,7 @@ def schema_text() -> str:
 
 
 class _Generator(GenerateJsonSchema):
-    """Leaves out noise: null for optional fields, titles made of names, defaults that are null or models."""
+    """A generator without noise: null for optional fields, titles made of names, defaults that are null or models."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])

@@ -341,7 +341,7 @@ def _silent_source() -> Any:
     from airbyte_cdk.sources.declarative.concurrent_declarative_source import ConcurrentDeclarativeSource
 
     class SilentSource(ConcurrentDeclarativeSource):  # type: ignore[misc]  # the CDK may be missing
-        """Does not print the configuration, with its secrets, when a rule of the manifest changes it."""
+        """A source that does not print the configuration, with its secrets, when a rule of the manifest changes it."""
 
         def _migrate_and_transform_config(self, config_path: Any, config: Any) -> Any:
             changed = dict(config or {})
@@ -402,7 +402,7 @@ class Paging:
 
 
 class OnePage:
-    """Stands before a stream's paginator: one page is read, and the token after it is kept.
+    """A paginator in front of a stream's own: it reads one page, and keeps the token after it.
 
     The CDK limits its own test reads in this way. Where a selector only extracts, it stands before that too: the CDK
     passes each record through seven generators, so it is given the last one alone.

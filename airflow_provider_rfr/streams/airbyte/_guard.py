@@ -131,7 +131,7 @@ def current_work() -> Work | None:
 
 
 class GuardedAdapter(BaseAdapter):
-    """Sends through the package's own client: with its deadlines and limits, to hosts that may be asked.
+    """An adapter that sends by the package's own client: with its deadlines and limits, to hosts that are allowed.
 
     Stateless apart from its connections. Cookies are not kept: a page that needed one could not be read by another
     process.
@@ -244,7 +244,7 @@ def without_secret_arguments(token: Any, redactor: Redactor) -> Any:
 
 
 class _RedactingHandler(logging.Handler):
-    """Redacts the CDK's log lines where they are, before the handlers above see them.
+    """A handler that redacts the CDK's log lines where they are, before the handlers above see them.
 
     Filters of a logger don't see the lines of those below it. Tracebacks and extra fields hold addresses, headers and
     bodies, and are taken out.
@@ -277,7 +277,7 @@ def redact_logs() -> None:
 
 
 class RequestLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic only for type checkers
-    """Leaves an error to the exception that follows, which names request and status.
+    """A log that leaves an error to the exception that follows, which names request and status.
 
     The CDK's own line repeats the answer. And a page that was read ahead, past the last one, is no error.
     """

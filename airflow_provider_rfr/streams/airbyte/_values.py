@@ -23,8 +23,8 @@ _PARTS: Final = ("partition", "cursor_slice", "extra_fields")
 def to_json(value: Any, place: str) -> Any:
     """Return a value as JSON, from which :func:`from_json` makes an equal one of the same types.
 
-    :param place: what an error names
-    :raises ConfigurationError: it holds what is neither JSON nor a Python literal
+    :param place: the field that an error names
+    :raises ConfigurationError: it holds something that is neither JSON nor a Python literal
     """
     if isinstance(value, float) and math.isinf(value):
         # A cursor that counts ends there. JSON has no infinity, Python no literal but a number that is too large.

@@ -18,10 +18,10 @@ class StreamReport:
 
     :ivar resumable: after which parts of it a refresh continues; None where that is not known
     :ivar why: in words, for people
-    :ivar partitions: kinds of what divides it, with their parents or steps; it has their product
+    :ivar partitions: kinds of the routers that divide it, with their parents or steps; it has their product
     :ivar columns: of the schema that the manifest declares; None where the API is asked for it, or code makes it
     :ivar is_readable: whether it can be read at all
-    :ivar notes: its limits, and what of the manifest has no effect
+    :ivar notes: its limits, and the parts of the manifest that have no effect
     """
 
     name: str

@@ -39,15 +39,15 @@ class ManifestStream(PagedStream):
     """A stream of a manifest, read as the CDK does. Stateless: any page of any slice, on any thread.
 
     A slice is JSON of three parts, which are left out where they are empty: ``partition``, ``cursor_slice`` and
-    ``extra_fields``. The first two are its key: what a parent's record adds besides may change between two attempts.
+    ``extra_fields``. The first two are its key: other fields of a parent's record may change between two attempts.
 
     :ivar paging: whether it is read by page or by slice, and why
     :param paging: as far as code of the connector lets it be known
     :param hosts: where requests may go
-    :param limits: what the manifest says of how fast the API may be asked
+    :param limits: the rates at which the API may be asked, by the manifest
     :param rebuild: gives a function and its arguments that make the stream again in another process; they hold
         secrets, which therefore are no attribute
-    :param hint: what to say where components fail that were written for an older CDK
+    :param hint: added to errors of components that were written for an older CDK
     """
 
     paces_itself = True
@@ -176,7 +176,7 @@ def with_own_errors(
 ) -> _Result:
     """Return the result of ``do``, which this thread runs for the stream.
 
-    :raises RfrError: instead of whatever the CDK or a component raised, in redacted words
+    :raises RfrError: instead of any error of the CDK or a component, in redacted words
     :raises ReadInterrupted: the reader was stopped
     """
     with working_for(redactor, context, hosts) as work:

@@ -59,7 +59,7 @@ class _FixedCredential(Authenticator):
 
 @dataclass(frozen=True, slots=True)
 class _TokenEndpoint:
-    """Sends the requests that fetch a token, under the same limits and budgets as any other.
+    """An endpoint to which requests for a token are sent, under the same limits and budgets as any other.
 
     :ivar timeout: seconds for one request
     """
@@ -72,7 +72,7 @@ class _TokenEndpoint:
     def ask(self, draft: Draft, context: ReadContext) -> Answer:
         """Request a token and return the answer.
 
-        :raises AuthenticationError: there is no answer, for whatever reason
+        :raises AuthenticationError: there is no answer, for any reason
         """
         problem: SourceError | None = None
         retries = Retries(self.handler, context)

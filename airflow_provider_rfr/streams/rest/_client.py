@@ -105,7 +105,7 @@ class Authenticator:
         """
 
     def renew(self, draft: Draft, context: ReadContext) -> bool:
-        """Replace the credentials with which the API refused ``draft``; returns whether there are others now."""
+        """Replace the credentials with which the API refused ``draft``, and tell whether there are others now."""
         return False
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ class RequestTemplates:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Fetches pages of one stream.  Stateless apart from its connections; each HTTP request asks the limiter first.
+    """A requester of one stream's pages.  Stateless but for its connections; each request asks the limiter first.
 
     :ivar timeout: seconds for one HTTP request, from connecting to the last byte
     """

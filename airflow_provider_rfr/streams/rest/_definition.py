@@ -122,7 +122,7 @@ _ActionName = Literal["SUCCESS", "RETRY", "FAIL", "IGNORE", "RATE_LIMITED", "TOK
 
 
 class Constant(Part):
-    """Always the same wait."""
+    """A backoff that always waits the same time."""
 
     type: Literal["constant"]
     seconds: float = Field(gt=0)
@@ -273,7 +273,7 @@ class Stopping(Sized):
 
 
 class PageNumber(Stopping):
-    """Pages have numbers."""
+    """Pagination by page number."""
 
     type: Literal["page_number"]
     start: int = 1

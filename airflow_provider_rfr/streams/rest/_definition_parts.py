@@ -13,7 +13,7 @@ from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, Template
 
 @dataclass(frozen=True, slots=True)
 class Templated:
-    """Marks a field that may hold templates.
+    """A mark of a field that may hold templates.
 
     :ivar names: the variables that they may use
     :ivar compile: makes a template of the value, its place and those names

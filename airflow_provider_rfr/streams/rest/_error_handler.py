@@ -331,7 +331,7 @@ def build_error_handler(
 
 
 class Retries:
-    """Repeats the requests for one page within a handler's budgets."""
+    """The retries of the requests for one page, within a handler's budgets."""
 
     def __init__(self, handler: ErrorHandler, context: ReadContext) -> None:
         self._limits = handler.definition

@@ -66,7 +66,7 @@ def read_json_lines(body: bytes, headers: Mapping[str, str], lenient: bool) -> l
 
 @dataclass(frozen=True, slots=True)
 class CsvReader:
-    """Reads rows as objects whose values are texts.
+    """A reader of CSV that returns rows as objects whose values are texts.
 
     :ivar columns: names of the columns; None if the first row has them
     :ivar missing_is_empty: a body without even that row has no records

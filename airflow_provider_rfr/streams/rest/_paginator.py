@@ -70,7 +70,7 @@ class Reply:
     """A page as the API sent it.
 
     :ivar records: before any filter: a record that is dropped later was on the page all the same
-    :ivar variables: what expressions may use, apart from the answer itself
+    :ivar variables: the names that expressions may use, apart from the answer itself
     """
 
     answer: Answer
@@ -147,7 +147,7 @@ COMPLETE: Final = Step(Complete())
 
 
 class Paginator(ABC):
-    """Makes the requests for pages, and finds the next page in an answer.
+    """A paginator: it makes the requests for pages, and finds the next page in an answer.
 
     :ivar page_size: records of a page that isn't the last, if known
     :ivar max_empty_pages: pages without records that may follow each other
@@ -170,7 +170,7 @@ class Paginator(ABC):
     def step(self, token: Any | None, reply: Reply) -> Step:
         """Return the position after the page of ``token``.
 
-        :raises SourceError: the answer lacks what the paginator needs
+        :raises SourceError: the answer lacks a field that the paginator needs
         """
 
     def end_without(self, token: Any | None, reply: Reply, problem: str) -> Step:
@@ -219,7 +219,7 @@ class SinglePage(Paginator):
 
 
 class SizedPaginator(Paginator):
-    """Sends the page size, if it was declared."""
+    """A paginator that sends the page size, if it was declared."""
 
     def __init__(self, definition: model.Sized, page_size: int | None) -> None:
         self.page_size = page_size

@@ -231,7 +231,7 @@ def _rename(fields: Sequence[tuple[Path, Path]], record: dict[str, Any], variabl
 
 
 class SkipGuard:
-    """Counts ignored pages in a row, by partition.  Thread-safe: pages of a partition may be read in any order."""
+    """A counter of ignored pages in a row, by partition.  Thread-safe: pages may be read in any order."""
 
     def __init__(self, most_in_a_row: int) -> None:
         self._most = most_in_a_row

@@ -50,7 +50,7 @@ class _AbsentField(ChainableUndefined):
 
 
 class _RequireSettings(NodeTransformer):
-    """Makes a missing value of the configuration or the slice an error in a filter."""
+    """A rewriter that makes a missing value of the configuration or the slice an error in a filter."""
 
     def visit(self, node: nodes.Node, *args: Any, **options: Any) -> nodes.Node:
         root, keys = node, ""
@@ -65,7 +65,7 @@ class _RequireSettings(NodeTransformer):
 
 
 class _FilterEnvironment(_Environment):
-    """Evaluates conditions for records."""
+    """An environment that evaluates conditions for records."""
 
     def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
         _RequireSettings().generic_visit(source)

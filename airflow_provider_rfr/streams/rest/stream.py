@@ -28,7 +28,7 @@ def _may_pass(error: SourceError) -> bool:
 
 
 class RestStream(PagedStream):
-    """Reads pages by HTTP as a source definition says; see docs/sources.md and :meth:`from_definition`.
+    """A stream read by HTTP as a source definition says; see docs/sources.md and :meth:`from_definition`.
 
     Stateless: any page of any partition can be read on any thread.  The pages of a parent stream are read
     by the parent's own RestStream.

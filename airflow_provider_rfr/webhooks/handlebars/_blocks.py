@@ -68,7 +68,7 @@ class Block:
 
     :ivar program: rendered if the subject is true; the branch behind ``{{else}}`` of ``{{^...}}``
     :ivar inverse: rendered if it is false
-    :ivar strip: what ``~`` in its first and last tag does to the text around it
+    :ivar strip: the effect of ``~`` in its first and last tag on the text around it
     :ivar open_alone: its opening tag ends its line; the line counts as the tag's own if only blanks precede it
     :ivar close_alone: its closing tag begins its line
     """

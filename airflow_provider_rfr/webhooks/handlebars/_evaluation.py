@@ -163,7 +163,7 @@ class _Frame:
     """Where a program is rendered.
 
     :ivar context: ``this``
-    :ivar contexts: what ``../`` climbs, the innermost last
+    :ivar contexts: those that ``../`` climbs, the innermost last
     :ivar data: the names behind ``@``; ``_parent`` is the data around it
     :ivar params: names of ``as |...|`` with their values
     """

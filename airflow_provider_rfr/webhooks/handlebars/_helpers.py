@@ -79,7 +79,7 @@ class Helper:
 
     :ivar usage: an example for error messages
     :ivar least, most: how many arguments it takes; ``most`` is ``None`` for any number
-    :ivar missing: what missing names are in the first ``lenient`` arguments; in others they are errors
+    :ivar missing: the value of missing names in the first ``lenient`` arguments; in others they are errors
     :ivar named: the names of arguments that it takes
     :ivar ignores_named: it takes arguments of any name and ignores them
     """

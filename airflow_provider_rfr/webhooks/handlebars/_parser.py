@@ -142,7 +142,7 @@ def _ask(question: str) -> tuple[Any, ...] | int:
 
 
 class ExpressionParser:
-    """Parses the tokens of one tag.
+    """A parser of the tokens of one tag.
 
     :param params: names of the ``as |...|`` around the tag
     :param structures: questions that were asked for this template; the grammar takes 0.1 ms a character, so their

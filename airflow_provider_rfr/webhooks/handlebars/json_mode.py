@@ -82,7 +82,7 @@ def json_text(value: object, budget: Budget, label: str, at: int) -> JsonText:
 
 
 class _JsonWriter:
-    """Collects the parts of one JSON text; each is counted before it is made."""
+    """A writer that collects the parts of one JSON text; each is counted before it is made."""
 
     def __init__(self, budget: Budget, at: int) -> None:
         self.parts: list[str] = []

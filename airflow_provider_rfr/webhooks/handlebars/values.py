@@ -67,7 +67,7 @@ class TemplateProblem(Exception):
 class NoText(Exception):
     """A value that can't be printed.
 
-    :ivar kind: what it is, for an error message; never the value
+    :ivar kind: the kind of the value, for an error message; never the value itself
     """
 
     def __init__(self, kind: str) -> None:
@@ -81,7 +81,7 @@ _CHARACTERS_PER_STEP = 256
 
 
 class Budget:
-    """Limits steps and bytes of one rendering, or of the renderings of one payload together.
+    """A budget that limits steps and bytes of one rendering, or of the renderings of one payload together.
 
     A step is a statement, a name or literal, an iteration of ``{{#each}}``, a node of a value written as JSON, or 256
     characters that a helper reads or makes, so steps bound the time. Bytes are counted **before** a text is made: one
@@ -169,7 +169,7 @@ def kind_of(value: object) -> str:
 def text_of(value: object) -> str:
     """Return the value as printed.
 
-    :raises NoText: for lists, maps, numbers that are not finite, and what JSON does not have
+    :raises NoText: for lists, maps, numbers that are not finite, and values that JSON does not have
     """
     if isinstance(value, str):
         # A subclass may override __str__.

@@ -76,7 +76,7 @@ def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] =
 
     For the moment of delivery, never for the parse of a DAG file.
 
-    :param document: as it was loaded: renamed or reordered fields are not what was sealed
+    :param document: as it was loaded: renamed or reordered fields differ from the sealed ones
     :param environment: names the keys (``SOPS_AGE_KEY`` and others)
     :raises SealError: no key opens it, or it was changed after it was sealed
     """

@@ -116,7 +116,7 @@ def _read_json(text: str) -> Any:
 
 
 class _Loader(StrictLoader):
-    """Refuses anchors, and keys that are not text: a sealed document can't have them."""
+    """A YAML loader that refuses anchors, and keys that are not text: a sealed document can't have them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]

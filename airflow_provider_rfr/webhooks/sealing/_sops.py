@@ -249,7 +249,7 @@ def plain_copy(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Copier:
-    """Counts while it copies, so that a bomb of aliases or a cycle is found before it fills memory."""
+    """A copier that counts, so that a bomb of aliases or a cycle is found before it fills memory."""
 
     def __init__(self) -> None:
         self._nodes = 0
