@@ -379,7 +379,7 @@ def _check_editable(services: Services, name: str, names: Sequence[str], problem
 
 
 def _validate(services: Services, plan: _Alteration) -> _Alteration:
-    """Stage three: whether the candidate leads to the same upstream, and whether each task could continue with it.
+    """Check that the candidate leads to the same upstream, and that each task could continue with it (stage three).
 
     The trial of the candidate belongs to the next stage, since Airflow's own test stores a candidate that works.
 
@@ -526,7 +526,7 @@ def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome
 
 
 def _try_stored(services: Services, name: str) -> Outcome:
-    """VALIDATE CONNECTION: wherever the connection comes from, since it is not written."""
+    """Validate a connection (VALIDATE CONNECTION) wherever it comes from, since it is not written."""
     definition = services.gateway.find(name)
     if definition is None:
         raise ConnectionNotFoundError(name, "is not there")

@@ -62,7 +62,7 @@ class _Gateway(Protocol):
 
 
 class _Secrets(Protocol):
-    """Where secrets are kept."""
+    """The backends that keep secrets."""
 
     def read(self, reference: SecretReference) -> str:
         """Return the value of a secret.
@@ -111,7 +111,7 @@ class _Tasks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that an alteration is done with.
+    """The services that an alteration uses.
 
     :ivar report: is called with each line of progress
     :ivar store_conn_id: the connection that says where the control store is, if there is one

@@ -76,7 +76,7 @@ class ActionKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class SecretReference:
-    """Where a secret is kept, e.g. ``env:PG_PASSWORD``."""
+    """A reference to a secret, e.g. ``env:PG_PASSWORD``."""
 
     backend: str
     key: str

@@ -491,7 +491,7 @@ class ContentHash:
         self._key = hmac.new(key or b"none", _PURPOSE + salt.encode(), hashlib.sha256).digest()
 
     def of(self, definition: Definition | None) -> str:
-        """Hash of all fields but the description, which matters to no user of the connection."""
+        """Return the hash of all fields but the description, which matters to no user of the connection."""
         if definition is None:
             return MISSING
         fields = [definition.conn_type, definition.host, definition.port, definition.login, definition.password]
@@ -500,7 +500,7 @@ class ContentHash:
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
     def of_text(self, text: str) -> str:
-        """Hash of another text that must not be shown."""
+        """Return the hash of another text that must not be shown."""
         return hmac.new(self._key, b"text " + text.encode(), hashlib.sha256).hexdigest()
 
 

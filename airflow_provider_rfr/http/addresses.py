@@ -1,4 +1,4 @@
-"""Which addresses a request may go to.
+"""Addresses that a request may go to.
 
 Authors of triggers must not reach what only this machine can reach. So a private address is refused unless
 the installation allows it, and a trigger's own list can only narrow that.
@@ -66,7 +66,7 @@ class _HostList:
 
 @dataclass(frozen=True, slots=True)
 class AddressGuard:
-    """Which private addresses are allowed for all endpoints, and the part of them for this one; None for all."""
+    """The private addresses that are allowed for all endpoints, and the part of them for this one; None for all."""
 
     installation: _HostList = _HostList()
     endpoint: _HostList | None = None

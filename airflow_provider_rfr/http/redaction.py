@@ -1,4 +1,4 @@
-"""Which names are those of secrets, and how secrets are removed from messages, page tokens and answers.
+"""Names of secrets, and the removal of secrets from messages, page tokens and answers.
 
 A :class:`Redactor` belongs to a source and learns tokens while it is read; it is fast, and replaces secrets as they are
 and as they look in a URL. A :class:`Masker` belongs to a webhook's endpoint, whose answers may repeat a secret in any

@@ -123,12 +123,12 @@ _VERSIONED_KEYS: Final = frozenset({"version", "state", "token"})
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """No page was read; the next one is the first."""
+    """A state in which no page was read; the next one is the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextPage:
-    """Every page before ``token`` was read.
+    """A state in which every page before ``token`` was read.
 
     :ivar token: all that is needed to ask for the page, in another process too
     """
@@ -311,7 +311,7 @@ def key_paths(primary_key: PrimaryKey) -> tuple[tuple[str, ...], ...]:
 
 
 class Stream(ABC):
-    """One table's worth of records at an API.
+    """A stream: the records of an API that belong into one table.
 
     ``read_records`` yields the records of one slice.  A stream that wants to be resumed page by page is
     a PagedStream, or has a ``state`` (see StateMixin).
@@ -426,7 +426,7 @@ class Stream(ABC):
 
 
 class StateMixin(ABC):
-    """For streams that keep their position themselves.
+    """A mixin for streams that keep their position themselves.
 
     ``state`` is set before a page is read, and taken after it: ``{}`` or NotStarted at the start, a
     mapping or NextPage for the next page, the completion sentinel or Complete at the end.  Which of the

@@ -46,7 +46,7 @@ from airflow_provider_rfr.streams.paged import ChainReader, PagedStream, as_page
 
 
 class _StreamStatus(Enum):
-    """How far the reading of a stream is.  COMPLETE and INCOMPLETE are final."""
+    """The progress of the reading of a stream.  COMPLETE and INCOMPLETE are final."""
 
     STARTED = "STARTED"
     RUNNING = "RUNNING"
@@ -84,7 +84,7 @@ class _StatusMessage:
 
 @dataclass(frozen=True, slots=True)
 class _ErrorMessage:
-    """Why a stream ended INCOMPLETE."""
+    """The reason for which a stream ended INCOMPLETE."""
 
     stream: str
     error: Exception
@@ -138,7 +138,7 @@ class _ConnectorStateManager:
 
 @dataclass(frozen=True, slots=True)
 class _ReadOptions:
-    """How streams are read.
+    """The options of reading streams.
 
     :ivar incremental: read from the stream's cursor field on, rather than in full
     :ivar checkpoint_interval: an incremental stream emits its state after each so many records too,
@@ -164,7 +164,7 @@ def read_streams(
     *,
     state_manager: _ConnectorStateManager | None = None,
 ) -> Iterator[_Message]:
-    """Stream after stream, each with its statuses; a failing one does not stop the others.
+    """Read stream after stream, each with its statuses; a failing one does not stop the others.
 
     :param state_manager: has the states to continue from, and gets each new one
     :raises RefreshFailedError: at the end, naming every stream that failed

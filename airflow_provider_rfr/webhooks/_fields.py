@@ -314,7 +314,7 @@ JsonTree = Annotated[Any, AfterValidator(plain_tree)]
 
 
 class _TreeCopier:
-    """One walk. Bounded, since aliases of YAML can make a small document large or endless."""
+    """A bounded copier of one tree, since aliases of YAML can make a small document large or endless."""
 
     def __init__(self) -> None:
         self._count = 0

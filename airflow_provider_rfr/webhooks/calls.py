@@ -72,7 +72,7 @@ Connections = Callable[[str], ConnectionSettings]
 
 @dataclass(frozen=True)
 class Call:
-    """How one endpoint is called.
+    """A call of one endpoint: its address, headers, credentials and signing keys.
 
     :ivar headers: without a token that has to be fetched
     :ivar exposed: header values that templates may print
@@ -174,7 +174,7 @@ def _secrets(
 
 
 class TokenKeeper:
-    """One endpoint's token, for all threads that call it."""
+    """A keeper of one endpoint's token, for all threads that call it."""
 
     def __init__(self, step: TokenStep, guard: AddressGuard, verify: bool | str) -> None:
         self.step = step

@@ -48,7 +48,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """How a receiver is called.
+    """A description of a receiver and its API.
 
     :ivar base: address to call where the endpoint has none
     :ivar path: the path behind the address, with parameters in braces

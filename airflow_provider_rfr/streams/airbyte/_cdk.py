@@ -382,7 +382,7 @@ def _register(components: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """How a stream's pages follow one another.
+    """The paging of a stream.
 
     :ivar by_page: whether a page's token says everything that the next one needs; otherwise a slice is one page
     :ivar why: in words, for people

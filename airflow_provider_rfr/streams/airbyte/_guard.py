@@ -42,7 +42,7 @@ _thread = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Where the source's requests, and with them its credentials, may go.
+    """The hosts to which the source's requests, and with them its credentials, may go.
 
     :ivar origins: scheme, host and port of every address that the manifest names
     :ivar allowed: ``host`` or ``host:port`` that the user lists

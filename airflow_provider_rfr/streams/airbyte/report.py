@@ -14,7 +14,7 @@ Resumable: TypeAlias = Literal["by page", "by slice", "one request", "no"]
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """One stream.
+    """A report of one stream.
 
     :ivar resumable: after which parts of it a refresh continues; None where that is not known
     :ivar why: in words, for people

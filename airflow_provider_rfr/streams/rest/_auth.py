@@ -30,7 +30,7 @@ from airflow_provider_rfr.streams.tokens import AccessToken, key_of, shared_cred
 
 @dataclass(frozen=True, slots=True)
 class _CredentialPlace:
-    """Where a credential is put: a header or a query parameter, with a prefix."""
+    """The place of a credential: a header or a query parameter, with a prefix."""
 
     header: str | None = None
     query: str | None = None

@@ -113,7 +113,7 @@ class Authenticator:
 
 
 class _Injector(Protocol):
-    """A change that a paginator makes to a request."""
+    """A paginator that puts the token of a page into a request."""
 
     def inject(self, token: Any | None, draft: Draft) -> None: ...
 
@@ -258,7 +258,7 @@ def join_url(base_url: str, path: str) -> str:
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Query or form values as they are sent: null is left out, booleans are true and false."""
+    """Return query or form values as they are sent: null is left out, booleans are true and false."""
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 

@@ -205,7 +205,7 @@ _StopPolicy = Literal["empty", "short", "total", "flag"]
 
 
 class Total(Origin):
-    """How many records or pages the partition has."""
+    """The number of records or pages of the partition."""
 
     of: Literal["records", "pages"] = "records"
 
@@ -312,7 +312,7 @@ class Keyset(Stopping):
 
 
 class CursorOrigin(Origin):
-    """Where the next cursor is found: a path of the body, a header, or an expression."""
+    """The origin of the next cursor: a path of the body, a header, or an expression."""
 
     expression: Annotated[str | None, _RESPONSE_CONDITION] = None
 
@@ -380,7 +380,7 @@ class Request(Part):
 
 
 class Records(Part):
-    """Where the records are in the answer, and in which format it is."""
+    """The place of the records in the answer, and its format."""
 
     path: str | list[str] = ""
     format: Literal["json", "jsonl", "csv"] = "json"

@@ -42,7 +42,7 @@ WINDOW_FIELDS: Final = ("window_start", "window_end")
 
 
 class WindowPlaces(Part):
-    """Where in a request a window's start and end are put."""
+    """The places of a window's start and end in a request."""
 
     start: Place | None = None
     end: Place | None = None

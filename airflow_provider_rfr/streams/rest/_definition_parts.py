@@ -54,7 +54,7 @@ TextMap = Annotated[dict[str, Any], AfterValidator(_values_only)]
 
 
 class Place(Part):
-    """Where in a request a value is put: exactly one of the four."""
+    """The place of a value in a request: exactly one of the four."""
 
     query: str | None = None
     header: str | None = None
@@ -69,7 +69,7 @@ class Place(Part):
 
 
 class Origin(Part):
-    """Where in an answer a value is found: at a path of the body, or in a header."""
+    """The origin of a value in an answer: a path of the body, or a header."""
 
     path: str | list[str] | None = None
     header: str | None = None

@@ -1,4 +1,4 @@
-"""Which hosts may get the source's credentials."""
+"""The hosts that may get the source's credentials."""
 
 from __future__ import annotations
 

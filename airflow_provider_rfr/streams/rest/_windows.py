@@ -133,7 +133,7 @@ _LENGTHS: Final = {
 
 
 class TimeFormat:
-    """How a moment is written for an API: ``iso``, ``epoch``, ``epoch_ms``, or a format of strftime.
+    """The format of a moment for an API: ``iso``, ``epoch``, ``epoch_ms``, or a format of strftime.
 
     :ivar unit: the smallest that it tells
     :raises ValueError: it is no format
@@ -243,7 +243,7 @@ def windows(
 
 
 def bounds(start: datetime, end: datetime, step: Step, zone: tzinfo) -> Iterator[tuple[datetime, datetime]]:
-    """Start and end of each window, in UTC, without gaps or overlaps."""
+    """Yield the start and end of each window, in UTC, without gaps or overlaps."""
     opened = start
     for number in count(1):
         closed = _bound(step, start, number, zone, end)

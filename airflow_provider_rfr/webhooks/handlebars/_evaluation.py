@@ -160,7 +160,7 @@ _NO_VALUE = object()
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where a program is rendered.
+    """A frame in which a program is rendered.
 
     :ivar context: ``this``
     :ivar contexts: those that ``../`` climbs, the innermost last

@@ -40,7 +40,7 @@ _UNSUPPORTED = {
 
 
 class Strip(NamedTuple):
-    """Whether a tag has ``~`` on its left and on its right."""
+    """The whitespace control of a tag: ``~`` on its left and on its right."""
 
     open: bool = False
     close: bool = False

@@ -1,4 +1,4 @@
-"""Which fields of a triggers block must be sealed, and which may be edited in a sealed document.
+"""The fields of a triggers block that must be sealed, and those that may be edited in a sealed document.
 
 What decides where a delivery goes, what goes with it, and what counts as delivered is sealed; docs/webhooks_sealing.md
 has the reason for each field. The MAC of SOPS does not say which fields have to be sealed, so this module checks that.

@@ -70,7 +70,7 @@ _MAX_RULE = 2000
 
 @dataclass(frozen=True)
 class Rule:
-    """Which leaves are sealed, and which the MAC covers.
+    """A rule that decides which leaves are sealed, and which the MAC covers.
 
     :ivar matches: whether the rule names a map key on the way to a leaf
     :ivar seals: whether leaves below such keys are sealed, or all others
