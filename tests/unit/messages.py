@@ -36,6 +36,7 @@ VARIABLE_PARTS = (
     (re.compile(r"\b\d{16,19}\b"), "<snapshot>"),
     (re.compile(r"\b0x[0-9a-f]{9,}"), "<address>"),
     (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+"), "<time>"),
+    (re.compile(r"(airbyte-cdk(?: |==)|installed is |tested with )\d+(\.\d+)+"), r"\1<version>"),
     (re.compile(r"\.py, line \d+"), ".py, line <line>"),
     (re.compile(r"\b(in|rotated) [0-9.]+ s\b"), r"\1 <seconds> s"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d{4,5}\b"), r"\1:<port>"),

@@ -88,10 +88,7 @@ def _put_ours_under_it() -> None:
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
-    """Replace an existing name.
-
-    :raises AttributeError: the name does not exist
-    """
+    """Replace a name; raise AttributeError if it does not exist."""
     getattr(owner, name)
     setattr(owner, name, value)
 
