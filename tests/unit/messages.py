@@ -25,7 +25,7 @@ E = TypeVar("E", bound=BaseException)
 
 #: Parts of messages that differ from run to run, and what stands for them in a snapshot.
 VARIABLE_PARTS = (
-    (re.compile(r"[^\s'\"(]*/site-packages/"), "<site-packages>/"),
+    (re.compile(r"[^\s'\"(]*/(?:site-packages|cdk-lowest)/"), "<site-packages>/"),
     (re.compile(re.escape(str(Path(__file__).parents[2]))), "<checkout>"),
     (re.compile(r"/tmp/pytest-of-[^/\s]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\":,;)]+"), "<tmp_path>"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),

@@ -186,7 +186,7 @@ class _ManifestSource:
             if hosts is not None and getattr(error, "request", None):
                 # The API was asked which streams there are: that is no mistake in the manifest.
                 raise
-        raise SourceDefinitionError("source.manifest", problem, self._hint)
+        raise SourceDefinitionError("source.manifest", problem, "" if self._hint in problem else self._hint)
 
     def _paging(self, interpreted: _cdk.Interpreted) -> _cdk.Paging:
         """Return the stream's paging, as far as the connector's code allows to determine it."""
