@@ -30,7 +30,7 @@ RETRIES: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=30)}
 
 
 def fail(problem: str) -> None:
-    """The task of a materialized view whose `refresh` is wrong."""
+    """Fail as the task of a materialized view whose `refresh` is wrong."""
     raise AirflowFailException(problem)
 
 

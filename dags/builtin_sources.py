@@ -29,7 +29,7 @@ RETRIES: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=10)}
 
 
 def fail(problem: str) -> None:
-    """The task of a source whose declaration is wrong."""
+    """Fail as the task of a source whose declaration is wrong."""
     raise AirflowFailException(problem)
 
 

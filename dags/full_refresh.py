@@ -86,7 +86,7 @@ FIELDS = {
 
 
 def options_of(params: dict[str, Any]) -> dict[str, Any]:
-    """What no field above takes, so that the operator refuses a name that it does not know."""
+    """Return the params without a field above; the operator refuses a name that it does not know."""
     options = {name: value for name, value in params.items() if name not in FIELDS}
     return {"force_restart": params["unfinished"] == "restart", **options}
 

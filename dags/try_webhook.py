@@ -30,7 +30,7 @@ ENDPOINT = SCHEMA["$defs"]["Endpoint"]["properties"]
 
 
 def form_field(name: str, kind: str) -> Param:
-    """An optional field of the form."""
+    """Return an optional field of the form."""
     schema: dict[str, Any] = ENDPOINT[name]
     bounds: dict[str, Any] = {key: schema[key] for key in ("pattern", "minLength", "maxLength") if key in schema}
     if "enum" in schema:

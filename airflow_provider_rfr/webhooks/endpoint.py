@@ -59,7 +59,7 @@ class Schedule(str, Enum):
 
 
 class OnFailure(str, Enum):
-    """What happens once an event can't be delivered to the endpoint."""
+    """The reaction to an event that can't be delivered to the endpoint."""
 
     BLOCK = "block"
     DEAD_LETTER = "dead_letter"

@@ -19,6 +19,12 @@ LONGEST_MODULE = 600
 LONGEST_FUNCTION = 30
 MOST_PARSED_MODULES = 55
 STOPWATCH = re.compile(r"(?:monotonic|perf_counter|process_time|thread_time|time)\(\) - \w+ <=? [\d.]")
+#: Words with which a docstring describes, instead of saying what the function does.
+NO_IMPERATIVES = re.compile(
+    r"(the|an?|what|whether|how|why|where|who|which|each|one|this|these|its|all|none|no|as|in|of|for|by|from|to|names"
+    r"|those|everything|\w+s)\b",
+    re.IGNORECASE,
+)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 BLOCKED = """
@@ -139,6 +145,25 @@ def test_loop_variables_are_named_after_their_items() -> None:
     names = [(module, name.id) for module, target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
     assert len(names) > len(MODULES)
     assert not [module for module, name in names if name == "each"]
+
+
+def test_docstrings_of_functions_begin_with_a_verb_in_the_imperative() -> None:
+    docstrings = [
+        (f"{module}:{function.lineno}", docstring)
+        for module in MODULES
+        for function in functions(module)
+        if (docstring := ast.get_docstring(function))
+    ]
+    assert len(docstrings) > len(MODULES)
+    assert not [place for place, docstring in docstrings if NO_IMPERATIVES.match(docstring)]
+
+
+def test_first_lines_of_docstrings_name_the_thing_itself() -> None:
+    """Not "what": what a deploy would do is its plan."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [(module, node) for module in MODULES for node in ast.walk(tree(module)) if isinstance(node, documented)]
+    firsts = [(module, (ast.get_docstring(node) or "").partition("\n")[0]) for module, node in nodes]
+    assert not [f"{module}: {line}" for module, line in firsts if re.search(r"\bwhat\b", line, re.IGNORECASE)]
 
 
 def test_every_module_says_what_it_is_for() -> None:
