@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
 from tests.unit.messages import messages_of
 from tests.unit.triggers.lake import Lake
 
@@ -32,3 +33,9 @@ def messages(snapshot: SnapshotAssertion) -> Iterator[None]:
     """Snapshots of messages, for ``raises`` and ``check_messages`` of ``tests/unit/messages.py``."""
     with messages_of(snapshot):
         yield
+
+
+@pytest.fixture(autouse=True)
+def refresh_tokens_in_memory() -> None:
+    """Forget the token store of an earlier test: a refresh or the doctor sets it for the whole process."""
+    keep_refresh_tokens(None)
