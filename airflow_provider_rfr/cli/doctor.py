@@ -140,14 +140,11 @@ def _versions(name: str, args: Namespace) -> Iterator[Finding]:
     for requirement in needed:
         if requirement.name.startswith("pyspark"):
             continue  # a check of its own, because one package's remedy breaks the other
-        if (
-            requirement.marker is not None
-            and not requirement.marker.evaluate({"extra": ""})
-            and requirement.marker.evaluate({"extra": "dev"})
-        ):
-            continue  # exact versions for the tests of this package; users may have others
+        marker = requirement.marker
         # What an extra needs may be missing; what is there has to fit.
-        asked = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        asked = marker is None or marker.evaluate({"extra": ""})
+        if marker is not None and not asked and marker.evaluate({"extra": "dev"}):
+            continue  # exact versions for the tests of this package; users may have others
         found = _version(requirement.name)
         if (found is None and asked) or (
             found is not None and not requirement.specifier.contains(found, prereleases=True)
@@ -523,11 +520,12 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Find
 
 
 def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: str | None) -> Iterator[Finding]:
-    """Read the first page of the stream's first partition; no rows are written."""
+    """Read the first page of the stream's first partition and check it for the primary key; no rows are written."""
     from airflow_provider_rfr.hooks.api import read_first_page
+    from airflow_provider_rfr.refresh.primary_key import check_key_of_page
 
     try:
-        page = read_first_page(source, stream)
+        paged, page = read_first_page(source, stream)
     except AuthenticationError as error:
         remedy = _remedy_of_connection(api_conn_id, "401") if api_conn_id else _PAGE_REMEDY
         yield Finding(name, _MISSING, str(error), remedy)
@@ -535,6 +533,7 @@ def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: 
     if page is None:
         yield Finding(name, _OK, "it has no partitions, so there is no page to read")
         return
+    check_key_of_page(paged.primary_key, page.records)
     count = len(page.records)
     skipped = f": {page.skipped}" if page.skipped else ""
     yield Finding(name, _OK, f"first page read, {count} {'record' if count == 1 else 'records'}{skipped}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from requests import Response
 
     from airflow_provider_rfr.streams.core import Page
+    from airflow_provider_rfr.streams.paged import PagedStream
 
 _TEST_TIMEOUT = (5.0, 20.0)
 _PAGE_SECONDS = 30.0
@@ -126,16 +127,15 @@ def ask(connection: Connection, path: str = "") -> Response:
             raise SourceError(problem) from None
 
 
-def read_first_page(source: Mapping[str, Any], name: str) -> Page | None:
-    """Read the first page of the stream's first partition; return None if it has no partition.
+def read_first_page(source: Mapping[str, Any], name: str) -> tuple[PagedStream, Page | None]:
+    """Read the first page of the stream's first partition; return it with the stream, None if there is no partition.
 
     :param source: with its settings and secrets
     :param name: of the stream
-    :raises ConfigurationError: the source is wrong, has no such stream, or its primary key is in no record of the page
+    :raises ConfigurationError: the source is wrong, or has no such stream
     :raises SourceError: the API answers with an error, or the page does not come in time
     """
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-    from airflow_provider_rfr.refresh.primary_key import check_key_of_page
     from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
     from airflow_provider_rfr.streams.core import ReadContext
     from airflow_provider_rfr.streams.loader import load_stream
@@ -152,11 +152,7 @@ def read_first_page(source: Mapping[str, Any], name: str) -> Page | None:
         stream = as_paged(load_stream(source, name))
         stream.bind(ReadContext(stop=stop))
         first = next(iter(stream.stream_slices()), None)
-        if first is None:
-            return None
-        page = stream.read_page(first, None)
-        check_key_of_page(stream.primary_key, page.records)
-        return page
+        return stream, None if first is None else stream.read_page(first, None)
     except ReadInterrupted:
         raise SourceError(f"the first page did not come within {_PAGE_SECONDS:g} s") from None
     finally:

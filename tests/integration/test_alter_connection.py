@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sqlalchemy.engine import make_url
 
 from airflow_provider_rfr.connections.types import Definition
@@ -83,6 +84,16 @@ def test_what_uses_an_api_is_tried_by_its_first_page(api: SampleApi) -> None:
         validator().check_use(connection(api, extra={}).having("password", "wrong-canary"), noted)
     assert "401" in str(caught.value)
     assert "wrong-canary" not in str(caught.value)
+
+
+@pytest.mark.test
+def test_a_wrong_primary_key_is_no_fault_of_the_connection(api: SampleApi) -> None:
+    definition = yaml.safe_load(SHOP.read_text())
+    definition["streams"]["items"]["primary_key"] = "no_such_field"
+    source = {"definition": definition, "config": {"partitions": 2, "page_size": 5}}
+    before = api.counts()["requests"]
+    validator().check_use(connection(api), use(shop={"source": source, "stream": "items"}))
+    assert api.counts()["requests"] == before + 1
 
 
 @pytest.mark.test
