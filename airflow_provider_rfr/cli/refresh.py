@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from airflow_provider_rfr.cli.common import answered, command, lake_of, print_columns, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.refresh.status import TableStatus
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -189,36 +191,37 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
 
 def _with_tasks(catalog: Catalog, from_ledgers: Sequence[TableStatus]) -> Sequence[TableStatus]:
     """Correct the statuses by the state of their Airflow tasks, if Airflow's database can be read."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
     from airflow_provider_rfr.hooks.tasks import with_tasks
     from airflow_provider_rfr.refresh.status import by_urgency, read_again
 
-    if not can_be_reached():
-        return from_ledgers
-    try:
+    def corrected() -> Sequence[TableStatus]:
         return sorted(with_tasks(from_ledgers, lambda status: read_again(catalog, status)), key=by_urgency)
-    except SQLAlchemyError as error:
-        # The ledgers are enough, but later: a killed attempt counts as working until its ledger is silent.
-        _log.debug("Airflow's database can't be read", exc_info=error)
-        return from_ledgers
+
+    # The ledgers are enough, but later: a killed attempt counts as working until its ledger is silent.
+    return _from_airflow(corrected, otherwise=from_ledgers)
 
 
 def _is_retried(status: TableStatus) -> bool:
     """Tell whether Airflow's database says that the task of an ended attempt goes on."""
+    from airflow_provider_rfr.hooks.tasks import is_retried
+
+    may_go_on = status.state.value not in ("published", "unreadable")
+    return may_go_on and _from_airflow(lambda: is_retried(status), otherwise=False)
+
+
+def _from_airflow(read: Callable[[], T], *, otherwise: T) -> T:
+    """Return the result of a read of Airflow's database, or ``otherwise`` where it can't be read."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from airflow_provider_rfr.hooks.airflow_database import can_be_reached
-    from airflow_provider_rfr.hooks.tasks import is_retried
 
-    if status.state.value in ("published", "unreadable") or not can_be_reached():
-        return False
+    if not can_be_reached():
+        return otherwise
     try:
-        return is_retried(status)
+        return read()
     except SQLAlchemyError as error:
         _log.debug("Airflow's database can't be read", exc_info=error)
-        return False
+        return otherwise
 
 
 def _none_of(table: str) -> ConfigurationError:

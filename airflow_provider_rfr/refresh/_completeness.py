@@ -98,7 +98,7 @@ def check_absent_fields(pages: pa.Table, keys: Sequence[str], page_size: int | N
     :param keys: of the partitions
     :raises PublishRefusedError: such a partition may have more pages
     """
-    is_marked = pc.and_(pc.is_valid(pages["absent"]), pc.equal(pages["page"], 1))
+    is_marked = pc.is_valid(pages["absent"])
     may_have_more = pc.greater_equal(pages["received"], page_size or 1)
     unexplained = pages.filter(pc.and_(is_marked, may_have_more))
     if not unexplained.num_rows:
@@ -125,7 +125,7 @@ def check_ignored_tokens(pages: pa.Table, keys: Sequence[str], page_size: int | 
     has_records = pc.greater(pages["record_count"], 0)
     if pc.any(pc.and_(has_records, pc.greater(pages["page"], 1))).as_py():
         return
-    repeats = pages.filter(pc.fill_null(pc.equal(pages["absent"], REPEATS_FIRST_PAGE), False))
+    repeats = pages.filter(pc.equal(pages["absent"], REPEATS_FIRST_PAGE))
     is_full = pc.and_(pc.equal(pages["page"], 1), pc.greater_equal(pages["received"], page_size or 1))
     is_suspect = pc.and_(is_full, pc.is_in(pages["partition_ordinal"], repeats["partition_ordinal"].combine_chunks()))
     suspects = pages.filter(is_suspect)
