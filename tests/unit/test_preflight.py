@@ -97,7 +97,7 @@ def test_java_17_and_21_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, te
 @pytest.mark.parametrize("tells", ['openjdk version "25.0.1"', 'java version "1.8.0_402"'])
 def test_another_java_is_named_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, tells)))
-    with raises(PreflightError):
+    with raises(PreflightError, tmp_path / "bin" / "java"):
         check_java()
 
 
@@ -106,7 +106,7 @@ def test_a_java_home_without_java_is_named_and_the_path_is_not_asked(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     monkeypatch.setenv("PATH", str(java(tmp_path / "other", 'version "17.0.1"') / "bin"), prepend=":")
-    with raises(PreflightError):
+    with raises(PreflightError, tmp_path / "gone"):
         check_java()
 
 

@@ -154,9 +154,9 @@ def test_the_log_and_the_timeout_say_what_was_waited_for(
     sentence += rf"{snapshot}; raw\.items: none\)"
     assert re.search(f"Waiting for {sentence}", log_of(capsys, caplog))
     expired = {"error": "Trigger timeout"}
-    with raises(AirflowSensorTimeout):
+    with raises(AirflowSensorTimeout, snapshot):
         waiting.resume_execution("__fail__", expired, context(due))
-    with raises(AirflowSensorTimeout):
+    with raises(AirflowSensorTimeout, snapshot):
         sensor(target="raw.orders, raw.items", deferrable=False, timeout=0).execute(context(due))
     with pytest.raises(AirflowSkipException):
         sensor(soft_fail=True).resume_execution("__fail__", expired, context(due))

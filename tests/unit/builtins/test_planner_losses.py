@@ -232,7 +232,7 @@ def test_a_table_that_goes_while_one_like_it_comes_is_asked_about_with_its_id_to
     catalog.deploy(spec("1.0", T, table("ops.u", "x int")))
     came = table("ops.runs", "id bigint", "note string", "more int")
     found = catalog.plan(spec("2.0", came, table("ops.u", "x int")))
-    check_messages(problems(found))
+    check_messages(problems(found), f"write id: {T.id} there")
     (paste,) = found.blocked[0].paste
     assert paste in render(found)
     assert yaml.safe_load(paste) == {"id": str(T.id)} and "in ops.runs" in paste

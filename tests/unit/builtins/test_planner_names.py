@@ -46,7 +46,7 @@ def test_a_name_that_a_view_of_a_user_has_is_taken_too() -> None:
 
 def test_what_carries_the_marker_of_another_project_is_not_taken_either() -> None:
     found = plan(spec("1.0", T), RegistryState(), _live(LiveObject("ops.t", Kind.TABLE, OTHER)))
-    check_messages(problems(found))
+    check_messages(problems(found), f"carries the marker of {OTHER}, not of {T.id}")
 
 
 def test_what_is_as_declared_can_be_adopted_by_name() -> None:

@@ -12,7 +12,7 @@ from airflow_provider_rfr.builtins.planning.plan import ensure_current, load_pla
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.exceptions import PlanError, StalePlanError
 from tests.unit.builtins.catalogs import Catalog, spec, table, view
-from tests.unit.messages import check_messages, raises
+from tests.unit.messages import raises
 
 ONE = spec("1.0", table("ops.t", "x int"))
 TWO = spec("1.1", table("ops.t", "x bigint"), view("ops.v", "SELECT x FROM ops.t"))
@@ -40,9 +40,8 @@ def test_it_is_stale_after_another_deploy() -> None:
     catalog.deploy(ONE)
     saved = catalog.plan(TWO)
     catalog.deploy(TWO)
-    with raises(StalePlanError) as raised:
+    with raises(StalePlanError):
         ensure_current(saved, catalog.plan(TWO))
-    check_messages(str(raised.value))
 
 
 def test_it_is_stale_for_other_code_other_policies_and_another_catalog() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyrage
 import pytest
+import yaml
 from airflow.cli.cli_parser import get_parser
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from sqlalchemy.exc import OperationalError
@@ -144,7 +145,7 @@ def test_spark_without_its_program_its_connection_or_its_master(
     connect(monkeypatch, "spark_default", conn_type="spark", host="spark://127.0.0.1", port=closed_port)
     (found,) = missing(capsys, healthy)
     assert found["check"] == "Spark"
-    check_messages(found["detail"])
+    check_messages(found["detail"], f"spark://127.0.0.1:{closed_port}:")
     connect(monkeypatch, "spark_default", conn_type="http", host="local", password=CANARY)
     (found,) = missing(capsys, healthy)
     check_messages(found["detail"])
@@ -193,7 +194,7 @@ def test_a_master_written_as_airflow_s_uri_is_the_one_that_the_provider_makes_of
     assert missing(capsys, healthy) == []
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", f"spark://127.0.0.1:{closed_port}")
     (found,) = missing(capsys, healthy)
-    check_messages(found["detail"])
+    check_messages(found["detail"], f"spark://127.0.0.1:{closed_port}:")
 
 
 def test_a_package_of_another_version(
@@ -330,7 +331,7 @@ def test_a_machine_without_java(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (found,) = missing(capsys, healthy)
-    check_messages(found["detail"])
+    check_messages(found["detail"], tmp_path)
     check_messages(found["remedy"])
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -381,7 +382,7 @@ def test_each_connection_of_ours_is_tried(
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", f'{{"conn_type": "rfr_api", "extra": "{CANARY}')
     (found,) = missing(capsys, healthy)
     assert found["check"] == "connection shop (rfr_api)"
-    check_messages(found["detail"])
+    check_messages(found["detail"], host)
     check_messages(found["remedy"])
 
 
@@ -477,7 +478,7 @@ def test_a_triggers_file_that_is_no_file_is_told_with_what_named_it(
 ) -> None:
     (found,) = missing(capsys, tmp_path / "gone.yaml")
     assert (found["check"], found["remedy"]) == ("triggers file", "correct --triggers")
-    check_messages(found["detail"])
+    check_messages(found["detail"], tmp_path / "gone.yaml")
     monkeypatch.setenv("RFR_TRIGGERS_FILE", str(tmp_path))
     assert rfr() == 1
     lines = capsys.readouterr().out.splitlines()
@@ -637,6 +638,17 @@ def test_a_dag_s_own_connections_are_tried_and_a_page_of_each_stream_is_read(
     assert lines[-1] == "nothing is missing"
 
 
+def test_a_primary_key_that_no_record_of_the_page_has_is_a_miss(
+    dags: Path, shop: SampleApi, healthy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    definition = yaml.safe_load(SHOP.read_text())
+    definition["streams"]["customers"]["primary_key"] = "customer_id"
+    refresh_dag(dags, source={"definition": definition, "config": {"page_size": 50}}, streams=["customers"])
+    (found,) = missing(capsys, healthy, "--dag", "load_shop")
+    assert found["check"] == "task load, stream customers"
+    check_messages(found["detail"])
+
+
 def test_a_dag_whose_connection_does_not_exist_is_a_miss(
     dags: Path, healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -750,9 +762,8 @@ def test_a_dag_that_is_not_there_leads_to_the_nearest_and_one_with_a_mistake_to_
     check_messages(found["remedy"])
     refresh_dag(dags, "broken", options={"concurency": 4})
     (found,) = missing(capsys, healthy, "--dag", "broken")
-    check_messages(found["detail"])
-    check_messages(found["detail"])
-    check_messages(found["remedy"])
+    check_messages(found["detail"], dags / "broken.py")
+    check_messages(found["remedy"], dags / "broken.py")
     (found,) = missing(capsys, healthy, "--dag", "load_shops")
     check_messages(found["remedy"])
 

@@ -252,7 +252,7 @@ def test_what_keeps_a_manifest_from_building_is_one_sentence_each(
     check_messages(said("no.yaml", "--config", config))
     check_messages(said(SHOP, "--config", "nope.yaml"))
     config.write_text("[canary")
-    check_messages(said(SHOP, "--config", config))
+    check_messages(said(SHOP, "--config", config), config)
 
 
 @pytest.mark.skipif(has_cdk, reason="the extra airbyte is installed")

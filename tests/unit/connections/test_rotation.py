@@ -146,7 +146,7 @@ def test_a_rotation_that_died_after_its_keys_were_stored_is_finished_and_not_rep
     outcome = bench.alter(ROTATE)
     assert keys(bench) == stored
     assert (outcome.result, outcome.to_json()["restarted"]) == ("unchanged", 1)
-    check_messages(outcome.notice)
+    check_messages(outcome.notice, stored["public_keys"])
     with pytest.raises(ConnectionConflictError):
         bench.alter(ROTATE)
     bench.later(A_WHILE)

@@ -126,7 +126,7 @@ def test_an_error_names_both_places(dags: Path) -> None:
     add_files(dags / "teams")
     (dags / "teams" / "objects").rmdir()
     task = parsed(dags, "with_dag").get_task("send")
-    with raises(ConfigurationError):
+    with raises(ConfigurationError, f"{dags}/teams/objects and {dags}/near_lib/objects"):
         BuiltinsHook.of_task(task)
     (dags / "teams" / "triggers.yaml").unlink()
     assert f"there is no such file in {dags}/teams or in {dags}/near_lib" in str(DagBag(str(file)).import_errors)

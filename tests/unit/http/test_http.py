@@ -148,7 +148,7 @@ def test_whatever_drips_is_cut_at_the_deadline(server: Receiver, write: Callable
     outcome = send(server.url, seconds=1.0)
     assert 0.9 < time.monotonic() - began < SOON
     assert (outcome.reason, outcome.permanent) == ("timeout", False)
-    check_messages(outcome.detail)
+    check_messages(outcome.detail, f"127.0.0.1:{server.port} ")
 
 
 @pytest.mark.parametrize(

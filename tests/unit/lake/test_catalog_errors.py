@@ -91,7 +91,7 @@ def test_a_silent_rest_catalog_is_named_after_the_read_timeout(
     properties = {"type": "rest", "uri": f"http://127.0.0.1:{silent}", "rfr.read-timeout": "0.3", **more}
     with soon(), pytest.raises(CatalogError) as refused:
         open_catalog(LakeSettings("rfr", properties))
-    check_messages(str(refused.value))
+    check_messages(str(refused.value), f"127.0.0.1:{silent})")
     assert "timed out" in str(refused.value)
     assert refused.value.retryable and "hunter2" not in str(refused.value)
 
@@ -156,7 +156,7 @@ def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(t
     catalog.engine.dispose()  # type: ignore[attr-defined]
     (tmp_path / "catalog.db").unlink()
     (tmp_path / "catalog.db").mkdir()
-    with raises(CatalogError):
+    with raises(CatalogError, tmp_path / "catalog.db"):
         load_table(catalog, "raw.none")
 
 

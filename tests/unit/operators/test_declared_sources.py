@@ -136,7 +136,7 @@ def test_a_file_that_is_not_beside_the_declaration_is_named_before_anything_runs
         only(objects).refresh()
     assert told.value.place.endswith("raw.Orders")
     assert told.value.field == "source.source.file"
-    check_messages(told.value.problem)
+    check_messages(told.value.problem, objects / "shop.source")
 
 
 def test_how_and_when_a_source_is_refreshed_is_nothing_to_deploy(lake: Lake, objects: Path) -> None:

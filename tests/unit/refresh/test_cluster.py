@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import platform
 import re
 import sys
 import threading
@@ -92,7 +93,7 @@ def test_a_python_that_executors_can_t_run_tasks_with_is_no_error_that_a_retry_h
 def test_all_packages_that_an_executor_lacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     check_packages()
     monkeypatch.setattr(_executors, "find_spec", lambda name: None if name in ("yaml", "orjson") else object())
-    with raises(PreflightError):
+    with raises(PreflightError, f"({sys.executable}, {platform.python_version()})"):
         check_packages()
 
 

@@ -134,7 +134,7 @@ def test_a_sink_that_is_not_held_may_send_everything_again(filled: Scene) -> Non
     release(filled, "resend")
     filled.run()
     assert sorted(filled.ids()) == [1, 1, 2, 2, 3, 3]
-    with raises(ConfigurationError):
+    with raises(ConfigurationError, UUID(int=0)):
         filled.store.run(lambda each: release_sink(each, UUID(int=0), "resend", 1))
 
 
@@ -220,7 +220,7 @@ def test_snapshots_that_expired_unsent_stop_the_sink_and_send_nothing_again(fill
     unsent = filled.table.current_snapshot().snapshot_id
     filled.add((4, "newest"))
     expire(filled, cursor, unsent)
-    with raises(CursorExpiredError):
+    with raises(CursorExpiredError, f"between {cursor} and"):
         filled.run()
     with raises(SinkHeldError):
         filled.run()
@@ -253,7 +253,7 @@ def test_a_window_whose_snapshot_expired_half_way_stops_the_sink(scene: Scene) -
     scene.run(batches=1)
     scene.add((9, "new"))
     expire(scene, first)
-    with raises(CursorExpiredError):
+    with raises(CursorExpiredError, first):
         scene.run()
     assert scene.ids() == [0, 1]
 

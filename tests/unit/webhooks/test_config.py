@@ -642,5 +642,5 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
 
 def test_errors_of_a_file_name_it_where_they_are_the_block_s(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("config: {}\nintervall: 5s\n")
-    with raises(TriggerConfigError):
+    with raises(TriggerConfigError, tmp_path / "t.yaml"):
         load_triggers(tmp_path / "t.yaml")

@@ -274,7 +274,7 @@ def test_a_redirect_is_never_delivery_and_not_repeated(post: Post, server: Recei
         assert (len(server.received), other.received) == (1, [])
     row = post.row()
     assert (row.state, row.reason) == ("dead", "redirect")
-    check_messages(row.detail)
+    check_messages(row.detail, f"127.0.0.1:{other.port};")
 
 
 def test_an_endpoint_that_drips_is_cut_at_its_timeout(post: Post, server: Receiver) -> None:

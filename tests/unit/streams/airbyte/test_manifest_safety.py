@@ -270,7 +270,7 @@ def test_a_next_page_on_another_host_is_refused_and_nothing_is_sent_there(api: A
     api.answer = lambda path, query, url: (200, {"data": rows(1), "next": f"{other.url}/v1/links?p=2"})
     stream = load_stream(api.source(), "links")
     page = stream.read_page({}, None)
-    with raises(SourceError):
+    with raises(SourceError, other.url):
         stream.read_page({}, page.next.token)
     assert not other.asked
     allowed = load_stream(api.source(allowed_hosts=[other.url.removeprefix("http://")]), "links")

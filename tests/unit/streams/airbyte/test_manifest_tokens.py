@@ -167,13 +167,10 @@ def test_streams_of_a_source_share_the_token_whatever_parameters_they_have(
 def test_a_later_run_redeems_the_refresh_token_that_replaced_the_configured_one(api: Api, tmp_path: Path) -> None:
     tokens = OneAtATime(api)
     keep_refresh_tokens(lambda: RefreshTokens(f"sqlite:///{tmp_path}/control.db"))
-    try:
-        for run in range(3):
-            # Another client secret makes it another credential, as in another process, with the same refresh token.
-            authenticator = {**SINGLE_USE, "client_secret": f"secret-{run}"}
-            assert len(load_stream(source_of(api, authenticator), "customers").read_page({}, None).records) == 3
-    finally:
-        keep_refresh_tokens(None)
+    for run in range(3):
+        # Another client secret makes it another credential, as in another process, with the same refresh token.
+        authenticator = {**SINGLE_USE, "client_secret": f"secret-{run}"}
+        assert len(load_stream(source_of(api, authenticator), "customers").read_page({}, None).records) == 3
     assert tokens.redeemed == [KEY, "refresh-canary-1", "refresh-canary-2"]
 
 
@@ -202,11 +199,8 @@ def test_a_refresh_token_of_an_earlier_run_is_in_no_error(
     store = RefreshTokens(f"sqlite:///{tmp_path}/control.db")
     store.keep(f"{api.url}/token {KEY}", "kept-canary")
     keep_refresh_tokens(lambda: store)
-    try:
-        with raises(SourceError) as caught:
-            load_stream(source_of(api, SINGLE_USE, error_handler=handler), "customers").read_page({}, None)
-    finally:
-        keep_refresh_tokens(None)
+    with raises(SourceError) as caught:
+        load_stream(source_of(api, SINGLE_USE, error_handler=handler), "customers").read_page({}, None)
     assert "canary" not in str(caught.value) + caplog.text
 
 

@@ -302,7 +302,7 @@ def test_texts_of_every_alphabet_arrive_as_they_are(api, make):
 
 def test_a_refused_connection_is_tried_again_and_named(make, api):
     api.close()
-    with raises(SourceError):
+    with raises(SourceError, f"127.0.0.1:{api.port}:"):
         make().read_page({}, None)
 
 

@@ -6,7 +6,6 @@ import multiprocessing
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -101,11 +100,10 @@ def server() -> Any:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[str]:
+def store(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/control.db"
     keep_refresh_tokens(lambda: RefreshTokens(url))
-    yield url
-    keep_refresh_tokens(None)
+    return url
 
 
 @pytest.mark.parametrize("authenticator", [ROTATING, LOGIN], ids=["rotating refresh token", "session"])
@@ -307,11 +305,8 @@ def test_no_refresh_token_is_redeemed_while_the_store_that_may_hold_a_newer_one_
 ) -> None:
     OneAtATime(api)
     keep_refresh_tokens(lambda: RefreshTokens(f"sqlite:///{tmp_path}/no/such/folder/control.db"))
-    try:
-        with raises(SourceError):
-            stream_of(api.url, ROTATING).read_page({}, 1)
-    finally:
-        keep_refresh_tokens(None)
+    with raises(SourceError):
+        stream_of(api.url, ROTATING).read_page({}, 1)
     assert api.paths == []
 
 
