@@ -11,7 +11,7 @@ by_module=(--dist loadscope --no-loadscope-reorder)
 case $tier in
   check) options=(-m check --dist worksteal) ;;
   test) options=(-m "check or test" "${by_module[@]}") ;;
-  gate) options=(-m gate "${by_module[@]}") ;;
+  gate) options=(-m gate "${by_module[@]}" tests/integration tests/system tests/chaos) ;;
   all) export RFR_TESTS=full && options=("${by_module[@]}") ;;
   *) echo "usage: scripts/test.sh check|test|gate|all [pytest's arguments]" >&2 && exit 2 ;;
 esac

@@ -153,4 +153,4 @@ def test_a_pod_is_seen_in_each_of_its_states_and_trouble_is_told_by_its_status(c
         driver.look()
     cluster.trouble = None
     driver.stop()
-    wait_until(lambda: driver.look().state is DriverState.GONE, 5)
+    wait_until(lambda: driver.look().state is DriverState.GONE)

@@ -54,7 +54,7 @@ def test_lineage_goes_from_the_api_to_the_table(story: Story) -> None:
     story.api.set_faults(fault)
     story.start(DAG, "lineage", table="lineage")
     story.succeed(DAG, "lineage")
-    wait_until(lambda: len(story.lineage(DAG, "raw.lineage")) == 2, 30)
+    wait_until(lambda: len(story.lineage(DAG, "raw.lineage")) == 2)
     failed, complete = story.lineage(DAG, "raw.lineage")
     assert (failed["eventType"], complete["eventType"]) == ("FAIL", "COMPLETE")
     for event in (failed, complete):

@@ -287,7 +287,7 @@ def test_ctrl_c_ends_a_command_whose_catalog_never_answers(kind: str, host: str,
     assert "Traceback" not in errors
 
 
-@pytest.mark.gate
+@pytest.mark.test
 def test_a_terminal_without_the_letters_of_a_name_shows_their_numbers(lake: Lake) -> None:
     begun(lake.catalog, dag_run_id="Größe")
     command = [sys.executable, "-m", "airflow", "rfr", "refresh", "list", "--lake-conn-id", "lake"]

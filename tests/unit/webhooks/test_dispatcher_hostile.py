@@ -119,7 +119,7 @@ def test_an_answer_that_is_not_whole_is_no_delivery(server: Receiver, tmp_path: 
     assert len(set(server.ids)) == 1
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(server: Receiver, tmp_path: Path) -> None:
     dispatcher = office(tmp_path, server.url, *range(1, 11))
     other = sqlite3.connect(tmp_path / "control.db", isolation_level=None, check_same_thread=False)

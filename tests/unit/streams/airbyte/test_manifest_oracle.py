@@ -22,7 +22,8 @@ from manifest_reads import OTHER_PROCESS, Read, frozen, read_by_the_cdk, read_by
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.loader import inline_source, load_streams
 
-pytestmark = [needs_cdk, pytest.mark.gate]
+# The gate runs them on the lowest airbyte-cdk (scripts/lowest_cdk.sh), `make test-all` on the newest, too.
+pytestmark = [needs_cdk, pytest.mark.full]
 
 #: Streams, slices and pages of each manifest: how much is compared, so that no comparison is of nothing.
 SIZES = {
