@@ -135,7 +135,7 @@ def shop(api: SampleApi, **config: Any) -> dict[str, Any]:
     return {
         "file": str(SHOP),
         "config": {"base_url": api.base_url, **config},
-        "secrets": {"api_key": api.api_key or "open"},
+        "secrets": {"api_key": api.api_key or "any-api-key"},
     }
 
 

@@ -81,6 +81,7 @@ def install(place: str, action: Callable[..., None]) -> None:
         "after the opening commit": lambda: _at(LedgerTable, "commit", after=action),
         "before a flush": lambda: _at(FlushWriter, "write", before=_after_writes(6, action)),
         "after a flush": lambda: _at(FlushWriter, "write", after=_after_writes(6, action)),
+        "after the first flush": lambda: _at(FlushWriter, "write", after=_after_writes(1, action)),
         "before a ledger commit": lambda: _at(LedgerTable, "commit", before=_pages_only(action)),
         "after a ledger commit": lambda: _at(LedgerTable, "commit", after=_pages_only(action)),
         "before the target commit": lambda: _at(TargetTable, "commit", before=action),

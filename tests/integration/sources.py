@@ -34,7 +34,7 @@ def source_of(api: SampleApi, streams: Mapping[str, Any], **config: Any) -> dict
     return {
         "definition": {**copy.deepcopy(DOCUMENT), "streams": dict(streams)},
         "config": {"base_url": api.base_url, "page_size": 25, **config},
-        "secrets": {"api_key": api.api_key or "open"},
+        "secrets": {"api_key": api.api_key or "any-api-key"},
     }
 
 

@@ -198,20 +198,21 @@ def test_a_small_object_is_stored_in_one_request_which_leaves_no_parts_when_it_i
 @pytest.mark.parametrize(
     "place",
     [
-        pytest.param("after a flush", marks=pytest.mark.full),
+        pytest.param("after the first flush", marks=pytest.mark.full),
         pytest.param("before a ledger commit", marks=pytest.mark.full),
         "before the target commit",
     ],
 )
 def test_a_kill_at_a_named_place_on_s3_is_gone_on_with(place: str, lake: Lake, runner: Runner, api: SampleApi) -> None:
     config = items(runner, api)
-    # A place inside a task is reached in the driver, so it reads there.
-    environment = {"RFR_TEST_KILL": place}
-    if place == "after a flush":
+    if place == "after the first flush":
+        # A place inside a task is reached in the driver, so it reads there, and for more than the second of a flush.
         document = json.loads(config.read_text())
         config.write_text(json.dumps({**document, "options": {**OPTIONS, "head_start": True}}))
-    runner.run(config, app=CRASHING_APP, environment=environment, expect=-9)
+        api.set_faults({"kind": "latency", "path": "/partitions/*", "seconds": 0.5})
+    runner.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": place}, expect=-9)
     assert not lake.has("raw.items")
+    api.set_faults()
     figures = runner.run(config).figures
     assert_whole(lake, api)
     assert (figures["generation"], figures["attempts"]) == (1, 2)

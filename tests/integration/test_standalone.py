@@ -73,7 +73,7 @@ def items(runner: Runner, api: SampleApi, **options: Any) -> Path:
     source = {
         "file": "airflow_provider_rfr/sample_api/shop.yaml",
         "config": {"base_url": api.base_url, **CONFIG},
-        "secrets": {"api_key": "open"},
+        "secrets": {"api_key": "any-api-key"},
     }
     return runner.config(source=source, streams=["items"], options={**OPTIONS, **options})
 
