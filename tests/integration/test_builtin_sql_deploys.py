@@ -31,7 +31,6 @@ class AppendingEngine(SparkSqlEngine):
         return found
 
 
-@pytest.mark.gate
 def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_lose_no_row(tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     platform.declare(1, "string")

@@ -98,7 +98,6 @@ def test_every_variable_of_a_real_commit_reaches_the_endpoint(dag: Any, receiver
     assert time.strftime("%Y-%m-%dT%H", time.gmtime(began)) <= told["flow_published_at_min"]
 
 
-@pytest.mark.gate
 def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
     dag: Any, receiver: Receiver, lake: Lake, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from airflow_provider_rfr.builtins import Kind, load_objects
 from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import observe
@@ -60,7 +58,6 @@ def test_attempts_and_commits_are_told_once_each_and_what_was_missed_is_told_lat
     ]
 
 
-@pytest.mark.gate
 def test_a_failed_attempt_is_told_with_its_partitions_and_without_secrets(
     runner: Runner, lake: Lake, api: SampleApi, tmp_path: Path
 ) -> None:

@@ -172,7 +172,6 @@ def allowed(case: Case, pages: int) -> float:
     return 0.05 * pages + KILLS * case.at_once
 
 
-@pytest.mark.gate
 def test_the_rate_of_a_manifest_is_kept_by_all_workers_together_and_ignored_answers_are_counted(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:

@@ -117,7 +117,6 @@ def test_a_run_that_was_deleted_and_created_again_under_the_same_id_reads_everyt
     assert slow_api.counts(path="/partitions/*")["requests"] == 2 * pages
 
 
-@pytest.mark.gate
 def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_no_secret_file(
     connections: dict[str, str], slow_api: SampleApi, tmp_path: Path
 ) -> None:

@@ -47,7 +47,6 @@ def lake(server: PostgresServer, tmp_path: Path) -> Lake:
     return Lake(tmp_path, properties)
 
 
-@pytest.mark.gate
 def test_a_refresh_killed_half_way_is_resumed(lake: Lake, runner: Runner, api: SampleApi) -> None:
     config = items(runner, api, requests_per_second=40)
     process = runner.start(config)

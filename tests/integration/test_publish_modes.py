@@ -159,7 +159,6 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     assert checksum_of(before) == truth["orders"]["checksum"], "the old snapshot can't be read any more"
 
 
-@pytest.mark.gate
 def test_append_keeps_what_is_there_and_a_new_column_is_null_in_older_rows(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
@@ -308,7 +307,6 @@ def misfits(api: SampleApi, lake: Lake) -> dict[str, Any]:
     return {"corrected": wrong, "nulled": wrong, "evolving": stream_like("orders")}
 
 
-@pytest.mark.test
 def test_what_does_not_fit_is_told_and_nothing_is_fetched_again_after_the_correction(
     lake: Lake, runner: Runner, api: SampleApi, misfits: dict[str, Any]
 ) -> None:

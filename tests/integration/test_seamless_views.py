@@ -120,7 +120,6 @@ def _after_each_effect(lake: Lake, patch: pytest.MonkeyPatch, do: Callable[[str]
         wrap(migrated_table.MigratedTable, name)
 
 
-@pytest.mark.gate
 def test_a_safe_release_is_never_felt_by_a_reader(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     before, seen = lake.contents(), []
     with monkeypatch.context() as patch:

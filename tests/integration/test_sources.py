@@ -267,7 +267,6 @@ def local(location: str) -> Path:
     return Path(location.removeprefix("file://"))
 
 
-@pytest.mark.test
 def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) -> None:
     ledger = Ledger(LedgerTable.load_or_create(open_catalog(lake.settings), "raw.items"))
     slices = [(f'{{"p":{number}}}', {"p": number}) for number in range(4)]

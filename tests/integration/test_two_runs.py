@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.refresh.status import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
@@ -53,7 +51,6 @@ def test_two_days_at_once_are_two_refreshes_with_generations_of_their_own(
     assert api.counts()["refetched"] == 0, "one of the two was taken for the other's retry"
 
 
-@pytest.mark.gate
 def test_the_second_run_waits_for_the_first_or_fails_at_once_as_on_busy_says(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:

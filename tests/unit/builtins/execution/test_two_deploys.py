@@ -119,7 +119,14 @@ def paused(
     return new, told
 
 
-@pytest.mark.parametrize("other", [AFTER, LATER, OTHER], ids=["the same", "a later one", "another one"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(AFTER, id="the same", marks=pytest.mark.full),
+        pytest.param(LATER, id="a later one", marks=pytest.mark.full),
+        pytest.param(OTHER, id="another one"),
+    ],
+)
 def test_a_deploy_that_wakes_up_after_another_one_took_over_changes_nothing(tmp_path: Path, other: CatalogSpec) -> None:
     """Row 34: whatever it was about to do when it was paused."""
     worlds = Worlds(tmp_path)
