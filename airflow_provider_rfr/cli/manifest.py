@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_rfr.cli.common import command, print_data
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.names import STREAM_PLACE, table_of
+from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.airbyte.report import StreamReport

@@ -31,7 +31,7 @@ _NAMED_PARTS: Final = 5
 @command
 def list_refreshes(args: Namespace) -> None:
     """Show the newest refresh of each table, those that need a person first."""
-    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.refresh.status import statuses
 
     tables = list(dict.fromkeys(check_identifier(table, "table") for table in args.tables))
@@ -171,7 +171,7 @@ def _found(catalog: Catalog, args: Namespace) -> TableStatus:
 
     :raises ConfigurationError: there is none
     """
-    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.refresh.status import status_of, statuses
 
     table = check_identifier(args.table, "table")

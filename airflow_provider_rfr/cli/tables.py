@@ -97,7 +97,7 @@ def _append_history(catalog: Catalog) -> None:
 def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:
     """Return the catalog, and the named tables; without names, all tables with that property."""
     from airflow_provider_rfr.lake.catalog import tables_with_property
-    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.lake.types import check_identifier
 
     catalog = lake_of(args)
     named = [check_identifier(table, "table") for table in args.tables or ()]

@@ -39,8 +39,8 @@ from airflow_provider_rfr.lake.commits import (
     summary_of,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
-from airflow_provider_rfr.lake.inventory import TableEntry, entry_of
-from airflow_provider_rfr.lake.schema_changes import TableChange, TableDefinition, stage_columns, stage_rest
+from airflow_provider_rfr.lake.schema_change import TableChange, TableDefinition, stage_columns, stage_rest
+from airflow_provider_rfr.lake.tables import TableEntry, entry_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import DataScan, Table, Transaction

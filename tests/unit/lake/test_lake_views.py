@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.inventory import LiveColumn, ViewEntry, find_view, holds_views, list_views, view_names
+from airflow_provider_rfr.lake.tables import LiveColumn, ViewEntry, find_view, holds_views, list_views, view_names
 
 FIELDS = [
     {"id": 0, "name": "id", "required": False, "type": "long", "doc": "first"},

@@ -32,8 +32,8 @@ from pyiceberg.types import (
 )
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
-from airflow_provider_rfr.lake._schema_evolution import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from airflow_provider_rfr.lake.inference import infer_records
+from airflow_provider_rfr.lake.schema_change import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from airflow_provider_rfr.lake.schemas import (
     TIMESTAMP,
     file_schema,

@@ -17,7 +17,7 @@ from pyiceberg.types import StringType
 from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.table_facts import table_facts
+from airflow_provider_rfr.lake.tables import table_facts
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import details
 from airflow_provider_rfr.refresh.details import read_details
