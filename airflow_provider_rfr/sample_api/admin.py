@@ -21,10 +21,9 @@ from typing import Any
 import orjson
 
 from airflow_provider_rfr.sample_api.app import ReceivedRequest, ReplyPlan, SampleApp, split_target
-from airflow_provider_rfr.sample_api.dataset import records_of
+from airflow_provider_rfr.sample_api.dataset import checksum, records_of
 from airflow_provider_rfr.sample_api.faults import Fault
-from airflow_provider_rfr.sample_api.records import checksum
-from airflow_provider_rfr.sample_api.replies import EncodedReply, error_reply, json_reply
+from airflow_provider_rfr.sample_api.pages import EncodedReply, error_reply, json_reply
 
 PREFIX = "/_admin/"
 

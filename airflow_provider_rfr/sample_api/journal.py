@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
+
+import orjson
+
+from airflow_provider_rfr.sample_api.pages import EncodedReply
 
 
 @dataclass(slots=True)
@@ -115,3 +120,25 @@ class RequestJournal:
         self._waiting = [waiting for waiting in self._waiting if len(self.times) < waiting.pages]
         for waiting in ready:
             waiting.notify()
+
+
+class Diary:
+    """An append-only file; a restarted API continues the same file."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def note(self, path: str, query: Mapping[str, str], reply: EncodedReply) -> None:
+        """Record one page; ignore other answers."""
+        if reply.page is None or reply.status != 200:
+            return
+        body = orjson.loads(reply.body)
+        records = body if isinstance(body, list) else body["data"]
+        line = {
+            "at": time.time(),
+            "path": path,
+            "query": dict(query),
+            "page": reply.page,
+            "records": [[record["id"], record.get("revision", 0)] for record in records],
+        }
+        os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

@@ -23,9 +23,9 @@ from sqlalchemy import (
     update,
 )
 
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.engine import in_chunks, insert_missing
 from airflow_provider_rfr.store.history import is_new
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 
 _A: Final = ATTEMPTS.c
 _D, _E = DELIVERIES.c, ENDPOINTS.c

@@ -16,8 +16,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from airflow_provider_rfr.exceptions import StalePlanError
-from airflow_provider_rfr.store._tables import DEPLOYS, GARBAGE, OBJECTS, REGISTRY, STEPS
 from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.tables import DEPLOYS, GARBAGE, OBJECTS, REGISTRY, STEPS
 
 _D: Final = DEPLOYS.c
 _S: Final = STEPS.c

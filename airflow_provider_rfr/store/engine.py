@@ -24,7 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from airflow_provider_rfr.databases import limit_waits
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store._tables import METADATA, SCHEMA_VERSION, SETTINGS
+from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
 
 
 class Clock(Protocol):

@@ -23,8 +23,8 @@ from sqlalchemy import ColumnElement, Connection, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError
-from airflow_provider_rfr.store._tables import LEASES
 from airflow_provider_rfr.store.engine import ControlStore, insert_missing
+from airflow_provider_rfr.store.tables import LEASES
 
 _T = TypeVar("_T")
 _L: Final = LEASES.c

@@ -19,9 +19,9 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, SourceError
-from airflow_provider_rfr.store._tables import REFRESH_TOKENS
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import Lease, LeaseKind, default_holder, take_lease
+from airflow_provider_rfr.store.tables import REFRESH_TOKENS
 
 _log = logging.getLogger(__name__)
 _T: Final = REFRESH_TOKENS.c

@@ -13,9 +13,9 @@ from uuid import UUID
 from sqlalchemy import Connection, delete, select, update
 
 from airflow_provider_rfr.exceptions import SinkBusyError
-from airflow_provider_rfr.store._tables import SINKS
 from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.leases import Grant, LeaseKind, lease_state, revoke_lease, take_lease
+from airflow_provider_rfr.store.tables import SINKS
 
 
 @dataclass(frozen=True, slots=True)

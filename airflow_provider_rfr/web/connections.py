@@ -9,8 +9,7 @@ from airflow_provider_rfr.hooks.tasks import states_of_uses
 from airflow_provider_rfr.web.deliveries import control_store
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.store.connection_audit import AlterationRecord
-    from airflow_provider_rfr.store.connections import Use
+    from airflow_provider_rfr.store.connections import AlterationRecord, Use
     from airflow_provider_rfr.web.access import Viewer
 
 _ALTERATIONS: Final = 200
@@ -61,8 +60,7 @@ class Connections:
 
 
 def read_connections() -> Connections:
-    from airflow_provider_rfr.store.connection_audit import list_alterations
-    from airflow_provider_rfr.store.connections import list_uses
+    from airflow_provider_rfr.store.connections import list_alterations, list_uses
 
     store = control_store()
     if store is None:
@@ -74,6 +72,6 @@ def read_connections() -> Connections:
     return Connections(tuple(replace(use, state=states[use.task]) for use in uses), alterations)
 
 
-def _view(each: AlterationRecord) -> AlterationView:
-    names = tuple(sorted(each.options))
-    return AlterationView(each.conn_id, each.actor, each.state, names, len(each.dependents), each.started_at)
+def _view(record: AlterationRecord) -> AlterationView:
+    names = tuple(sorted(record.options))
+    return AlterationView(record.conn_id, record.actor, record.state, names, len(record.dependents), record.started_at)

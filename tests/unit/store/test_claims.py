@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, select
 
-from airflow_provider_rfr.store._tables import DELIVERIES
 from airflow_provider_rfr.store.claims import Claim, Ending, Result, Window, Wish, claim, next_due, settle
 from airflow_provider_rfr.store.deliveries import (
     Delivery,
@@ -29,6 +28,7 @@ from airflow_provider_rfr.store.deliveries import (
     set_pending,
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.tables import DELIVERIES
 from tests.webhook_receiver import FakeClock
 
 KEY = EndpointKey("rfr", "raw.orders", "hook")

@@ -6,12 +6,13 @@ import threading
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.store import connection_audit as audit
-from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes
+from airflow_provider_rfr.store import connections as audit
 from airflow_provider_rfr.store.connections import (
     FAILED,
     IDLE,
     RUNNING,
+    AlterationState,
+    ConnectionNotes,
     TaskRef,
     UsedConnection,
     beat,

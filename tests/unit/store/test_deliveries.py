@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from airflow_provider_rfr.store import deliveries as rows
-from airflow_provider_rfr.store._tables import DELIVERIES
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.tables import DELIVERIES
 from airflow_provider_rfr.webhooks import operations
 from benchmarks.deliveries import LAKE, QUERIES, fill
 from tests.webhook_receiver import FakeClock

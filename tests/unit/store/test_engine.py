@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import Connection, insert, select, text
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store._tables import METADATA, SCHEMA_VERSION, SETTINGS
 from airflow_provider_rfr.store.engine import find_store, open_store
+from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
 from tests.soon import SOON, soon
 from tests.unit.messages import raises
 

@@ -23,10 +23,15 @@ from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import RefreshState
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
 from airflow_provider_rfr.store.claims import Claim, Window, Wish, claim
-from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
-from airflow_provider_rfr.store.connections import TaskRef, end_use, register_use
+from airflow_provider_rfr.store.connections import (
+    AlterationState,
+    TaskRef,
+    begin_alteration,
+    end_use,
+    note_alteration,
+    register_use,
+)
 from airflow_provider_rfr.store.deliveries import (
     EndpointKey,
     add_deliveries,
@@ -35,6 +40,7 @@ from airflow_provider_rfr.store.deliveries import (
     ensure_endpoint,
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
 from airflow_provider_rfr.web import access, deliveries
 from airflow_provider_rfr.web.access import Viewer
 from airflow_provider_rfr.web.deliveries import control_store

@@ -24,7 +24,7 @@ from airflow_provider_rfr.refresh.details import read_details
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.status import State, TableStatus, read_again, status_of, statuses
-from airflow_provider_rfr.web import charts, words
+from airflow_provider_rfr.web import charts, filters
 from tests.unit.messages import check_messages
 from tests.unit.web.ledgers import CANARY, begun, read_page
 
@@ -271,14 +271,14 @@ def test_the_plugin_imports_no_page_until_the_application_is_asked_for() -> None
     ],
 )
 def test_an_error_is_shown_without_tokens_queries_and_logins(error: str, shown: str) -> None:
-    assert words.without_cursors(error) == shown
+    assert filters.without_cursors(error) == shown
 
 
 @pytest.mark.parametrize("error", ["a token of 3 is and/or? Yes", "what? no: https://a.example/b, see docs/ui.md#this"])
 def test_an_error_without_any_is_shown_as_it_is(error: str) -> None:
-    assert words.without_cursors(error) == error
+    assert filters.without_cursors(error) == error
 
 
 def test_a_time_that_no_calendar_has_is_not_shown() -> None:
-    assert words.at(0) == datetime(1970, 1, 1, tzinfo=timezone.utc)
-    assert [words.at(each) for each in (10**17, -(10**17), 10**30, 10**400)] == [None] * 4
+    assert filters.at(0) == datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert [filters.at(each) for each in (10**17, -(10**17), 10**30, 10**400)] == [None] * 4
