@@ -120,8 +120,8 @@ class History:
 
     def _drop_old(self, connection: Connection) -> None:
         now = self._store.now(connection)
-        known, reported = now - _milliseconds(_KNOWN), now - _milliseconds(_LONGEST_WAIT)
-        if lost := store_rows.drop_old(connection, self._lake, appended_before=known, reported_before=reported):
+        appended, reported = now - _milliseconds(_KNOWN), now - _milliseconds(_LONGEST_WAIT)
+        if lost := store_rows.drop_old(connection, self._lake, appended_before=appended, reported_before=reported):
             _log.warning("%s rows of the history tables could not be appended for a week; they are dropped", lost)
 
 

@@ -70,9 +70,9 @@ def _config(path: Path) -> Mapping[str, Any]:
     problem = "must hold a mapping"
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else read_yaml(text)
-        if isinstance(found, Mapping):
-            return found
+        config = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+        if isinstance(config, Mapping):
+            return config
     except OSError as error:
         problem = f"can't be read: {error.strerror}"
     except (DocumentError, ValueError) as error:

@@ -332,11 +332,11 @@ def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -
 
 def _causes(error: Exception) -> list[BaseException]:
     """Return the error and those that it wraps, the innermost last."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     inner: BaseException | None = error
-    while inner is not None and inner not in found:
-        found.append(inner)
+    while inner is not None and inner not in causes:
+        causes.append(inner)
         # urllib3 has the cause as ``reason``, requests as an argument.
         wrapped = (arg for arg in (getattr(inner, "reason", None), *inner.args) if isinstance(arg, BaseException))
         inner = next(wrapped, None) or inner.__cause__ or inner.__context__
-    return found
+    return causes

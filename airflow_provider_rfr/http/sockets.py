@@ -70,7 +70,7 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _ConnectionAttempt:
     deadline: Deadline
     guard: AddressGuard | None
     connect: float | None
@@ -87,14 +87,14 @@ def attempt_of_this_thread(
     :param read: seconds without a byte
     """
     before = this_attempt()
-    _thread.attempt = _Attempt(deadline, guard, connect, read)
+    _thread.attempt = _ConnectionAttempt(deadline, guard, connect, read)
     try:
         yield
     finally:
         _thread.attempt = before
 
 
-def this_attempt() -> _Attempt | None:
+def this_attempt() -> _ConnectionAttempt | None:
     """Return the limits of this thread's sockets; None outside of a request."""
     return getattr(_thread, "attempt", None)
 
@@ -139,9 +139,9 @@ def connect(host: str, port: int) -> socket.socket:
     if attempt is None:
         raise AddressRefused("connections are made within an attempt only")
     deadline, guard = attempt.deadline, attempt.guard
-    found = _resolve(host.strip("[]"), port, deadline)
-    refusals = [guard.refusal(host, port, str(address[0])) if guard else None for _, address in found]
-    allowed = [address for address, refusal in zip(found, refusals, strict=True) if refusal is None]
+    resolved = _resolve(host.strip("[]"), port, deadline)
+    refusals = [guard.refusal(host, port, str(address[0])) if guard else None for _, address in resolved]
+    allowed = [address for address, refusal in zip(resolved, refusals, strict=True) if refusal is None]
     if not allowed:
         raise AddressRefused(next((refusal for refusal in refusals if refusal), f"{host} has no address"))
     connecting = Deadline(min(deadline.left(), attempt.connect or deadline.left()))

@@ -324,12 +324,8 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snap
 def last_change(table: Table) -> Snapshot | None:
     """Return the newest snapshot of the main line that is not a compaction.
 
-    A compaction puts the same rows into other files.
-
-    Return the newest snapshot of all where the snapshots before its compactions have expired, and None where there is
-    no snapshot.
-
-    The newest of all where what came before its compactions has expired; None where there is no snapshot.
+    A compaction puts the same rows into other files. Return the newest snapshot of all where the snapshots before its
+    compactions have expired, and None where there is no snapshot.
     """
     line = ancestors(table.metadata, table.metadata.current_snapshot_id)
     return next((snapshot for snapshot in line if not is_compaction(snapshot)), table.current_snapshot())
@@ -411,18 +407,18 @@ class CommitLog:
         Expired ones are missing; a warning is logged if an event may be lost by that.
         """
         after = -1 if after_sequence is None else after_sequence
-        found = sorted((commit for commit in self._line if commit.sequence > after), key=lambda each: each.sequence)
+        later = sorted((commit for commit in self._line if commit.sequence > after), key=lambda commit: commit.sequence)
         # Sequence numbers may have gaps, of other branches; a gap at the end of the line means expired snapshots.
-        at_the_end = bool(found) and found[0] == self._line[-1]
-        if after_sequence is not None and at_the_end and found[0].sequence > max(0, after) + 1:
+        at_the_end = bool(later) and later[0] == self._line[-1]
+        if after_sequence is not None and at_the_end and later[0].sequence > max(0, after) + 1:
             log.warning(
                 "%s: snapshots between %s and %s have expired before they were read; events that they called for "
                 "are lost. Keep snapshots longer, or read more often",
                 self.name,
                 after_sequence,
-                found[0].sequence,
+                later[0].sequence,
             )
-        return found
+        return later
 
 
 def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[str, str | None]) -> bool:

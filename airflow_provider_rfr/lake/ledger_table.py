@@ -69,7 +69,7 @@ def ledger_name(target: str, part: str | None = None) -> str:
 
 def ledgers_in(catalog: Catalog) -> Iterator[tuple[str, str | None]]:
     """Yield target and part of every table of the lake whose name is a ledger's; load none of them."""
-    return (found for namespace in namespaces(catalog) for found in _ledgers_of(catalog, namespace))
+    return (ledger for namespace in namespaces(catalog) for ledger in _ledgers_of(catalog, namespace))
 
 
 def _ledgers_of(catalog: Catalog, namespace: str | tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
@@ -79,8 +79,8 @@ def _ledgers_of(catalog: Catalog, namespace: str | tuple[str, ...]) -> Iterator[
         # Of a table that was never made; or the namespace was dropped a moment ago.
         return
     for name in map(".".join, tables):
-        if found := _LEDGER_NAME.fullmatch(name):
-            yield found["target"], found["part"]
+        if match := _LEDGER_NAME.fullmatch(name):
+            yield match["target"], match["part"]
 
 
 class LedgerTable:
@@ -123,8 +123,8 @@ class LedgerTable:
     @classmethod
     def parts(cls, catalog: Catalog, target: str) -> list[str]:
         """Return the parts of the target that have a ledger of their own, in no particular order."""
-        found = _ledgers_of(catalog, target.rpartition(".")[0])
-        return [part for name, part in found if name == target and part is not None]
+        ledgers = _ledgers_of(catalog, target.rpartition(".")[0])
+        return [part for name, part in ledgers if name == target and part is not None]
 
     @property
     def store(self) -> FileStore:

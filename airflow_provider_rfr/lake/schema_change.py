@@ -230,10 +230,10 @@ def _columns(
     current: Sequence[iceberg.NestedField], wanted: Iterable[pa.Field], path: _Path, findings: _Findings
 ) -> Iterator[pa.Field]:
     """Yield the fields to read rows as; add changes and problems to the findings."""
-    known = {column.name: column for column in current}
+    remaining = {column.name: column for column in current}
     for column in wanted:
         place = (*path, column.name)
-        if (present := known.pop(column.name, None)) is None:
+        if (present := remaining.pop(column.name, None)) is None:
             new = iceberg_type(column.type)
             findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, new, column_doc(column)))
             yield column
@@ -251,7 +251,7 @@ def _columns(
             change = _SchemaChange(_ChangeKind.REPLACE, place, new, doc, old, present.required)
             findings.drop(change, present, f"the table has {_brief(old)}, the rows have {_brief(new)}")
             yield column
-    findings.stale.update({(*path, name): column for name, column in known.items()})
+    findings.stale.update({(*path, name): column for name, column in remaining.items()})
 
 
 def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:
@@ -495,13 +495,13 @@ def _retype_struct(update: UpdateSchema, path: _Path, old: iceberg.StructType, n
         update.delete_column((*path, dropped))
     wanted = []
     for new_field in new.fields:
-        known = before.get(new_field.name.casefold())
-        if known is None:
+        old_field = before.get(new_field.name.casefold())
+        if old_field is None:
             update.add_column((*path, new_field.name), new_field.field_type)
             present.append(new_field.name)
         else:
-            _retype(update, (*path, known.name), known.field_type, new_field.field_type)
-        wanted.append(new_field.name if known is None else known.name)
+            _retype(update, (*path, old_field.name), old_field.field_type, new_field.field_type)
+        wanted.append(new_field.name if old_field is None else old_field.name)
     for place, name in enumerate(wanted):
         if present[place] != name:
             present.remove(name)

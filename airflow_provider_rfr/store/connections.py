@@ -1,8 +1,11 @@
-"""Tasks, and the copies of connections that they run with.
+"""Uses of connections, and their alterations: hashes, references and masked values, no secrets.
 
 A task registers before it reads its connections, so a concurrent change is always seen: at worst the task is restarted
 although it has the new settings already. Each registration increments the row's token; a replaced registration can
 neither end nor renew the row.
+
+A row of the journal is open from the first look at a connection until its new definition is stored. One that is open
+although the connection's lease is free belongs to a process that died.
 """
 
 from __future__ import annotations
@@ -136,15 +139,15 @@ def register_use(
 def _delete_uses(connection: Connection, task: TaskRef, *where: ColumnElement[bool]) -> None:
     """Delete rows of this task and of its other runs."""
     same = (_U.dag_id == task.dag_id, _U.task_id == task.task_id, _U.map_index == task.map_index)
-    found = list(connection.scalars(select(_U.consumer).where(*same, *where)))
-    connection.execute(delete(USE_HASHES).where(_H.consumer.in_(found)))
-    connection.execute(delete(USES).where(_U.consumer.in_(found)))
+    consumers = list(connection.scalars(select(_U.consumer).where(*same, *where)))
+    connection.execute(delete(USE_HASHES).where(_H.consumer.in_(consumers)))
+    connection.execute(delete(USES).where(_U.consumer.in_(consumers)))
 
 
 def note_copies(connection: Connection, task: TaskRef, token: int, copies: Sequence[UsedConnection]) -> None:
     """Note the copies that the task read; the copies that it should have are not changed."""
-    found = load_use(connection, task)
-    if found is None or found.token != token:
+    use = load_use(connection, task)
+    if use is None or use.token != token:
         return
     for copy in copies:
         _put_copy(connection, task, copy.conn_id, {"running_hash": copy.running, "via": copy.via})
@@ -165,11 +168,11 @@ def _put_copy(
 
 def beat(connection: Connection, now: int, task: TaskRef, token: int) -> Use | None:
     """Note that the task is alive, and return its row; None if a later registration replaced it."""
-    found = load_use(connection, task)
-    if found is None or found.token != token:
+    use = load_use(connection, task)
+    if use is None or use.token != token:
         return None
     connection.execute(update(USES).where(_U.consumer == task.consumer, _U.token == token).values(seen_at=now))
-    return found
+    return use
 
 
 def end_use(
@@ -187,8 +190,8 @@ def end_use(
 
     :param token: None for the newest one
     """
-    found = load_use(connection, task)
-    if found is None or token not in (None, found.token):
+    use = load_use(connection, task)
+    if use is None or token not in (None, use.token):
         return
     kept = None if error is None else error[:_ERROR_LENGTH]
     values = {"state": state, "error": kept, "error_kind": error_kind, "seen_at": now}
@@ -207,8 +210,7 @@ def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: 
 
 
 def load_use(connection: Connection, task: TaskRef) -> Use | None:
-    found = list_uses(connection, consumers=[task.consumer])
-    return found[0] if found else None
+    return next(iter(list_uses(connection, consumers=[task.consumer])), None)
 
 
 def forget_connection(connection: Connection, conn_id: str) -> None:
@@ -225,8 +227,8 @@ def list_uses(connection: Connection, *, consumers: Sequence[str] | None = None)
     copies: dict[str, list[UsedConnection]] = {}
     named = select(USE_HASHES).where(_H.consumer.in_([row.consumer for row in rows])).order_by(_H.conn_id)
     for row in connection.execute(named):
-        made = UsedConnection(row.conn_id, row.via, row.running_hash, row.wanted_hash)
-        copies.setdefault(row.consumer, []).append(made)
+        copy = UsedConnection(row.conn_id, row.via, row.running_hash, row.wanted_hash)
+        copies.setdefault(row.consumer, []).append(copy)
     return [
         Use(
             TaskRef(row.dag_id, row.run_id, row.task_id, row.map_index),
@@ -287,9 +289,9 @@ class AlterationRecord:
 def begin_alteration(connection: Connection, now: int, conn_id: str, actor: str, statement: str) -> int:
     """Open a row, and return its number."""
     row = {"conn_id": conn_id, "actor": actor[:250], "state": AlterationState.OPEN.value, "statement": statement}
-    made = connection.execute(insert(ALTERATIONS).values(**row, options="{}", dependents="[]", started_at=now))
-    assert made.inserted_primary_key is not None
-    return int(made.inserted_primary_key[0])
+    result = connection.execute(insert(ALTERATIONS).values(**row, options="{}", dependents="[]", started_at=now))
+    assert result.inserted_primary_key is not None
+    return int(result.inserted_primary_key[0])
 
 
 def note_alteration(connection: Connection, now: int, number: int, state: AlterationState, **values: Any) -> None:
@@ -323,8 +325,8 @@ def last_change(connection: Connection, conn_id: str, option: str, since: int, u
 
 def concurrent_alterations(connection: Connection, now: int, conn_id: str) -> list[AlterationRecord]:
     """Return alterations of other connections that are under way."""
-    held = (LEASES.c.kind == LeaseKind.CONNECTION.value) & (LEASES.c.name == _A.conn_id) & (LEASES.c.until >= now)
-    query = select(ALTERATIONS).join(LEASES, held)
+    is_leased = (LEASES.c.kind == LeaseKind.CONNECTION.value) & (LEASES.c.name == _A.conn_id) & (LEASES.c.until >= now)
+    query = select(ALTERATIONS).join(LEASES, is_leased)
     rows = connection.execute(query.where(_A.conn_id != conn_id, _A.state == AlterationState.OPEN.value))
     return [_record(row) for row in rows]
 
@@ -361,16 +363,16 @@ class ConnectionNotes:
 
     def secret_references(self) -> dict[str, str]:
         """Return the references to the secrets that were set by reference, by option."""
-        found = select(SECRETS.c.option, SECRETS.c.reference).where(SECRETS.c.conn_id == self._conn_id)
-        return {row.option: row.reference for row in self._connection.execute(found)}
+        query = select(SECRETS.c.option, SECRETS.c.reference).where(SECRETS.c.conn_id == self._conn_id)
+        return {row.option: row.reference for row in self._connection.execute(query)}
 
     def set_secret_references(self, references: Mapping[str, str]) -> None:
         self._replace(SECRETS, [{"option": name, "reference": reference} for name, reference in references.items()])
 
     def identity(self) -> str | None:
         """Return the hash of the upstream that the connection led to when it was last asked; None if it is unknown."""
-        found = select(IDENTITIES.c.identity).where(IDENTITIES.c.conn_id == self._conn_id)
-        return self._connection.execute(found).scalar_one_or_none()
+        query = select(IDENTITIES.c.identity).where(IDENTITIES.c.conn_id == self._conn_id)
+        return self._connection.execute(query).scalar_one_or_none()
 
     def set_identity(self, now: int, identity: str | None) -> None:
         """Replace the upstream; None: it is unknown."""
@@ -378,8 +380,8 @@ class ConnectionNotes:
 
     def former_places(self, content: str) -> list[dict[str, Any]]:
         """Return former addresses, the oldest first, if the last alteration stored this content."""
-        found = select(MOVES.c.places).where(MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash == content)
-        places: list[dict[str, Any]] = json.loads(self._connection.execute(found).scalar() or "[]")
+        query = select(MOVES.c.places).where(MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash == content)
+        places: list[dict[str, Any]] = json.loads(self._connection.execute(query).scalar() or "[]")
         return places
 
     def set_former_places(self, content: str, places: Sequence[Mapping[str, Any]]) -> None:

@@ -282,9 +282,9 @@ def _use_wal(store: ControlStore) -> None:
     while True:
         with store.read() as connection:
             # Not within a transaction, which SQLAlchemy would begin.
-            found: Any = connection.connection.dbapi_connection
+            driver: Any = connection.connection.dbapi_connection
             try:
-                found.execute("PRAGMA journal_mode = WAL")
+                driver.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
                 # Two processes change the journal mode at once: the busy timeout doesn't cover this.

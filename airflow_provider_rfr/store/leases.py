@@ -92,6 +92,7 @@ def take_lease(
     connection: Connection, now: int, kind: LeaseKind, name: str, holder: str, milliseconds: int
 ) -> Grant | None:
     """Take the lease, if it is free or has expired; None while another holder has it."""
+    # The row first: what does not exist can't be locked, and two processes would both find the lease free.
     insert_missing(connection, LEASES, [{"kind": kind.value, "name": name, "token": 0, "milliseconds": 0}])
     row = connection.execute(select(LEASES).where(_is(kind, name)).with_for_update()).one()
     # One that ends later than a renewal now could make it end was written by a clock that ran ahead: it does not count.
@@ -181,7 +182,7 @@ def acquire(
     :param patience: seconds to wait while another process holds it
     :raises DeployBusyError: another process holds it
     """
-    deadline, told = time.monotonic() + patience, False
+    deadline, has_warned = time.monotonic() + patience, False
 
     def take(connection: Connection) -> Grant | _LeaseState:
         now, of = store.now(connection), (LeaseKind.DEPLOY, project)
@@ -189,15 +190,15 @@ def acquire(
         return grant or lease_state(connection, *of)
 
     while True:
-        found = store.run(take)
-        if isinstance(found, Grant):
-            return Lease(store, found, lambda token, newer: LeaseLostError(project, token, newer))
+        lease = store.run(take)
+        if isinstance(lease, Grant):
+            return Lease(store, lease, lambda token, newer: LeaseLostError(project, token, newer))
         if time.monotonic() >= deadline:
-            raise DeployBusyError(project, found.holder or "", found.token)
-        if not told:
-            told = True
+            raise DeployBusyError(project, lease.holder or "", lease.token)
+        if not has_warned:
+            has_warned = True
             limits = f"{patience:.0f} s at most; a process that died blocks it for {seconds:.0f} s"
-            _log.warning("project %s is being deployed by %s: waiting for it, %s", project, found.holder, limits)
+            _log.warning("project %s is being deployed by %s: waiting for it, %s", project, lease.holder, limits)
         time.sleep(min(0.2, seconds / 4))
 
 
@@ -210,9 +211,9 @@ def force_unlock(store: ControlStore, project: str, token: int) -> None:
     def unlock(connection: Connection) -> None:
         of = (LeaseKind.DEPLOY, project)
         connection.execute(select(_L.token).where(_is(*of)).with_for_update())
-        found = lease_state(connection, *of).token
-        if found != token:
-            raise LeaseLostError(project, token, found)
+        present = lease_state(connection, *of).token
+        if present != token:
+            raise LeaseLostError(project, token, present)
         revoke_lease(connection, *of)
 
     store.run(unlock)

@@ -29,7 +29,7 @@ from airflow_provider_rfr.web import charts, filters, migrations
 from airflow_provider_rfr.web.access import Viewer, ViewerDep
 from airflow_provider_rfr.web.connections import Connections, read_connections
 from airflow_provider_rfr.web.deliveries import Webhooks, read_webhooks
-from airflow_provider_rfr.web.lakes import Lakes, Refresh, prepare
+from airflow_provider_rfr.web.lakes import LakeRefresh, Lakes, prepare
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -148,7 +148,7 @@ class RefreshFilter:
         names = ("dag_id", "run_id", "task_id", "map_index")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
-    def is_in_scope(self, refresh: Refresh, viewer: Viewer) -> bool:
+    def is_in_scope(self, refresh: LakeRefresh, viewer: Viewer) -> bool:
         """Tell whether the refresh concerns the DAG, run or task, now or in a generation that the viewer may see."""
         if not self.scope:
             return True
@@ -165,7 +165,7 @@ class RefreshFilter:
         index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
         return is_named and (not self.task_id or generation.map_index in (None, index))
 
-    def is_matched(self, refresh: Refresh) -> bool:
+    def is_matched(self, refresh: LakeRefresh) -> bool:
         header = refresh.status.header
         texts = [refresh.status.table, refresh.status.sentence, refresh.lake]
         if header is not None:
@@ -181,23 +181,23 @@ class RefreshList:
     :ivar counts: of the refreshes in each state, before a state is chosen
     """
 
-    refreshes: tuple[Refresh, ...]
+    refreshes: tuple[LakeRefresh, ...]
     states: tuple[str, ...]
     counts: Mapping[str, int]
     total: int
 
 
-def _visible(refreshes: Sequence[Refresh], viewer: Viewer) -> list[Refresh]:
+def _visible(refreshes: Sequence[LakeRefresh], viewer: Viewer) -> list[LakeRefresh]:
     """Return the refreshes that the viewer may see, by the DAG of the newest run, or as tables if there is none."""
     viewer.learn({_dag_of(refresh) for refresh in refreshes})
     return [refresh for refresh in refreshes if viewer.sees(_dag_of(refresh))]
 
 
-def _dag_of(refresh: Refresh) -> str | None:
+def _dag_of(refresh: LakeRefresh) -> str | None:
     return None if refresh.status.header is None else refresh.status.header.dag_id
 
 
-def _listed(refreshes: Sequence[Refresh], query: RefreshFilter, viewer: Viewer) -> RefreshList:
+def _listed(refreshes: Sequence[LakeRefresh], query: RefreshFilter, viewer: Viewer) -> RefreshList:
     """Return the requested refreshes; failed and stuck ones come first."""
     from airflow_provider_rfr.refresh.status import State
 
@@ -212,7 +212,7 @@ def _listed(refreshes: Sequence[Refresh], query: RefreshFilter, viewer: Viewer) 
     )
 
 
-def _history_for(refresh: Refresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
+def _history_for(refresh: LakeRefresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
     """Return the generations, the newest first; those that the viewer may not see have only figures."""
     hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "map_index": None, "error": None}
     return tuple(

@@ -178,7 +178,7 @@ _MOST_AT_WORK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Refresh:
+class LakeRefresh:
     """A table's newest refresh in one of the lakes; ``lake`` is the connection's id."""
 
     lake: str
@@ -192,7 +192,7 @@ class Snapshot:
     :ivar problems: of lakes that can't be read now
     """
 
-    refreshes: tuple[Refresh, ...]
+    refreshes: tuple[LakeRefresh, ...]
     problems: tuple[FailedRead, ...]
 
 
@@ -214,18 +214,18 @@ class Lakes:
         latest_statuses = await asyncio.gather(*(self._of(lake_id).latest() for lake_id in ids.value))
         pairs = list(zip(ids.value, latest_statuses, strict=True))
         return Snapshot(
-            tuple(Refresh(lake, status) for lake, latest in pairs for status in latest.value or ()),
+            tuple(LakeRefresh(lake, status) for lake, latest in pairs for status in latest.value or ()),
             tuple(problem for lake, latest in pairs for problem in latest.problems_with(f"The lake {lake}")),
         )
 
-    async def details(self, refresh: Refresh) -> Latest[RefreshDetails | None]:
+    async def details(self, refresh: LakeRefresh) -> Latest[RefreshDetails | None]:
         """Return the details of one refresh, and never of an older one, from the ledger's page rows and the target."""
         header = refresh.status.header
         whose = "" if header is None else repr((header.generation, header.dag_id))
         key = ("details", refresh.lake, refresh.status.ledger, whose)
         return await self.shared(key, partial(self._read_details, refresh))
 
-    async def webhooks(self, refresh: Refresh) -> Latest[tuple[Delivery, ...]]:
+    async def webhooks(self, refresh: LakeRefresh) -> Latest[tuple[Delivery, ...]]:
         """Return deliveries about the refresh's publish."""
         header = refresh.status.header
         snapshot_id = None if header is None else header.snapshot_id
@@ -281,7 +281,7 @@ class Lakes:
         catalog = self.catalog(lake)
         return tuple(map(_showable, with_tasks(statuses(catalog), partial(read_again, catalog))))
 
-    def _read_details(self, refresh: Refresh) -> RefreshDetails | None:
+    def _read_details(self, refresh: LakeRefresh) -> RefreshDetails | None:
         from airflow_provider_rfr.refresh.details import read_details
 
         return read_details(self.catalog(refresh.lake), refresh.status)

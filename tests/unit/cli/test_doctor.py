@@ -200,8 +200,8 @@ def test_a_master_written_as_airflow_s_uri_is_the_one_that_the_provider_makes_of
 def test_a_package_of_another_version(
     healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: "0.1" if name == "pyiceberg" else version(name))
+    version = doctor.installed_version
+    monkeypatch.setattr(doctor, "installed_version", lambda name: "0.1" if name == "pyiceberg" else version(name))
     (found,) = missing(capsys, healthy)
     assert found["detail"] == "pyiceberg is 0.1"
     assert found["remedy"].startswith("pip install 'pyiceberg")

@@ -14,7 +14,7 @@ from airflow_provider_rfr.store.deploys import (
     DeployState,
     Entry,
     Garbage,
-    Opening,
+    NewDeploy,
     StepState,
     read_registry,
     write_registry,
@@ -145,9 +145,9 @@ def test_a_lease_is_taken_away_by_its_token_alone(control: ControlStore) -> None
         force_unlock(control, "never", 1)
 
 
-def opening(deploy_id: str, *names: str) -> Opening:
+def opening(deploy_id: str, *names: str) -> NewDeploy:
     steps = [(number, f"u-{name}", name, "create") for number, name in enumerate(names, 1)]
-    return Opening(deploy_id, P, 0, None, "1.0", "hash", "{}", "ann", steps)
+    return NewDeploy(deploy_id, P, 0, None, "1.0", "hash", "{}", "ann", steps)
 
 
 def begin(store: ControlStore, deploy_id: str, *names: str) -> None:

@@ -23,7 +23,7 @@ from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import RefreshState
-from airflow_provider_rfr.store.claims import Claim, Window, Wish, claim
+from airflow_provider_rfr.store.claims import Claim, ClaimRequest, MergedCommits, claim
 from airflow_provider_rfr.store.connections import (
     AlterationState,
     TaskRef,
@@ -138,8 +138,11 @@ def test_an_attempt_that_told_of_several_commits_belongs_to_all_their_dags(
     def claimed(connection: Any) -> Claim:
         connection.execute(delete(ATTEMPTS))
         [row] = endpoints_of_table(connection, "rfr")
-        wish, known = Wish((row.id,), room=9, lease=1000, interval=1), endpoints_with_ids(connection, [row.id])
-        return claim(connection, store.now(connection), "one", wish, known, lambda *_: Window("m", "{}"))[0]
+        request, known = (
+            ClaimRequest((row.id,), capacity=9, lease=1000, interval=1),
+            endpoints_with_ids(connection, [row.id]),
+        )
+        return claim(connection, store.now(connection), "one", request, known, lambda *_: MergedCommits("m", "{}"))[0]
 
     assert store.run(claimed).delivery_id == "m"
     values = {"delivery_id": "m", "number": 1, "at": 1, "milliseconds": 1, "outcome": "failed", "answer": "of both"}
