@@ -71,10 +71,8 @@ def check_java() -> str:
         match = None
     version = int(match.group(1)) if match else None
     if version not in _JAVA_VERSIONS:
-        shown_version = f"Java {version}" if version else "a Java of unknown version"
-        raise PreflightError(
-            f"{java} is {shown_version}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it"
-        )
+        label = f"Java {version}" if version else "a Java of unknown version"
+        raise PreflightError(f"{java} is {label}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it")
     return f"Java {version}, {java}"
 
 

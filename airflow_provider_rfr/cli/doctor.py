@@ -7,13 +7,14 @@ small object below the warehouse and deletes it, opens the control store, connec
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -28,14 +29,17 @@ from airflow_provider_rfr.exceptions import (
     CatalogError,
     ConfigurationError,
     PreflightError,
+    Problem,
     RfrError,
     TriggerConfigError,
 )
+from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.preflight import check_java, check_localhost, check_pyspark, installed_version
 from airflow_provider_rfr.threads import in_threads, within
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.sdk import DAG, Connection
     from packaging.requirements import Requirement
 
     from airflow_provider_rfr.hooks.api import ApiHook
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
 _OK, _MISSING, _SKIPPED = "ok", "missing", "skipped"
 _MARKS: Final = {_OK: ("\N{CHECK MARK}", "ok"), _MISSING: ("\N{BALLOT X}", "NO"), _SKIPPED: ("-", "-")}
 _PACKAGE: Final = "airflow-provider-rfr"
+_MODULES: Final = "airflow_provider_rfr."
 _SHOWN_VERSIONS: Final = (
     *("apache-airflow", "apache-airflow-providers-apache-spark", "pyspark", "pyiceberg", "pyarrow"),
     _PACKAGE,
@@ -444,11 +449,9 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> CheckResult:
 
 def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try the connections of the DAG's tasks, each once, and read a page of each stream of its refreshes."""
-    from airflow_provider_rfr.cli.dag_tasks import connections_of, find_dag, is_mapped, tasks_of_package
-    from airflow_provider_rfr.hooks.dag_arguments import is_pending
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
 
-    tasks = tasks_of_package(find_dag(args.dag))
+    tasks = list(_tasks_of_package(_find_dag(args.dag)))
     if not tasks:
         yield CheckResult(name, _SKIPPED, f"{args.dag} has no task of this package")
         return
@@ -456,13 +459,14 @@ def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
     tried = set()
     for task in tasks:
         check = f"task {task.task_id}"
-        if is_mapped(task):
+        if _is_mapped(task):
             yield CheckResult(check, _SKIPPED, "it is mapped, so its arguments are known in a run only")
             continue
-        for field, conn_id in connections_of(task).items():
-            if is_pending(conn_id):
+        for field in _CONNECTIONS:
+            conn_id = getattr(task, field, None)
+            if conn_id and is_pending(conn_id):
                 yield CheckResult(check, _SKIPPED, f"{field} is a template, which only a run fills in")
-            elif (field, conn_id) not in tried:
+            elif conn_id and (field, conn_id) not in tried:
                 tried.add((field, conn_id))
                 yield from _connection_of_task(field, conn_id)
         if isinstance(task, ResumableFullRefreshOperator):
@@ -488,13 +492,12 @@ def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
 
 
 def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[CheckResult]:
-    from airflow_provider_rfr.cli.dag_tasks import pending_arguments
     from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
     from airflow_provider_rfr.hooks.common import mask_secrets
     from airflow_provider_rfr.hooks.dag_arguments import file_folders
     from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
 
-    if pending := pending_arguments(task):
+    if pending := _pending_arguments(task):
         templates = f"{', '.join(pending)} {'is a template' if len(pending) == 1 else 'are templates'}"
         yield CheckResult(name, _SKIPPED, f"no page is read: {templates}, which only a run fills in")
         return
@@ -558,3 +561,77 @@ _CHECKS: Final[Mapping[str, tuple[_Check, str]]] = {
     "sealed keys": (_sealed_keys, "set SOPS_AGE_KEY_FILE to the file with the key"),
     "webhook": (_webhook_hosts, "airflow rfr triggers validate FILE says what is wrong"),
 }
+
+
+_CONNECTIONS: Final = ("conn_id", "lake_conn_id", "api_conn_id", "airflow_api_conn_id", "control_store_conn_id")
+_INLINE: Final = ("definition", "manifest")
+"""Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
+
+
+def _find_dag(dag_id: str) -> DAG:
+    """Parse Airflow's DAG bundles until one has the DAG.
+
+    :raises ConfigurationError: none has it; with the import errors of files that name it, or the nearest id
+    """
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    from airflow_provider_rfr.streams.rest.expressions import guess
+
+    ids: list[str] = []
+    problems: list[Problem] = []
+    broken = 0
+    # It logs a traceback for each file that can't be imported, also where that is another DAG's.
+    logging.getLogger("airflow.dag_processing").setLevel(logging.CRITICAL)
+    # Files may print, and scripts read what the command prints.
+    with redirect_stdout(sys.stderr):
+        for bundle in DagBundlesManager().get_all_dag_bundles():  # type: ignore[no-untyped-call]
+            bundle.initialize()
+            bag = BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+            if (dag := bag.dags.get(dag_id)) is not None:
+                return dag
+            ids += bag.dags
+            broken += len(bag.import_errors)
+            problems += _import_errors(bag, bundle.path, dag_id)
+    if problems:
+        raise ConfigurationError.of(problems)
+    remedy = f"{guess(dag_id, ids)}airflow dags list shows all"
+    if broken:
+        remedy += f"; files that can't be imported: {broken}, see airflow dags list-import-errors"
+    raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)
+
+
+def _import_errors(bag: DagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
+    """Yield the last line of the error of each file that names the DAG."""
+    whole_id = re.compile(rf"(?<![\w.-]){re.escape(dag_id)}(?![\w.-])")
+    for name, error in bag.import_errors.items():
+        file = folder / name
+        if file.is_file() and whole_id.search(file.read_text(encoding="utf-8", errors="replace")):
+            *_, line = error.strip().splitlines() or [""]
+            remedy = f"correct it; python {file} shows the whole error"
+            yield Problem("", f"can't be imported: {line}", remedy, str(file))
+
+
+def _tasks_of_package(dag: DAG) -> Iterator[Any]:
+    """Yield the DAG's tasks whose operator is of this package, or derived from one."""
+    for task in dag.tasks:
+        operator: type = task.operator_class if _is_mapped(task) else type(task)
+        if any(kind.__module__.startswith(_MODULES) for kind in operator.__mro__):
+            yield task
+
+
+def _is_mapped(task: Any) -> bool:
+    """Return True if the task's arguments exist only in a run."""
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    return isinstance(task, MappedOperator)
+
+
+def _pending_arguments(task: ResumableFullRefreshOperator) -> list[str]:
+    """Return the arguments that are needed to read a page and exist only in a run."""
+    arguments: dict[str, Any] = {"api_conn_id": task.api_conn_id, "streams": task.streams, "source": task.source}
+    if isinstance(task.source, Mapping):
+        del arguments["source"]
+        fields = {key: value for key, value in task.source.items() if key not in _INLINE or isinstance(value, str)}
+        arguments |= {f"source.{key}": value for key, value in fields.items()}
+    return [name for name, value in arguments.items() if is_pending(value)]

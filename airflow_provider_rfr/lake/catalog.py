@@ -426,12 +426,18 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
         return load_catalog(name, **properties)
     kind = CatalogType(str(settings["type"]).lower()) if "type" in settings else infer_catalog_type(name, settings)
     if kind is CatalogType.REST and "uri" in settings:
-        # A server that is silent would be asked ten times more.
+        # PyIceberg's own default would ask a silent server ten times more.
         return _rest_catalog()(name, **{"rest.sigv4.max-retries": "0", **settings})
     if kind is CatalogType.SQL and "uri" in settings:
         return _sql_catalog()(name, **settings)
     if kind in (CatalogType.GLUE, CatalogType.DYNAMODB) and find_spec("botocore"):
-        catalog = load_catalog(name, **properties, **{BOTOCORE_SESSION: _botocore_session(limits)})
+        import botocore.config
+        import botocore.session
+
+        session = botocore.session.get_session()
+        config = botocore.config.Config(connect_timeout=limits.connect, read_timeout=limits.read)
+        session.set_default_client_config(config)
+        catalog = load_catalog(name, **properties, **{BOTOCORE_SESSION: session})
         # The tables' files get the catalog's properties, and tasks get them from there.
         del catalog.properties[BOTOCORE_SESSION]
         return catalog
@@ -469,12 +475,3 @@ def _sql_catalog() -> type[Catalog]:
             super()._init_catalog()
 
     return LimitedSqlCatalog
-
-
-def _botocore_session(limits: WaitLimits) -> Any:
-    import botocore.config
-    import botocore.session
-
-    session = botocore.session.get_session()
-    session.set_default_client_config(botocore.config.Config(connect_timeout=limits.connect, read_timeout=limits.read))
-    return session

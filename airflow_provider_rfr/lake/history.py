@@ -57,7 +57,14 @@ def append_rows_once(catalog: Catalog, name: str, rows: Sequence[Mapping[str, An
         present = _keys_between(table, typed, keys)
         new = {key: row for row in typed if (key := tuple(row[name] for name in keys)) not in present}
         if new:
-            _commit_rows(table, target, list(new.values()))
+            rows_table = pa.Table.from_pylist(list(new.values()), schema=target.rows)
+            stored = [file for file, _ in target.write(rows_table)]
+            try:
+                append_files(table, (file.describe(target.layout) for file in stored), {})
+            except CommitConflictError:
+                # Refused for sure, so no snapshot names the files; the next try writes new ones.
+                target.store.delete([file.location for file in stored])
+                raise
         return len(new)
 
     try:
@@ -115,15 +122,6 @@ def _keys_between(table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequenc
         where = And(GreaterThanOrEqual(column, min(times).isoformat()), LessThanOrEqual(column, max(times).isoformat()))
     present = table.scan(row_filter=where, selected_fields=tuple(keys)).to_arrow()
     return set(zip(*(present.column(key).to_pylist() for key in keys), strict=True))
-
-
-def _commit_rows(table: Table, target: FileTarget, rows: Sequence[Mapping[str, Any]]) -> None:
-    stored = [file for file, _ in target.write(pa.Table.from_pylist(list(rows), schema=target.rows))]
-    try:
-        append_files(table, (file.describe(target.layout) for file in stored), {})
-    except CommitConflictError:
-        target.store.delete([file.location for file in stored])
-        raise
 
 
 def _files_to_merge(table: Table) -> list[list[FileScanTask]]:

@@ -226,21 +226,14 @@ class Dataset:
         if path == "/invoices":
             return Collection(path, range(1, sizes.records + 1), invoice)
         if match := _ORDERS_OF.fullmatch(path):
-            return self._orders_of(path, int(match[1]))
+            parent = int(match[1])
+            if parent in self.parents():
+                return Collection(path, range(parent, sizes.records + 1, max(sizes.customers, 1)), order)
         if match := _ITEMS_OF.fullmatch(path):
-            return self._items_of(path, int(match[1]))
+            first = int(match[1]) * sizes.items_per_partition + 1
+            if int(match[1]) < sizes.partitions:
+                return Collection(path, range(first, first + sizes.items_per_partition), item)
         return None
-
-    def _orders_of(self, path: str, parent: int) -> Collection | None:
-        if parent not in self.parents():
-            return None
-        return Collection(path, range(parent, self.sizes.records + 1, max(self.sizes.customers, 1)), order)
-
-    def _items_of(self, path: str, partition: int) -> Collection | None:
-        if partition >= self.sizes.partitions:
-            return None
-        first = partition * self.sizes.items_per_partition + 1
-        return Collection(path, range(first, first + self.sizes.items_per_partition), item)
 
 
 def records_of(collections: Sequence[Collection]) -> Iterator[Record]:

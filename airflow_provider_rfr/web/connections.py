@@ -9,7 +9,7 @@ from airflow_provider_rfr.hooks.tasks import states_of_uses
 from airflow_provider_rfr.web.deliveries import control_store
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.store.connections import AlterationRecord, Use
+    from airflow_provider_rfr.store.connections import Use
     from airflow_provider_rfr.web.access import Viewer
 
 _ALTERATIONS: Final = 200
@@ -67,11 +67,16 @@ def read_connections() -> Connections:
         return Connections()
     with store.read() as connection:
         uses = list_uses(connection)
-        alterations = tuple(map(_view, list_alterations(connection, limit=_ALTERATIONS)))
+        alterations = tuple(
+            AlterationView(
+                record.conn_id,
+                record.actor,
+                record.state,
+                tuple(sorted(record.options)),
+                len(record.dependents),
+                record.started_at,
+            )
+            for record in list_alterations(connection, limit=_ALTERATIONS)
+        )
     states = states_of_uses(uses)
     return Connections(tuple(replace(use, state=states[use.task]) for use in uses), alterations)
-
-
-def _view(record: AlterationRecord) -> AlterationView:
-    names = tuple(sorted(record.options))
-    return AlterationView(record.conn_id, record.actor, record.state, names, len(record.dependents), record.started_at)

@@ -211,7 +211,12 @@ class Lakes:
         ids = await self._ids.latest()
         if ids.value is None:
             return Snapshot((), ids.problems_with(_CONNECTIONS))
-        latest_statuses = await asyncio.gather(*(self._of(lake_id).latest() for lake_id in ids.value))
+        latest_statuses = await asyncio.gather(
+            *(
+                self._statuses.setdefault(lake, SharedRead(partial(self._read_statuses, lake))).latest()
+                for lake in ids.value
+            )
+        )
         pairs = list(zip(ids.value, latest_statuses, strict=True))
         return Snapshot(
             tuple(LakeRefresh(lake, status) for lake, latest in pairs for status in latest.value or ()),
@@ -271,9 +276,6 @@ class Lakes:
         with self._lock:
             self._catalogs[lake] = settings, catalog
         return catalog
-
-    def _of(self, lake: str) -> SharedRead[tuple[TableStatus, ...]]:
-        return self._statuses.setdefault(lake, SharedRead(partial(self._read_statuses, lake)))
 
     def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
         from airflow_provider_rfr.refresh.status import read_again, statuses

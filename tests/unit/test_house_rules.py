@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("airflow_provider_rfr", "spark_apps", "dags")
 MODULES = sorted(path.relative_to(ROOT).as_posix() for room in PRODUCT for path in (ROOT / room).rglob("*.py"))
-LONGEST_MODULE = 600
+LONGEST_MODULE = 650
 LONGEST_FUNCTION = 30
 MOST_PARSED_MODULES = 55
 STOPWATCH = re.compile(r"(?:monotonic|perf_counter|process_time|thread_time|time)\(\) - \w+ <=? [\d.]")
