@@ -101,6 +101,7 @@ def open_catalog(settings: LakeSettings) -> Catalog:
     :raises CatalogError: it does not answer, or refuses
     """
     _check_settings(settings)
+    # Two processes may open a new SQL catalog at once, and both create its own tables.
     retrying = Retrying(
         retry=retry_if_exception(_was_created_concurrently),
         stop=stop_after_attempt(5),
@@ -116,6 +117,7 @@ def open_catalog(settings: LakeSettings) -> Catalog:
                 f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",
                 "see PyIceberg's catalog properties: type, uri, warehouse",
             ) from None
+    # A subclass and no wrapper: PyIceberg and this package ask for the classes of catalogs.
     catalog.__class__ = _translating(type(catalog))
     catalog._lake_settings = settings  # type: ignore[attr-defined]
     if isinstance(engine := getattr(catalog, "engine", None), Engine):

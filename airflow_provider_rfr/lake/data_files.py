@@ -317,6 +317,7 @@ class FileTarget:
         :param footer: kept in the files' own key-value metadata
         :raises SchemaError: they don't fit the table's columns
         """
+        # Never the same twice: Spark may run a task a second time while the first one still writes.
         name = f"{self.family}{self.label}{uuid.uuid4().hex}"
         for number, (partition, rows) in enumerate(_split_by_partition(table, self.layout)):
             location = f"{self.folder}/{name}-{number}.parquet"

@@ -172,6 +172,7 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
             on_branches.update(snapshot.snapshot_id for snapshot in line)
             newest = ref.min_snapshots_to_keep or least
             since = now_ms - (age if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
+            # Without the property no snapshot is dropped for its copies: there can't be more than snapshots.
             copies = _number(metadata.properties, _MAX_COPIES, len(line))
             kept.update(snapshot.snapshot_id for snapshot in line[: _kept_length(line, newest, since, copies)])
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
@@ -291,6 +292,8 @@ class _Expiry:
                 listed = json.loads(self._store.read(location))
             except (FileNotFoundError, ValueError):
                 listed = None  # its writer has just finished, or died while writing
+            # All of its snapshots are gone, so its commit has landed. Another expiry may delete the same files now,
+            # which is no error.
             if listed is not None and present.isdisjoint(listed["snapshots"]):
                 needed = _Files(self._table).all() if needed is None else needed
                 self._delete([file for file in listed["files"] if file not in needed], location)
@@ -310,6 +313,7 @@ class _Expiry:
                 log.debug("%s can't be deleted: %s", file, error)
                 return None
 
+        # One by one, so that a file that can't be deleted does not keep the others.
         done = list(ExecutorFactory.get_or_create().map(delete, files))
         self._deleted += sum(count or 0 for count in done)
         failed = done.count(None)

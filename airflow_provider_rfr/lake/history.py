@@ -87,6 +87,7 @@ def merge_days(catalog: Catalog, name: str) -> int:
     target = FileTarget.of(table.metadata, table.io)
     stored = [file for file, _ in target.write(rows)]
     try:
+        # On the table as it was loaded, so that no rows are lost that were appended since: then this is refused.
         transaction = table.transaction()
         new = (file.describe(target.layout) for file in stored)
         stage_overwrite(transaction, (task.file for task in tasks), new, {}, compacts=True)

@@ -147,6 +147,7 @@ class SourceTable:
 
         :raises SnapshotsExpiredError: it has expired
         """
+        # A scan yields files in any order; a sink that stopped half way has to meet them in the same one again.
         order = {
             entry.data_file.file_path: (entry.sequence_number or 0, number)
             for manifest in self._data_manifests(self._snapshot(snapshot_id))

@@ -227,6 +227,7 @@ def _by_walking(block: bytes) -> InferredSchema:
 
 
 def _absorbed(kinds: frozenset[str]) -> frozenset[str]:
+    # At each merge, so that the order of the records makes no difference: a double holds the integers, too.
     return kinds - {"integer"} if "number" in kinds else kinds
 
 

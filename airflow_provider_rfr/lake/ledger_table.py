@@ -170,6 +170,7 @@ class LedgerTable:
         :raises LedgerError: a file that a task wrote to a local disk is not on this machine's
         """
         for file in files:
+            # The commit would succeed, and the publish would miss the file much later.
             if is_local(file.location) and not self.store.exists(file.location):
                 raise LedgerError(
                     f"{file.location} was written, and is not on the driver's disk. Use a warehouse that the driver and"
@@ -229,6 +230,8 @@ class LedgerTable:
             commit_strictly(transaction)
         except CommitConflictError:
             return
+        # After the commit: until then the table names these files. A process that dies here leaves them behind, which
+        # costs a few kilobytes until the ledger is dropped.
         self.store.delete(unneeded)
 
     def drop_generations_below(self, generation: int) -> None:
@@ -245,6 +248,7 @@ class LedgerTable:
             with self._intact():
                 transaction.delete(older, snapshot_properties=kept)
             commit_strictly(transaction)
+        # By the listing, not by the rows: what an orphaned task of an older generation wrote is in no commit.
         folder = f"{self.location.rstrip('/')}/data"
         prefix = f"{folder}/generation="
         for location, _ in self.store.list(folder):

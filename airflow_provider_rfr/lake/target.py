@@ -139,6 +139,7 @@ class TargetTable:
         # The commit needs them, too, to plan again on a table that was reloaded.
         self._wanted, self._policy, self._rows_stay = wanted, policy, rows_stay
         self._inferred = frozenset(wanted.names).difference(declared) if inferred else frozenset()
+        # Both are of these files; a manifest of an earlier plan would name others.
         self._added, self._no_values = AddedManifest(), None
         transaction = self._transaction()
         rows = self._evolve(transaction).rows
@@ -175,6 +176,7 @@ class TargetTable:
             summary = {**summary, SCHEMA_CHANGES_KEY: changes}
         with stale_files_are_conflicts(self._catalog, self.name, self._table):
             snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
+        # With the snapshot in one commit, so that no crash leaves rows that the property does not know of.
         transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
         commit_strictly(transaction)
         if evolution.changes:
@@ -205,6 +207,7 @@ class TargetTable:
     ) -> int:
         """Add the snapshot to the transaction; return its id."""
         if mode == "append":
+            # Other writers may append all the time, so a repeated try must cost as little as possible.
             return stage_append(transaction, files, summary, self._added)
         if replace_where is None:
             old = self._table.scan().plan_files() if self._table is not None else ()
@@ -252,6 +255,7 @@ class TargetTable:
             part.bound()
         except ConfigurationError:
             return  # the rows bring the filter's column, so no row of the table is of the part
+        # Strict: only a file whose bounds prove that every row matches. The counts of another one are not the part's.
         is_of_part = _StrictMetricsEvaluator(table.schema(), parser.parse(replace_where)).eval
         for task in table.scan(row_filter=replace_where).plan_files():
             if is_of_part(task.file):

@@ -183,6 +183,7 @@ def _take(connection: Connection, now: int, owner: str, request: ClaimRequest, r
     if not rows:
         return []
     taken = update(DELIVERIES).where(_D.id.in_([row.id for row in rows]))
+    # Counted before anything is sent: a call that kills its dispatcher each time must use up its attempts as well.
     connection.execute(
         taken.values(
             attempts=_D.attempts + 1,

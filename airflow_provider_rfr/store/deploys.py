@@ -303,6 +303,7 @@ def write_registry(
             raise stale
         connection.execute(insert(REGISTRY).values(project=project, **values))
     else:
+        # Compared and set in one statement: of two deploys from the same base, one finds no row to update.
         base = (_R.project == project) & (_R.revision == base_revision)
         if connection.execute(update(REGISTRY).where(base).values(**values)).rowcount != 1:
             raise stale

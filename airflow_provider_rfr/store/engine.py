@@ -248,6 +248,7 @@ def _new_engine(address: URL) -> Engine:
             os.close(os.open(str(address.database), os.O_CREAT | os.O_EXCL, 0o600))
         options["connect_args"] = {"timeout": _BUSY_SECONDS}
     else:
+        # A connection that the server has closed meanwhile is noticed before a transaction begins on it.
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
         if address.get_driver_name() == "psycopg2":
             options["executemany_mode"] = "values_plus_batch"

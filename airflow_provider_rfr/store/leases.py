@@ -69,6 +69,7 @@ class Grant:
 
         One that ran out, but was not taken, is renewed like any other.
         """
+        # One that was given back has no end and stays free: a late write must not bring it to life again.
         ours = update(LEASES).where(_is(self.kind, self.name), _L.token == self.token, _L.until.is_not(None))
         return connection.execute(ours.values(until=now + self.milliseconds)).rowcount == 1
 
@@ -159,6 +160,7 @@ class Lease:
 
         def checked(connection: Connection) -> _T:
             now = self._store.now(connection)
+            # The renewal locks the row, so that nobody takes the lease before this transaction ends.
             if not self._grant.renew(connection, now):
                 raise self._lost(self.token, lease_state(connection, self._grant.kind, self.name).token)
             return work(connection, now)
@@ -166,6 +168,7 @@ class Lease:
         return self._store.run(checked)
 
     def _renew(self) -> None:
+        # Four times in its duration, in seconds.
         while not self._end.wait(self._grant.milliseconds / 4000):
             # A store that is away for a moment is asked again: the lease outlives some missed renewals.
             with suppress(SQLAlchemyError):
@@ -210,6 +213,7 @@ def force_unlock(store: ControlStore, project: str, token: int) -> None:
 
     def unlock(connection: Connection) -> None:
         of = (LeaseKind.DEPLOY, project)
+        # Locked first, so that the lease that is revoked is the one that was looked at.
         connection.execute(select(_L.token).where(_is(*of)).with_for_update())
         present = lease_state(connection, *of).token
         if present != token:

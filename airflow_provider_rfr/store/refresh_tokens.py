@@ -57,6 +57,7 @@ class RefreshTokens:
             now = store.now(connection)
             return take_lease(connection, now, LeaseKind.REFRESH_TOKEN, name, default_holder(), _LEASE_MILLISECONDS)
 
+        # A lease of the store and no lock of this process: drivers on other machines redeem the same token.
         while (granted := _asked(store, take)) is None:
             check()
             time.sleep(_POLL_SECONDS)
@@ -86,6 +87,7 @@ class RefreshTokens:
 
         def write(connection: Any) -> None:
             values = {"sealed": sealed, "replaced_at": store.now(connection)}
+            # Whoever keeps a token holds the grant's lease, so nobody inserts the row between the two statements.
             if not connection.execute(update(REFRESH_TOKENS).where(_T.grant == name).values(**values)).rowcount:
                 connection.execute(insert(REFRESH_TOKENS).values(grant=name, **values))
 
