@@ -89,7 +89,7 @@ def changed(store: ControlStore, number: int, values: dict[str, object]) -> None
 
 def rows(store: ControlStore) -> dict[str, Delivery]:
     with store.read() as connection:
-        return {each.id: each for each in select_deliveries(connection, Selection())}
+        return {delivery.id: delivery for delivery in select_deliveries(connection, Selection())}
 
 
 def due(store: ControlStore, *ids: int, **request) -> int | None:
@@ -102,14 +102,14 @@ def due(store: ControlStore, *ids: int, **request) -> int | None:
 def test_what_is_claimed_is_claimed_once_until_the_lease_runs_out(store: ControlStore, clock: FakeClock) -> None:
     number = enrolled(store, 1, 2)
     first = claimed(store, number)
-    assert [(each.delivery_id, each.attempt, each.token) for each in first] == [
+    assert [(taken.delivery_id, taken.attempt, taken.token) for taken in first] == [
         ("hook-0001", 1, 1),
         ("hook-0002", 1, 1),
     ]
     assert claimed(store, number, owner="two") == []
     assert due(store, number) == LEASE
     clock.sleep(LEASE / 1000 + 0.01)
-    assert [(each.attempt, each.token) for each in claimed(store, number, owner="two")] == [(2, 2), (2, 2)]
+    assert [(taken.attempt, taken.token) for taken in claimed(store, number, owner="two")] == [(2, 2), (2, 2)]
 
 
 def test_only_the_newest_token_may_say_how_it_ended(store: ControlStore, clock: FakeClock) -> None:
@@ -124,7 +124,7 @@ def test_only_the_newest_token_may_say_how_it_ended(store: ControlStore, clock: 
     assert settled(store, Result(late, AttemptOutcome.DEAD, "http", on_failure="block")) == {"hook-0001"}
     assert rows(store)["hook-0001"].state == "delivered"
     with store.read() as connection:
-        assert [each.number for each in attempts_of(connection, "hook-0001")] == [1, 2]
+        assert [attempt.number for attempt in attempts_of(connection, "hook-0001")] == [1, 2]
 
 
 def test_a_claim_that_is_given_back_costs_no_attempt(store: ControlStore) -> None:
@@ -206,14 +206,14 @@ def test_strict_order_is_one_at_a_time_and_the_oldest_first(store: ControlStore,
     assert claimed(store, number, strict=True) == []
     assert due(store, number, strict=True) is None
     store.run(lambda connection: set_cancelled(connection, store.now(connection), ["hook-0002"], ""))
-    assert [each.delivery_id for each in claimed(store, number, strict=True)] == ["hook-0003"]
+    assert [taken.delivery_id for taken in claimed(store, number, strict=True)] == ["hook-0003"]
 
 
 def test_strict_order_is_kept_for_each_table_by_itself(store: ControlStore) -> None:
     one = enrolled(store, 1, 2)
     other = enrolled(store, 1, key=KEY._replace(table="raw.items", trigger="other"))
     found = claimed(store, one, other, strict=True)
-    assert {each.endpoint_id for each in found} == {one, other}
+    assert {claim.endpoint_id for claim in found} == {one, other}
     assert len(found) == 2
 
 
@@ -253,7 +253,7 @@ def test_what_was_claimed_for_a_window_and_lost_comes_again_under_its_own_id(
     (again,) = claimed(store, number, interval=600_000)
     assert again.delivery_id == window.delivery_id == "m:e1:e2"
     settled(store, Result(again, AttemptOutcome.UNSENT))
-    assert [each.delivery_id for each in claimed(store, number, interval=600_000)] == ["m:e1:e2"]
+    assert [taken.delivery_id for taken in claimed(store, number, interval=600_000)] == ["m:e1:e2"]
 
 
 def test_an_interval_with_strict_order_opens_no_window_while_the_last_one_is_undone(
@@ -270,7 +270,7 @@ def test_an_interval_with_strict_order_opens_no_window_while_the_last_one_is_und
     (again,) = claimed(store, number, **options)
     assert again.delivery_id == "hook-0001"
     settled(store, Result(again, AttemptOutcome.DELIVERED))
-    assert [each.delivery_id for each in claimed(store, number, **options)] == ["m:e2:e3"]
+    assert [taken.delivery_id for taken in claimed(store, number, **options)] == ["m:e2:e3"]
 
 
 def test_a_clock_that_is_set_back_delays_nothing_for_longer_than_it_may_take(
@@ -284,13 +284,13 @@ def test_a_clock_that_is_set_back_delays_nothing_for_longer_than_it_may_take(
     store.run(lambda connection: change_endpoints(connection, [number], open_until=store.now(connection) + 9000))
     clock.time -= 30 * 86400
     store.run(lambda connection: mend_times(connection, store.now(connection), [number], LEASE))
-    assert [each.delivery_id for each in claimed(store, number)] == ["hook-0001"]
+    assert [taken.delivery_id for taken in claimed(store, number)] == ["hook-0001"]
     clock.sleep(LEASE / 1000 + 1)
-    assert {each.delivery_id for each in claimed(store, number)} == {"hook-0001", "hook-0002"}
+    assert {taken.delivery_id for taken in claimed(store, number)} == {"hook-0001", "hook-0002"}
     enrolled(store, 3)
     assert claimed(store, number, interval=60_000, capacity=100) == []
     clock.sleep(61)
-    assert "hook-0003" in {each.delivery_id for each in claimed(store, number, interval=60_000)}
+    assert "hook-0003" in {taken.delivery_id for taken in claimed(store, number, interval=60_000)}
 
 
 def test_four_deliverers_at_once_claim_each_row_once(store_url: str) -> None:
@@ -301,8 +301,8 @@ def test_four_deliverers_at_once_claim_each_row_once(store_url: str) -> None:
     def work(mine: list[str], owner: str) -> None:
         own = open_store(store_url)
         while claims := claimed(own, number, owner=owner, capacity=7):
-            mine.extend(each.delivery_id for each in claims)
-            settled(own, *(Result(each, AttemptOutcome.DELIVERED) for each in claims))
+            mine.extend(taken.delivery_id for taken in claims)
+            settled(own, *(Result(taken, AttemptOutcome.DELIVERED) for taken in claims))
         own.close()
 
     threads = [threading.Thread(target=work, args=(mine, str(n))) for n, mine in enumerate(found)]
@@ -310,12 +310,12 @@ def test_four_deliverers_at_once_claim_each_row_once(store_url: str) -> None:
         thread.start()
     for thread in threads:
         thread.join(120)
-    everything = [each for mine in found for each in mine]
+    everything = [delivery_id for mine in found for delivery_id in mine]
     assert len(everything) == len(set(everything))
     # One that met only rows that others were just claiming has stopped early.
     rest = claimed(store, number, owner="last", capacity=1000)
     assert len(everything) + len(rest) == 200
-    assert not [each for each in rest if each.attempt > 1]
+    assert not [taken for taken in rest if taken.attempt > 1]
 
 
 def test_four_deliverers_open_one_window(store_url: str) -> None:
@@ -334,7 +334,7 @@ def test_four_deliverers_open_one_window(store_url: str) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [each.delivery_id for each in found] == ["m:e1:e49"]
+    assert [claim.delivery_id for claim in found] == ["m:e1:e49"]
 
 
 def test_four_deliverers_keep_a_strict_order(store_url: str) -> None:
@@ -348,13 +348,13 @@ def test_four_deliverers_keep_a_strict_order(store_url: str) -> None:
     def work(owner: str) -> None:
         own = open_store(store_url)
         while not over.is_set():
-            for each in claimed(own, number, owner=owner, strict=True):
+            for taken in claimed(own, number, owner=owner, strict=True):
                 with lock:
-                    under_way.add(each.delivery_id)
+                    under_way.add(taken.delivery_id)
                     together.append(set(under_way))
-                    order.append(each.delivery_id)
-                    under_way.discard(each.delivery_id)
-                settled(own, Result(each, AttemptOutcome.DELIVERED))
+                    order.append(taken.delivery_id)
+                    under_way.discard(taken.delivery_id)
+                settled(own, Result(taken, AttemptOutcome.DELIVERED))
             if len(order) >= 40:
                 over.set()
 

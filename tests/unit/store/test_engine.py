@@ -224,8 +224,8 @@ def test_two_threads_and_two_processes_write_without_an_error(url: str) -> None:
     threads = [threading.Thread(target=write_many, args=(url, number)) for number in (2, 3)]
     for thread in threads:
         thread.start()
-    for each in (*threads, *processes):
-        each.join(60)
+    for worker in (*threads, *processes):
+        worker.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
     with open_store(url).read() as connection:
         assert len(connection.execute(select(SETTINGS.c.name)).all()) == 1 + 4 * 25

@@ -139,13 +139,13 @@ def test_a_lake_that_hangs_holds_few_threads_however_many_of_its_pages_are_asked
     monkeypatch.setattr(pages.state.lakes, "catalog", hangs)
     try:
         said = [
-            viewer.get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": each}).text for each in names * 2
+            viewer.get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": name}).text for name in names * 2
         ]
-        threads = [each for each in threading.enumerate() if each.name == "rfr-page"]
+        threads = [thread for thread in threading.enumerate() if thread.name == "rfr-page"]
     finally:
         may_answer.set()
     assert 0 < len(threads) <= 20
-    assert all("raw." in each for each in said)
+    assert all("raw." in problem for problem in said)
     assert "too many other reads have not ended yet" in said[-1]
 
 

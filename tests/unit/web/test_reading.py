@@ -61,7 +61,7 @@ async def viewers(read: SharedRead[int], count: int) -> list[Latest[int]]:
 
 def test_all_viewers_together_ask_once_in_two_seconds(source: Source, clock: Clock) -> None:
     read = SharedRead(source, clock=clock)
-    assert {each.value for each in asyncio.run(viewers(read, 50))} == {1}
+    assert {latest.value for latest in asyncio.run(viewers(read, 50))} == {1}
     clock.now += 1.9
     assert asyncio.run(read.latest()) == Latest(1, pytest.approx(1.9), None)
     clock.now += 0.2

@@ -370,12 +370,12 @@ def test_a_lake_to_which_nothing_was_deployed_is_not_told_that_it_lost_everythin
     assert before.count("What a deploy to ") == before.count("<pre>") == 2
     hook = BuiltinsHook(lake_conn_id="rfr_lake_default")
     hook.apply(hook.plan(), sql=DuckEngine(catalog, tmp_path / "views"))
-    for each in pages.state.lakes._reads.values():
-        each._pause = 0.0
+    for read in pages.state.lakes._reads.values():
+        read._pause = 0.0
     text = login("owner").get("/rfr/migrations").text
     assert text.count("None of the objects that were deployed is in this lake:") == 1
     assert "Changed by hand" not in text
-    assert [text.count(each) for each in ("<pre>", "Last deploys", 'data-label="State"')] == [1, 1, 1]
+    assert [text.count(words) for words in ("<pre>", "Last deploys", 'data-label="State"')] == [1, 1, 1]
 
 
 def test_who_altered_and_who_deployed_is_told_to_who_may_see_all_dags(
@@ -433,8 +433,8 @@ def test_webhooks_that_were_read_before_the_control_store_went_away_are_shown_wi
         raise ConfigurationError("control store", "is away")
 
     monkeypatch.setattr(deliveries, "control_store", away)
-    for each in pages.state.lakes._reads.values():
-        each._pause, each._read_at = 0.0, each._read_at - 70.0
+    for read in pages.state.lakes._reads.values():
+        read._pause, read._read_at = 0.0, read._read_at - 70.0
     text = login("owner").get("/rfr/refresh", params=address).text
     assert "The control store can&#39;t be read now: control store: is away" in text
     assert "What is shown is 70 s old." in text
@@ -448,8 +448,8 @@ def test_another_file_in_the_place_of_the_control_store_is_read(
     assert "raw.before" in login("owner").get("/rfr/deliveries").text
     other = open_store(f"sqlite:///{tmp_path}/other.db")
     deliver(other, "raw.after", "shop", outcome="delivered", status=200)
-    for each in (store, other):
-        each.close()
+    for opened in (store, other):
+        opened.close()
     # With its journal, which SQLite would take for the other file's.
     for file in tmp_path.glob("control.db*"):
         file.unlink()
