@@ -7,7 +7,7 @@ the day of a required column; one without partitions is treated as a single day.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,6 @@ from airflow_provider_rfr.lake.data_files import FileTarget
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask, Table
 
 REPORTED_AGAIN: Final = timedelta(days=2)
@@ -108,16 +107,12 @@ def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     return values
 
 
-def _day_column(table: Table) -> str | None:
-    """Return the column by whose day the table is partitioned."""
-    schema, fields = table.schema(), table.spec().fields
-    days = (schema.find_column_name(field.source_id) for field in fields if isinstance(field.transform, DayTransform))
-    return next(days, None)
-
-
 def _keys_between(table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> set[tuple[Any, ...]]:
     """Return the keys in the table between the earliest and the latest of the rows."""
-    column, where = _day_column(table), AlwaysTrue()
+    schema, fields = table.schema(), table.spec().fields
+    days = (schema.find_column_name(field.source_id) for field in fields if isinstance(field.transform, DayTransform))
+    # Only the days of these rows are read, where the table is partitioned by day.
+    column, where = next(days, None), AlwaysTrue()
     if column is not None:
         times = [row[column] for row in rows]
         where = And(GreaterThanOrEqual(column, min(times).isoformat()), LessThanOrEqual(column, max(times).isoformat()))
@@ -129,7 +124,8 @@ def _files_to_merge(table: Table) -> list[list[FileScanTask]]:
     """Return the files that are to become one, by day; those of a former partitioning as well."""
     days: defaultdict[tuple[int, Any], list[FileScanTask]] = defaultdict(list)
     for task in table.scan().plan_files():
-        days[task.file.spec_id, _day_of(task.file)].append(task)
+        partition = task.file.partition
+        days[task.file.spec_id, partition[0] if len(partition) else None].append(task)
     present = table.spec().spec_id
     newest = max((day for spec, day in days if spec == present and day is not None), default=None)
     return [
@@ -138,8 +134,3 @@ def _files_to_merge(table: Table) -> list[list[FileScanTask]]:
         if not any(task.delete_files for task in tasks)
         and (spec != present or len(tasks) >= (_FILES_OF_A_DAY if day == newest else 2))
     ]
-
-
-def _day_of(file: DataFile) -> Any:
-    values: Iterable[Any] = (file.partition[place] for place in range(len(file.partition)))
-    return next(iter(values), None)

@@ -66,7 +66,7 @@ class _ChangeKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _SchemaChange:
+class _ColumnChange:
     """One change of one column.
 
     :ivar path: names from the table's root; a list's inner column is below ``element``
@@ -94,7 +94,7 @@ class EvolutionPlan:
     :ivar rows: the columns to read the rows as: the wanted ones, in the table's type where that holds more
     """
 
-    changes: tuple[_SchemaChange, ...]
+    changes: tuple[_ColumnChange, ...]
     rows: pa.Schema
 
     def __str__(self) -> str:
@@ -113,14 +113,14 @@ class _Findings:
 
     inferred: Collection[str]
     pinned: Mapping[int, str] | None
-    changes: list[_SchemaChange] = field(default_factory=list)
+    changes: list[_ColumnChange] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     stale: dict[_Path, iceberg.NestedField] = field(default_factory=dict)
 
     def reject(self, path: _Path, problem: str) -> None:
         self.problems.append(f"{'.'.join(path)}: {problem}")
 
-    def drop(self, change: _SchemaChange, column: iceberg.NestedField, problem: str) -> None:
+    def drop(self, change: _ColumnChange, column: iceberg.NestedField, problem: str) -> None:
         """Add a change that drops the table's column; or the problem, if the column is still needed."""
         if self.pinned is None:
             self.reject(change.path, problem)
@@ -235,7 +235,7 @@ def _columns(
         place = (*path, column.name)
         if (present := remaining.pop(column.name, None)) is None:
             new = iceberg_type(column.type)
-            findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, new, column_doc(column)))
+            findings.changes.append(_ColumnChange(_ChangeKind.ADD, place, new, column_doc(column)))
             yield column
         elif (
             place[0] in findings.inferred
@@ -248,7 +248,7 @@ def _columns(
         else:
             old, new = present.field_type, iceberg_type(column.type)
             doc = column_doc(column) or (present.doc if present.doc != JSON_TEXT_DOC else None)
-            change = _SchemaChange(_ChangeKind.REPLACE, place, new, doc, old, present.required)
+            change = _ColumnChange(_ChangeKind.REPLACE, place, new, doc, old, present.required)
             findings.drop(change, present, f"the table has {_brief(old)}, the rows have {_brief(new)}")
             yield column
     findings.stale.update({(*path, name): column for name, column in remaining.items()})
@@ -276,7 +276,7 @@ def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings
         return json_text_field(wanted.name) if pa.types.is_nested(wanted.type) else wanted.with_type(pa.string())
     if not _widens(current, new):
         return None
-    findings.changes.append(_SchemaChange(_ChangeKind.WIDEN, path, new))
+    findings.changes.append(_ColumnChange(_ChangeKind.WIDEN, path, new))
     return wanted
 
 
@@ -289,7 +289,7 @@ def _check_stale(wanted: pa.Schema, findings: _Findings) -> None:
         clash = next((taken[name] for name in names if name in taken), None)
         if clash is not None:
             problem = f"the table has {'.'.join(path)!r}, the rows have {clash!r}, and engines can't tell them apart"
-            findings.drop(_SchemaChange(_ChangeKind.DROP, path, column.field_type), column, problem)
+            findings.drop(_ColumnChange(_ChangeKind.DROP, path, column.field_type), column, problem)
         elif column.required:
             findings.reject(path, "the table requires a value and the rows have no such column")
 

@@ -229,7 +229,9 @@ class TargetTable:
         if self._table is None or not files:
             return []
         columns, has = self._table.schema().fields, _columns_with_values(files)
-        if not _lack_values(columns, has):
+        own = (column for column in columns if column.name not in SYSTEM_COLUMNS.names)
+        if all(has.get(field_id, True) for column in own for field_id in _leaves(column)):
+            # No column lacks all values, so the manifests of the table need not be read.
             return []
         had = _columns_with_values(self._live_files(replace_where))
         emptied = list(_emptied_columns(columns, had, after.fields, has))
@@ -302,12 +304,6 @@ def _columns_with_values(files: Iterable[DataFile]) -> Mapping[int, bool]:
             if field_id in nulls:
                 has_values[field_id] = has_values.get(field_id, False) or count > nulls[field_id]
     return has_values
-
-
-def _lack_values(columns: Sequence[iceberg.NestedField], has: Mapping[int, bool]) -> bool:
-    """Return True if the counts show a column, other than a system column, without any value."""
-    own = [column for column in columns if column.name not in SYSTEM_COLUMNS.names]
-    return any(not has.get(field_id, True) for column in own for field_id in _leaves(column))
 
 
 def _emptied_columns(

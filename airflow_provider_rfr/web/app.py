@@ -187,12 +187,6 @@ class RefreshList:
     total: int
 
 
-def _visible(refreshes: Sequence[LakeRefresh], viewer: Viewer) -> list[LakeRefresh]:
-    """Return the refreshes that the viewer may see, by the DAG of the newest run, or as tables if there is none."""
-    viewer.learn({_dag_of(refresh) for refresh in refreshes})
-    return [refresh for refresh in refreshes if viewer.sees(_dag_of(refresh))]
-
-
 def _dag_of(refresh: LakeRefresh) -> str | None:
     return None if refresh.status.header is None else refresh.status.header.dag_id
 
@@ -273,7 +267,10 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
     snapshot = await request.app.state.lakes.snapshot()
 
     def answer() -> Response:
-        visible, query = _visible(snapshot.refreshes, viewer), RefreshFilter.of(request.query_params)
+        query = RefreshFilter.of(request.query_params)
+        # By the DAG of the newest run; without a run, as tables.
+        viewer.learn({_dag_of(refresh) for refresh in snapshot.refreshes})
+        visible = [refresh for refresh in snapshot.refreshes if viewer.sees(_dag_of(refresh))]
         listed = _listed(visible, query, viewer)
         if query.is_of_a_task and len(listed.refreshes) == 1:
             [only] = listed.refreshes
