@@ -28,7 +28,10 @@ from airflow_provider_rfr.sample_api.pages import (
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """:ivar headers: by lower-case name"""
+    """A request as the server received it.
+
+    :ivar headers: by lower-case name
+    """
 
     method: str
     target: str
@@ -66,7 +69,9 @@ class ReplyPlan:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """:ivar latency: shortest time of an answer, in seconds
+    """The settings of a sample API.
+
+    :ivar latency: shortest time of an answer, in seconds
     :ivar api_key: required in ``X-Api-Key`` or as a bearer token; None for an open API
     :ivar cache_bytes: limit of the cache of pages
     :ivar diary: file that survives a kill of the API; see `airflow_provider_rfr.sample_api.journal`

@@ -1,4 +1,9 @@
-"""The collections that the API serves, and the ways in which they change while they are read."""
+"""The collections that the API serves, and the ways in which they change while they are read.
+
+Records are deterministic: a number gives the same record in every process. One is 220 to 250 bytes of JSON with strings
+(some not ASCII), integers, floats, booleans, nulls, a nested object, a list and UTC date-times. ``revision`` counts the
+edits that a fault made.
+"""
 
 from __future__ import annotations
 

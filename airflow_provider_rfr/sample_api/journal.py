@@ -1,4 +1,4 @@
-"""A journal of the served requests, to count lost, repeated and refetched pages."""
+"""Records of the served requests: a journal in memory, and a diary that survives a kill of the API."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class RequestJournal:
-    """Entries in the order of their requests, with a count of how often each page was served."""
+    """Entries in the order of their requests, to count lost, repeated and refetched pages."""
 
     entries: list[JournalEntry] = field(default_factory=list)
     times: Counter[str] = field(default_factory=Counter)
@@ -123,7 +123,12 @@ class RequestJournal:
 
 
 class Diary:
-    """An append-only file; a restarted API continues the same file."""
+    """An append-only file of the served pages; a restarted API continues the same file.
+
+    Each page is one JSON line: time, path, query, page, and ``[id, revision]`` of each record. The line is written
+    *before* the answer, unbuffered and in one call. So every page that a client received is in the file, whichever
+    process was killed.
+    """
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,4 +1,4 @@
-"""The resources and their ways of paging."""
+"""The resources and their ways of paging, as replies that are encoded once and sent many times."""
 
 from __future__ import annotations
 
