@@ -128,8 +128,10 @@ def drop(args: Namespace) -> None:
 
 
 class _Display(Protocol):
+    """A display of a refresh that is being watched."""
+
     def update(self, status: TableStatus) -> None:
-        """Show the present statuses."""
+        """Show the present status."""
 
 
 class _Silence:

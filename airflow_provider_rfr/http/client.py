@@ -107,7 +107,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """There was no complete response.
+    """The reason why there is no complete response.
 
     :ivar reason: ``connection``, ``timeout``, ``tls``, ``proxy``, ``address``, ``size`` or ``request``
     :ivar detail: for people; it names the host and never more of the address
@@ -121,7 +121,7 @@ class NoAnswer:
 
 
 class _NoAddresses(logging.Filter):
-    """urllib3 logs addresses with path and query, which may hold secrets (Slack's webhooks, API keys)."""
+    """A filter of urllib3's logs, whose addresses have path and query, which may hold secrets (Slack's webhooks)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return this_attempt() is None

@@ -87,7 +87,10 @@ def without_path(address: str) -> str:
 
 
 class Redactor:
-    """Thread-safe.  Values shorter than four characters are only recognised when they stand alone."""
+    """A thread-safe remover of secrets from texts and values.
+
+    Values shorter than four characters are only recognised when they stand alone.
+    """
 
     def __init__(self, secrets: Iterable[Any]) -> None:
         self._lock = threading.Lock()

@@ -70,7 +70,9 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True)
-class _ConnectionAttempt:
+class _RequestAttempt:
+    """The limits of the sockets that one thread uses for one request."""
+
     deadline: Deadline
     guard: AddressGuard | None
     connect: float | None
@@ -87,14 +89,14 @@ def attempt_of_this_thread(
     :param read: seconds without a byte
     """
     before = this_attempt()
-    _thread.attempt = _ConnectionAttempt(deadline, guard, connect, read)
+    _thread.attempt = _RequestAttempt(deadline, guard, connect, read)
     try:
         yield
     finally:
         _thread.attempt = before
 
 
-def this_attempt() -> _ConnectionAttempt | None:
+def this_attempt() -> _RequestAttempt | None:
     """Return the limits of this thread's sockets; None outside of a request."""
     return getattr(_thread, "attempt", None)
 
@@ -106,6 +108,9 @@ def _set_time_left(sock: socket.socket) -> None:
 
 
 class _PlainSocket(socket.socket):
+    """A socket whose every wait ends with its thread's deadline."""
+
+    # urllib3's own timeouts begin anew with each byte, so a server that sends one now and then is never given up.
     def sendall(self, data: Buffer, flags: int = 0, /) -> None:
         _set_time_left(self)
         super().sendall(data, flags)
@@ -116,6 +121,8 @@ class _PlainSocket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
+    """The same for TLS, which has calls of its own."""
+
     def do_handshake(self, block: bool = False) -> None:
         _set_time_left(self)
         super().do_handshake(block)

@@ -250,6 +250,8 @@ _NOTES: Final = (SECRETS, IDENTITIES, MOVES)
 
 
 class AlterationState(str, Enum):
+    """The state of an alteration in the journal."""
+
     OPEN = "open"
     STORED = "stored"
     """What uses the connection is being restarted."""

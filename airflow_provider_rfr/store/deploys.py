@@ -24,6 +24,8 @@ _S: Final = STEPS.c
 
 
 class DeployState(str, Enum):
+    """The state of a deploy in the journal."""
+
     RUNNING = "running"
     FAILED = "failed"
     DONE = "done"
@@ -40,6 +42,8 @@ _UNFINISHED: Final = (*_OPEN, DeployState.SUPERSEDED.value)
 
 
 class StepState(str, Enum):
+    """The state of a step in the journal."""
+
     PLANNED = "planned"
     STARTED = "started"
     DONE = "done"

@@ -1,5 +1,7 @@
-"""Leases: one holder at a time, for deploys, runs of a sink, alterations of a connection, refresh tokens,
-and the upkeep of history tables.
+"""Leases: the right of one holder at a time to work on something, until a time.
+
+There are leases of deploys, runs of a sink, alterations of a connection, refresh tokens, and the upkeep of history
+tables.
 
 A lease ends by itself when its holder no longer renews it, so a dead process does not block others for long. A holder
 that was paused while its lease ran out may wake up while the next one works. Therefore the token only goes up, and each
@@ -36,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 
 class LeaseKind(str, Enum):
+    """A kind of work that one process at a time may do."""
+
     DEPLOY = "deploy"
     SINK = "sink"
     CONNECTION = "connection"
