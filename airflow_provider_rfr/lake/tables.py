@@ -91,6 +91,7 @@ def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
         except (OSError, ValueError, KeyError):
             return TableEntry(name)
 
+    # Each table is a file of an object store, which is mostly waited for.
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="rfr-inventory") as pool:
         return tuple(entry for entry in pool.map(read, names) if entry is not None)
 

@@ -107,6 +107,7 @@ def _due(endpoint_ids: Sequence[int], now: int) -> Select[Any]:
         select(DELIVERIES)
         .where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending", _D.due_at <= now, free)
         .order_by(_D.due_at, _D.sequence)
+        # Rows that another dispatcher is claiming at this moment are left to it.
         .with_for_update(skip_locked=True)
     )
 
@@ -260,6 +261,7 @@ def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[s
     query = select(_D.id, _D.token, _D.lease_owner).where(_D.id.in_(sorted(by_id)), _D.state == "pending")
     # Locked in one order, so that two dispatchers that settle never wait for each other.
     rows = connection.execute(query.order_by(_D.id).with_for_update())
+    # The owner as well as the token: a store that was lost and filled again counts its tokens from 0.
     ours = {by_id[row.id] for row in rows if (row.token, row.lease_owner) == (by_id[row.id].token, by_id[row.id].owner)}
     for ending in AttemptOutcome:
         changes = [_values(result, now) for result in results if result.ending is ending and result.claim in ours]

@@ -421,6 +421,7 @@ def delete_ended(connection: Connection, before: int, selection: Selection, limi
     window = DELIVERIES.alias("window")
     is_unsent = exists().where(window.c.id == _D.merged_into, window.c.state.in_(("pending", "dead")))
     ended = (_D.state.in_(("delivered", "cancelled", "merged")), _D.ended_at < before, ~is_unsent)
+    # A part at a time: a large backlog in one transaction would keep SQLite's other writers out for long.
     query = _joined(select(_D.id), selection).where(*ended).order_by(_D.ended_at).limit(limit)
     return connection.execute(delete(DELIVERIES).where(_D.id.in_(query))).rowcount
 

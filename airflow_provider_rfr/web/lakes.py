@@ -133,6 +133,7 @@ class SharedRead(Generic[T]):
         with self._lock:
             now = self._clock()
             if self._running is not None and now - self._began > _LOST_SECONDS * 2**self._lost:
+                # Its thread can't be ended. It counts until it ends by itself, so that the waits grow with each.
                 self._running, self._lost = None, self._lost + 1
             if self._running is None and not (self._was_asked and now - self._ended < self._pause):
                 running: Future[None] = Future()
@@ -272,6 +273,7 @@ class Lakes:
             opened = self._catalogs.get(lake)
         if opened is not None and opened[0] == settings:
             return opened[1]
+        # Without the lock: a catalog that does not answer would keep the readers of all other lakes waiting.
         catalog = open_catalog(settings)
         with self._lock:
             self._catalogs[lake] = settings, catalog
