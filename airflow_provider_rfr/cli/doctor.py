@@ -614,7 +614,8 @@ def _import_errors(bag: DagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
 
 def _tasks_of_package(dag: DAG) -> Iterator[Any]:
     """Yield the DAG's tasks whose operator is of this package, or derived from one."""
-    for task in dag.tasks:
+    tasks: list[Any] = list(dag.tasks)
+    for task in tasks:
         operator: type = task.operator_class if _is_mapped(task) else type(task)
         if any(kind.__module__.startswith(_MODULES) for kind in operator.__mro__):
             yield task

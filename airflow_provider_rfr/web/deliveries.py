@@ -68,7 +68,7 @@ class Webhooks:
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
         """Return the attempts and endpoints that concern no other DAGs than those that the viewer may see."""
-        dag_ids = (row.dag_ids for row in (*self.attempts, *self.endpoints))
+        dag_ids = (*(attempt.dag_ids for attempt in self.attempts), *(endpoint.dag_ids for endpoint in self.endpoints))
         viewer.learn(frozenset().union(*dag_ids))
         attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt.dag_ids))]
         return Webhooks(
