@@ -147,15 +147,15 @@ def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, .
 
 def touched(connection: Connection, project: str) -> frozenset[str]:
     """Return the ids of objects that unfinished deploys began to change."""
-    begun = _S.state.in_(_TOUCHED) & _S.uuid.is_not(None)
-    of = (_D.project == project) & _D.state.in_(_UNFINISHED) & begun
-    return frozenset(connection.execute(select(_S.uuid).join(DEPLOYS).where(of)).scalars())
+    is_touched = _S.state.in_(_TOUCHED) & _S.uuid.is_not(None)
+    unfinished = (_D.project == project) & _D.state.in_(_UNFINISHED) & is_touched
+    return frozenset(connection.execute(select(_S.uuid).join(DEPLOYS).where(unfinished)).scalars())
 
 
 def unfinished_ids(connection: Connection, project: str) -> frozenset[str]:
     """Return the ids of deploys whose results may still be used."""
-    of = (_D.project == project) & _D.state.in_(_UNFINISHED)
-    return frozenset(connection.execute(select(_D.deploy_id).where(of)).scalars())
+    unfinished = (_D.project == project) & _D.state.in_(_UNFINISHED)
+    return frozenset(connection.execute(select(_D.deploy_id).where(unfinished)).scalars())
 
 
 def _steps(connection: Connection, *where: ColumnElement[bool]) -> tuple[JournalStep, ...]:
@@ -165,8 +165,8 @@ def _steps(connection: Connection, *where: ColumnElement[bool]) -> tuple[Journal
 
 def begun_steps(connection: Connection, project: str) -> tuple[JournalStep, ...]:
     """Return steps of unfinished deploys that were begun and did not succeed."""
-    begun = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value))
-    return _steps(connection, _D.project == project, begun, _D.state.in_(_UNFINISHED))
+    is_unsuccessful = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value))
+    return _steps(connection, _D.project == project, is_unsuccessful, _D.state.in_(_UNFINISHED))
 
 
 def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:

@@ -192,20 +192,20 @@ def acquire(
     deadline, has_warned = time.monotonic() + patience, False
 
     def take(connection: Connection) -> Grant | _LeaseState:
-        now, of = store.now(connection), (LeaseKind.DEPLOY, project)
-        grant = take_lease(connection, now, *of, holder or default_holder(), int(seconds * 1000))
-        return grant or lease_state(connection, *of)
+        now, lease = store.now(connection), (LeaseKind.DEPLOY, project)
+        grant = take_lease(connection, now, *lease, holder or default_holder(), int(seconds * 1000))
+        return grant or lease_state(connection, *lease)
 
     while True:
-        lease = store.run(take)
-        if isinstance(lease, Grant):
-            return Lease(store, lease, lambda token, newer: LeaseLostError(project, token, newer))
+        outcome = store.run(take)
+        if isinstance(outcome, Grant):
+            return Lease(store, outcome, lambda token, newer: LeaseLostError(project, token, newer))
         if time.monotonic() >= deadline:
-            raise DeployBusyError(project, lease.holder or "", lease.token)
+            raise DeployBusyError(project, outcome.holder or "", outcome.token)
         if not has_warned:
             has_warned = True
             limits = f"{patience:.0f} s at most; a process that died blocks it for {seconds:.0f} s"
-            _log.warning("project %s is being deployed by %s: waiting for it, %s", project, lease.holder, limits)
+            _log.warning("project %s is being deployed by %s: waiting for it, %s", project, outcome.holder, limits)
         time.sleep(min(0.2, seconds / 4))
 
 
@@ -216,12 +216,12 @@ def force_unlock(store: ControlStore, project: str, token: int) -> None:
     """
 
     def unlock(connection: Connection) -> None:
-        of = (LeaseKind.DEPLOY, project)
+        lease = (LeaseKind.DEPLOY, project)
         # Locked first, so that the lease that is revoked is the one that was looked at.
-        connection.execute(select(_L.token).where(_is(*of)).with_for_update())
-        present = lease_state(connection, *of).token
+        connection.execute(select(_L.token).where(_is(*lease)).with_for_update())
+        present = lease_state(connection, *lease).token
         if present != token:
             raise LeaseLostError(project, token, present)
-        revoke_lease(connection, *of)
+        revoke_lease(connection, *lease)
 
     store.run(unlock)

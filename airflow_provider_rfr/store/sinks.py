@@ -109,10 +109,10 @@ def take_sink_lease(connection: Connection, now: int, identity: UUID, owner: str
     row = load_sink(connection, identity)
     if row is None:
         return None
-    of = (LeaseKind.SINK, str(identity))
-    grant = take_lease(connection, now, *of, owner, milliseconds)
+    key = (LeaseKind.SINK, str(identity))
+    grant = take_lease(connection, now, *key, owner, milliseconds)
     if grant is None:
-        lease = lease_state(connection, *of)
+        lease = lease_state(connection, *key)
         raise SinkBusyError(row.name, lease.holder or "", (lease.until or now) - now)
     return grant
 
