@@ -214,8 +214,8 @@ def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
         yield CheckResult(name, _MISSING, problem, remedy)
         return
     master = without_credentials(master)
-    if master.startswith("spark://") and (problem := _why_no_master_listens(master)) is not None:
-        yield CheckResult(name, _MISSING, f"nothing listens at {master}: {problem}", "start the master, or correct it")
+    if master.startswith("spark://") and (silence := _why_no_master_listens(master)) is not None:
+        yield CheckResult(name, _MISSING, f"nothing listens at {master}: {silence}", "start the master, or correct it")
         return
     yield CheckResult(name, _OK, f"{args.spark_conn_id} leads to {master}")
 
