@@ -88,10 +88,10 @@ class ConfigurationError(RfrError):
 
         :param problems: at least one
         """
-        found = tuple(problems)
+        all_problems = tuple(problems)
         # Not by __init__, whose arguments differ between the subclasses.
-        error = cls.__new__(cls, "\n".join(map(str, found)))
-        error.problems = found
+        error = cls.__new__(cls, "\n".join(map(str, all_problems)))
+        error.problems = all_problems
         return error
 
     def at(self, place: str) -> Self:

@@ -80,6 +80,7 @@ class History:
         grant = self._store.run(lambda connection: self._take(connection, always), patience=_PATIENCE)
         if grant is None:
             return 0
+        # Not in one transaction with the appends: those take seconds, and SQLite has one writer at a time.
         with self._store.read() as connection:
             batches = store_rows.oldest_rows(connection, self._lake, _AT_ONCE)
         appended, failures = 0, []
@@ -113,6 +114,7 @@ class History:
         def mark(connection: Connection) -> None:
             store_rows.mark_appended(connection, self._store.now(connection), self._lake, table, rows)
 
+        # A process that dies before this appends the rows again; append_rows_once() then finds them in the table.
         self._store.run(mark)
         if merge_days(self._catalog, table):
             expire_table(self._catalog, table)
@@ -120,8 +122,8 @@ class History:
 
     def _drop_old(self, connection: Connection) -> None:
         now = self._store.now(connection)
-        known, reported = now - _milliseconds(_KNOWN), now - _milliseconds(_LONGEST_WAIT)
-        if lost := store_rows.drop_old(connection, self._lake, appended_before=known, reported_before=reported):
+        appended, reported = now - _milliseconds(_KNOWN), now - _milliseconds(_LONGEST_WAIT)
+        if lost := store_rows.drop_old(connection, self._lake, appended_before=appended, reported_before=reported):
             _log.warning("%s rows of the history tables could not be appended for a week; they are dropped", lost)
 
 

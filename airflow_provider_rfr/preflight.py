@@ -54,7 +54,7 @@ def check_java() -> str:
             )
         raise PreflightError("no Java was found on the path; install Java 17 or 21, or set JAVA_HOME to one")
     try:
-        shown = subprocess.run(
+        process = subprocess.run(
             [java, "-version"],
             env=child_environment(),
             capture_output=True,
@@ -62,18 +62,18 @@ def check_java() -> str:
             timeout=_JAVA_SECONDS,
             check=False,
         )
-        if shown.returncode < 0:
-            raise SparkJobError(f"`{java} -version` was ended by signal {-shown.returncode}; memory may be short")
-        match = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
+        if process.returncode < 0:
+            raise SparkJobError(f"`{java} -version` was ended by signal {-process.returncode}; memory may be short")
+        match = re.search(r'version "(?:1\.)?(\d+)', process.stderr + process.stdout)
     except subprocess.TimeoutExpired:
         raise SparkJobError(f"`{java} -version` did not answer within {_JAVA_SECONDS} seconds") from None
     except OSError:
         match = None
-    found = int(match.group(1)) if match else None
-    if found not in _JAVA_VERSIONS:
-        what = f"Java {found}" if found else "a Java of unknown version"
-        raise PreflightError(f"{java} is {what}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it")
-    return f"Java {found}, {java}"
+    version = int(match.group(1)) if match else None
+    if version not in _JAVA_VERSIONS:
+        label = f"Java {version}" if version else "a Java of unknown version"
+        raise PreflightError(f"{java} is {label}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it")
+    return f"Java {version}, {java}"
 
 
 def check_pyspark() -> str | None:
@@ -85,7 +85,7 @@ def check_pyspark() -> str | None:
 
     :raises PreflightError: with the command that repairs it
     """
-    full, client = _version("pyspark"), _version("pyspark-client")
+    full, client = installed_version("pyspark"), installed_version("pyspark-client")
     if full is not None and client is not None and full != client:
         raise PreflightError(
             f"pyspark {full} and pyspark-client {client} are both installed and overwrite each other's files, so"
@@ -96,16 +96,17 @@ def check_pyspark() -> str | None:
     spec = importlib.util.find_spec("pyspark")
     files = [Path(folder) / "version.py" for folder in spec.submodule_search_locations or ()] if spec else []
     matches = [_FILE_VERSION.search(file.read_text()) for file in files if file.is_file()]
-    found = next((match.group(1) for match in matches if match), None)
-    if expected is not None and found is not None and found != expected:
+    actual = next((match.group(1) for match in matches if match), None)
+    if expected is not None and actual is not None and actual != expected:
         raise PreflightError(
-            f"pyspark {expected} is installed but the files in its folder are of {found}, which another installation"
+            f"pyspark {expected} is installed but the files in its folder are of {actual}, which another installation"
             f" left there; install it again: {_PAIR.format(expected)}"
         )
     return expected
 
 
-def _version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

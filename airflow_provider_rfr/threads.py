@@ -11,42 +11,42 @@ from functools import partial
 from threading import Thread
 from typing import Final, TypeVar
 
-_Given = TypeVar("_Given")
-_Found = TypeVar("_Found")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 _PARALLEL: Final = 8
 
 
-def within(seconds: float, work: Callable[[], _Found]) -> _Found:
+def within(seconds: float, work: Callable[[], _Result]) -> _Result:
     """Return or raise the result of ``work``. Its thread is left behind where it does not end.
 
     :raises TimeoutError: it takes longer
     """
-    result: Future[_Found] = Future()
+    result: Future[_Result] = Future()
     Thread(target=_settle, args=(result, work), daemon=True).start()
     if not wait([result], seconds).done:
         raise TimeoutError(f"no answer within {seconds:g} s")
     return result.result()
 
 
-def in_threads(work: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
+def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Call ``work`` for each item, eight at a time; return the results in the order of the items.
 
     :raises BaseException: the first one that ``work`` raises
     """
-    results: list[Future[_Found]] = [Future() for _ in given]
-    left = iter(list(zip(given, results, strict=True)))
+    results: list[Future[_Result]] = [Future() for _ in items]
+    waiting = iter(list(zip(items, results, strict=True)))
 
     def settle_all() -> None:
-        for item, result in left:
+        for item, result in waiting:
             _settle(result, partial(work, item))
 
-    for _ in range(min(_PARALLEL, len(given))):
+    for _ in range(min(_PARALLEL, len(items))):
         Thread(target=settle_all, daemon=True).start()
     return [result.result() for result in results]
 
 
-def _settle(result: Future[_Found], work: Callable[[], _Found]) -> None:
+def _settle(result: Future[_Result], work: Callable[[], _Result]) -> None:
     try:
         result.set_result(work())
     except BaseException as error:  # noqa: BLE001 - raised where it is waited for

@@ -18,10 +18,10 @@ from typing import Any
 from sqlalchemy import Connection, insert, text
 
 from airflow_provider_rfr.store import deliveries as rows
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES
-from airflow_provider_rfr.store.claims import Wish, claim
+from airflow_provider_rfr.store.claims import ClaimRequest, claim
 from airflow_provider_rfr.store.deliveries import EndpointKey, Selection, ensure_endpoint
 from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES
 
 LAKE = "rfr"
 ENDPOINTS = 500
@@ -45,7 +45,7 @@ QUERIES: Mapping[str, Query] = {
         connection,
         now,
         "me",
-        Wish(tuple(ids), 100, _MINUTE),
+        ClaimRequest(tuple(ids), 100, _MINUTE),
         rows.endpoints_with_ids(connection, ids),
         None,  # type: ignore[arg-type]  # only windows are merged
     ),

@@ -27,14 +27,14 @@ def plan(args: Namespace) -> int:
     """
     from airflow_provider_rfr.builtins.planning.plan import exit_code, save_plan
 
-    found = _hook(args).plan(_policies(args))
+    planned = _hook(args).plan(_policies(args))
     if args.check:
-        print_value([{"name": name} for name in found.stale], args, "every `was` and `removed` is still needed")
-        return 1 if found.stale else 0
-    _show(found, args)
+        print_value([{"name": name} for name in planned.stale], args, "every `was` and `removed` is still needed")
+        return 1 if planned.stale else 0
+    _show(planned, args)
     if args.save is not None:
-        save_plan(found, args.save)
-    return exit_code(found)
+        save_plan(planned, args.save)
+    return exit_code(planned)
 
 
 @command
@@ -43,10 +43,10 @@ def apply(args: Namespace) -> None:
     from airflow_provider_rfr.builtins.planning.plan import load_plan
 
     hook = _hook(args)
-    found = hook.plan(_policies(args)) if args.plan is None else load_plan(args.plan)
+    planned = hook.plan(_policies(args)) if args.plan is None else load_plan(args.plan)
     if args.output not in ("json", "yaml"):
-        _show(found, args)
-    done = _deploy(hook, found, args)
+        _show(planned, args)
+    done = _deploy(hook, planned, args)
     steps = [{"seq": step.seq, "name": step.name, "how": step.how.value} for step in done.steps]
     if not print_data({**asdict(replace(done, steps=())), "steps": steps}, args):
         print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
@@ -74,17 +74,16 @@ def status(args: Namespace) -> None:
     recorded, live = hook.observe()
     with hook.store.read() as connection:
         lease = lease_state(connection, LeaseKind.DEPLOY, hook.project)
-        open_ones = deploys.open_deploys(connection, hook.project)
+        unfinished = deploys.open_deploys(connection, hook.project)
         garbage = deploys.queued(connection, hook.project)
-    found = {
+    document = {
         "project": hook.project,
         "version": recorded.version,
         "revision": recorded.revision,
         "objects": len(recorded.objects),
         "lease": {"holder": lease.holder, "token": lease.token, "until": moment(lease.until)},
         "unfinished": [
-            {"deploy_id": alteration.deploy_id, "state": alteration.state.value, "error": alteration.error}
-            for alteration in open_ones
+            {"deploy_id": deploy.deploy_id, "state": deploy.state.value, "error": deploy.error} for deploy in unfinished
         ],
         "broken_views": [
             {"view": user_view.name, "reason": user_view.broken}
@@ -96,7 +95,7 @@ def status(args: Namespace) -> None:
             for row in garbage
         ],
     }
-    print_value(found, args)
+    print_value(document, args)
 
 
 @command
@@ -116,27 +115,27 @@ def history(args: Namespace) -> None:
 @command
 def drift(args: Namespace) -> int:
     """Print the objects that were changed by hand. Exit code 2 if there is any."""
-    found = _hook(args).plan(_policies(args))
+    planned = _hook(args).plan(_policies(args))
     rows = [
         {"name": finding.name, "kind": finding.kind.value, "problems": list(map(str, finding.problems))}
-        for finding in found.drift
+        for finding in planned.drift
     ]
     print_value(rows, args, "nothing was changed by hand")
-    return 2 if found.drift else 0
+    return 2 if planned.drift else 0
 
 
 @command
 def adopt(args: Namespace) -> None:
     """Manage existing tables and views, if they are as declared; they are not changed."""
     hook = _hook(args)
-    found = hook.plan(_policies(args, adopt=args.names))
-    adopted = {step.name.casefold() for step in found.steps if step.how.value == "adopt"}
+    planned = hook.plan(_policies(args, adopt=args.names))
+    adopted = {step.name.casefold() for step in planned.steps if step.how.value == "adopt"}
     if missing := [name for name in args.names if name.casefold() not in adopted]:
-        problems = {finding.name.casefold(): "; ".join(map(str, finding.problems)) for finding in found.blocked}
+        problems = {finding.name.casefold(): "; ".join(map(str, finding.problems)) for finding in planned.blocked}
         problem = problems.get(missing[0].casefold(), "it is managed already, is not declared, or is not there")
         raise ConfigurationError("name", f"{missing[0]} can't be adopted: {problem}", "see the plan")
-    _show(found, args)
-    done = _deploy(hook, found, args)
+    _show(planned, args)
+    done = _deploy(hook, planned, args)
     if args.output not in ("json", "yaml"):
         print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
 
@@ -197,11 +196,11 @@ def graph(args: Namespace) -> None:
     from airflow_provider_rfr.builtins.sql.facts import object_reads
 
     spec = _hook(args).spec
-    known = set(spec.by_key())
+    keys = set(spec.by_key())
     lines = ["digraph builtins {", "  rankdir=LR;"]
     for obj in spec.objects:
         lines.append(f"  {json.dumps(obj.name)} [shape={'box' if obj.query is None else 'ellipse'}];")
-        for read in sorted({object_read.name for object_read in object_reads(obj, known=known)}):
+        for read in sorted({object_read.name for object_read in object_reads(obj, known=keys)}):
             lines.append(f"  {json.dumps(read)} -> {json.dumps(obj.name)};")
     text = "\n".join([*lines, "}"])
     if not print_data({"text": text}, args):
@@ -215,11 +214,11 @@ _OF_DEPLOYS: Final = (
 )
 
 
-def _row(each: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    row = {name: getattr(each, name) for name in names}
-    row["state"] = each.state.value
+def _row(record: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    row = {name: getattr(record, name) for name in names}
+    row["state"] = record.state.value
     if "evidence" in row:
-        row["evidence"] = json.loads(each.evidence or "{}")
+        row["evidence"] = json.loads(record.evidence or "{}")
     return row | {name: moment(row[name]) for name in ("started_at", "ended_at") if name in row}
 
 
@@ -239,9 +238,9 @@ def _policies(args: Namespace, **more: Any) -> Any:
     from airflow_provider_rfr.hooks.builtins import policies_of
 
     names = ("break_views", "drift", "accept_data_loss", "adopt", "keep_days")
-    given = {name: getattr(args, name, None) for name in names} | more
-    given["sinks"] = dict(_pair(pair) for pair in getattr(args, "sink", None) or ())
-    return policies_of({name: value for name, value in given.items() if value})
+    policies = {name: getattr(args, name, None) for name in names} | more
+    policies["sinks"] = dict(_pair(pair) for pair in getattr(args, "sink", None) or ())
+    return policies_of({name: value for name, value in policies.items() if value})
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -251,19 +250,19 @@ def _pair(text: str) -> tuple[str, str]:
     return name, choice
 
 
-def _deploy(hook: BuiltinsHook, found: Plan, args: Namespace) -> Applied:
+def _deploy(hook: BuiltinsHook, planned: Plan, args: Namespace) -> Applied:
     actor = f"{getpass.getuser()}, airflow rfr builtins"
     # Spark is started by the first statement, and most plans have none.
     with closing(_engine(hook, args)) as sql:
-        return hook.apply(found, sql=sql, actor=actor, replan=getattr(args, "plan", None) is None)
+        return hook.apply(planned, sql=sql, actor=actor, replan=getattr(args, "plan", None) is None)
 
 
 def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:
     return hook.spark_engine(dict(_pair(pair) for pair in args.spark_conf or ()), args.jars or ())
 
 
-def _show(found: Plan, args: Namespace) -> None:
+def _show(planned: Plan, args: Namespace) -> None:
     from airflow_provider_rfr.builtins.planning.render import render
 
-    if not print_data(found.to_json(), args):
-        print(render(found))
+    if not print_data(planned.to_json(), args):
+        print(render(planned))

@@ -73,18 +73,18 @@ _SELECTED = (_ARG_TARGET, _ARG_TRIGGER, _ARG_STATE)
 
 
 def _command(
-    name: str, help: str, *args: Arg, example: str = "", does: str | None = None, of: str = "triggers"
+    name: str, help: str, *args: Arg, example: str = "", function: str | None = None, group: str = "triggers"
 ) -> ActionCommand:
-    """Return a command of a group; it calls the function of its name, or ``does``, in the group's module.
+    """Return a command of a group; it calls the function of its name, or ``function``, in the group's module.
 
     :param example: arguments after the command's name, for its help
     """
-    function = f"airflow_provider_rfr.cli.{of}.{does or name.replace('-', '_')}"
-    words = ("airflow rfr", name if name == of else f"{of} {name}", example)
+    path = f"airflow_provider_rfr.cli.{group}.{function or name.replace('-', '_')}"
+    words = ("airflow rfr", name if name == group else f"{group} {name}", example)
     return ActionCommand(
         name=name,
         help=help,
-        func=lazy_load_command(function),
+        func=lazy_load_command(path),
         args=(*args, _ARG_JSON) if ARG_OUTPUT in args else args,
         epilog=f"Example: {' '.join(filter(None, words))}",
     )
@@ -123,7 +123,7 @@ _TRIGGERS = (
         "list",
         "Show deliveries",
         *(*_SELECTED, _ARG_LIMIT, ARG_OUTPUT, *_STORE),
-        does="list_deliveries",
+        function="list_deliveries",
         example="--state dead",
     ),
     _command("replay", "Send deliveries again, under the same ids", *_SELECTION, example="--trigger startDownstream"),
@@ -201,7 +201,7 @@ _PLACE = (_ARG_OBJECTS, _ARG_PROJECT, _ARG_VERSION, _ARG_LAKE, _ARG_STORE)
 
 
 def _builtins(name: str, help: str, *args: Arg, example: str = "") -> ActionCommand:
-    return _command(name, help, *_PLACE, *args, of="builtins", example=example)
+    return _command(name, help, *_PLACE, *args, group="builtins", example=example)
 
 
 _DEPLOY = "--objects objects --project acme"
@@ -265,7 +265,7 @@ _AIRFLOW = (
 
 
 def _connection(name: str, help: str, *args: Arg, example: str) -> ActionCommand:
-    return _command(name, help, *args, *_AIRFLOW, ARG_OUTPUT, of="connection", example=example)
+    return _command(name, help, *args, *_AIRFLOW, ARG_OUTPUT, group="connection", example=example)
 
 
 _CONNECTION = (
@@ -305,7 +305,7 @@ _ARG_DAYS = Arg(
 
 
 def _tables(name: str, help: str, *args: Arg, example: str) -> ActionCommand:
-    return _command(name, help, _ARG_TABLES, *args, _ARG_LAKE, ARG_OUTPUT, of="tables", example=example)
+    return _command(name, help, _ARG_TABLES, *args, _ARG_LAKE, ARG_OUTPUT, group="tables", example=example)
 
 
 _TABLES = (
@@ -333,13 +333,13 @@ _ARG_WHERE = Arg(
 _ONE_REFRESH = (Arg(("table",), metavar="TABLE", help="namespace.table"), _ARG_WHERE)
 
 
-def _refresh(name: str, help: str, *args: Arg, does: str | None = None, example: str = "") -> ActionCommand:
-    return _command(name, help, *args, _ARG_LAKE, ARG_OUTPUT, of="refresh", does=does, example=example)
+def _refresh(name: str, help: str, *args: Arg, function: str | None = None, example: str = "") -> ActionCommand:
+    return _command(name, help, *args, _ARG_LAKE, ARG_OUTPUT, group="refresh", function=function, example=example)
 
 
 _REFRESH = (
     _refresh(
-        "list", "Show the newest refresh of each table, those in trouble first", _ARG_TABLES, does="list_refreshes"
+        "list", "Show the newest refresh of each table, those in trouble first", _ARG_TABLES, function="list_refreshes"
     ),
     _refresh("show", "Show everything about a table's newest refresh", *_ONE_REFRESH, example="raw.orders --json"),
     _refresh("history", "Show a table's generations and their outcomes", *_ONE_REFRESH, example="raw.orders"),
@@ -370,14 +370,14 @@ _MANIFEST = (
         "check",
         "Show how each stream would be read, without a request",
         *(_ARG_MANIFEST, _ARG_CONFIG, _ARG_COMPONENTS, ARG_OUTPUT),
-        of="manifest",
+        group="manifest",
         example="manifest.yaml",
     ),
     _command(
         "connection",
         "Print the fields of the connection to make, from the spec",
         *(_ARG_MANIFEST, ARG_OUTPUT),
-        of="manifest",
+        group="manifest",
         example="manifest.yaml",
     ),
 )
@@ -402,7 +402,7 @@ _DOCTOR = _command(
     Arg(("--spark-conn-id",), default="spark_default", help="Connection of type spark (default: %(default)s)"),
     *_STORE,
     ARG_OUTPUT,
-    of="doctor",
+    group="doctor",
     example="--triggers triggers.yaml",
 )
 

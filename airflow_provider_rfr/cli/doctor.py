@@ -7,13 +7,14 @@ small object below the warehouse and deletes it, opens the control store, connec
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -28,13 +29,17 @@ from airflow_provider_rfr.exceptions import (
     CatalogError,
     ConfigurationError,
     PreflightError,
+    Problem,
     RfrError,
     TriggerConfigError,
 )
+from airflow_provider_rfr.hooks.dag_arguments import is_pending
+from airflow_provider_rfr.preflight import check_java, check_localhost, check_pyspark, installed_version
 from airflow_provider_rfr.threads import in_threads, within
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.sdk import DAG, Connection
     from packaging.requirements import Requirement
 
     from airflow_provider_rfr.hooks.api import ApiHook
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
 _OK, _MISSING, _SKIPPED = "ok", "missing", "skipped"
 _MARKS: Final = {_OK: ("\N{CHECK MARK}", "ok"), _MISSING: ("\N{BALLOT X}", "NO"), _SKIPPED: ("-", "-")}
 _PACKAGE: Final = "airflow-provider-rfr"
+_MODULES: Final = "airflow_provider_rfr."
 _SHOWN_VERSIONS: Final = (
     *("apache-airflow", "apache-airflow-providers-apache-spark", "pyspark", "pyiceberg", "pyarrow"),
     _PACKAGE,
@@ -61,8 +67,8 @@ _MASTER: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of a check.
+class CheckResult:
+    """The result of a check of this machine or of a connection.
 
     :ivar outcome: ``ok``, ``missing``, or ``skipped`` where there is nothing to check
     :ivar remedy: what to do; of what is missing alone
@@ -74,7 +80,7 @@ class Finding:
     remedy: str = ""
 
 
-_Check = Callable[[str, Namespace], Iterator[Finding]]
+_Check = Callable[[str, Namespace], Iterator[CheckResult]]
 
 
 @command
@@ -92,7 +98,7 @@ def doctor(args: Namespace) -> int:
     return 1 if missing else 0
 
 
-def _findings(args: Namespace) -> Iterator[Finding]:
+def _findings(args: Namespace) -> Iterator[CheckResult]:
     """Yield the findings of all checks; with ``--dag``, the connections of its tasks replace the usual ones."""
     for name, (check, remedy) in _CHECKS.items():
         if args.dag is None or name not in _REPLACED_BY_DAG:
@@ -101,24 +107,24 @@ def _findings(args: Namespace) -> Iterator[Finding]:
         yield from _checked("DAG", _DAG_REMEDY, _dag("DAG", args))
 
 
-def _checked(name: str, remedy: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+def _checked(name: str, remedy: str, findings: Iterator[CheckResult]) -> Iterator[CheckResult]:
     """Yield the findings of a check; a failed check is a finding, and the other checks go on."""
     try:
         yield from findings
     except (PreflightError, CatalogError) as error:
         text, _, own = str(error).partition("; ")
-        yield Finding(name, _MISSING, text, own or remedy)
+        yield CheckResult(name, _MISSING, text, own or remedy)
     except ConfigurationError as error:
         for problem in error.problems:
             words = [word for word in (problem.place, problem.field, problem.problem) if word and word != name]
-            yield Finding(name, _MISSING, ": ".join(words), problem.remedy or remedy)
+            yield CheckResult(name, _MISSING, ": ".join(words), problem.remedy or remedy)
     except RfrError as error:
-        yield Finding(name, _MISSING, str(error), remedy)
+        yield CheckResult(name, _MISSING, str(error), remedy)
     except Exception as error:  # noqa: BLE001 - whatever fails is a finding; texts of others may hold secrets
-        yield Finding(name, _MISSING, f"it failed with {type(error).__name__}", remedy)
+        yield CheckResult(name, _MISSING, f"it failed with {type(error).__name__}", remedy)
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: CheckResult) -> None:
     mark, word = _MARKS[finding.outcome]
     try:
         mark.encode(sys.stdout.encoding or "ascii")
@@ -130,11 +136,11 @@ def _show(finding: Finding) -> None:
         say(finding.remedy)
 
 
-def _versions(name: str, args: Namespace) -> Iterator[Finding]:
+def _versions(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Check that the installed packages are those that this package requires."""
     needed = _requirements()
     if not needed:
-        yield Finding(name, _SKIPPED, f"{_PACKAGE} is not installed, it runs from its sources")
+        yield CheckResult(name, _SKIPPED, f"{_PACKAGE} is not installed, it runs from its sources")
         return
     wrong = {}
     for requirement in needed:
@@ -145,21 +151,20 @@ def _versions(name: str, args: Namespace) -> Iterator[Finding]:
         asked = marker is None or marker.evaluate({"extra": ""})
         if marker is not None and not asked and marker.evaluate({"extra": "dev"}):
             continue  # exact versions for the tests of this package; users may have others
-        found = _version(requirement.name)
-        if (found is None and asked) or (
-            found is not None and not requirement.specifier.contains(found, prereleases=True)
-        ):
-            said = f"{requirement.name} is {found or 'not there'}"
+        version = installed_version(requirement.name)
+        is_wrong = version is not None and not requirement.specifier.contains(version, prereleases=True)
+        if is_wrong or (version is None and asked):
+            problem = f"{requirement.name} is {version or 'not there'}"
             # By name: several extras may ask for it.
-            wrong[requirement.name] = Finding(
-                name, _MISSING, said, f"pip install '{requirement.name}{requirement.specifier}'"
+            wrong[requirement.name] = CheckResult(
+                name, _MISSING, problem, f"pip install '{requirement.name}{requirement.specifier}'"
             )
     yield from wrong.values()
     if not wrong:
         shown = ", ".join(
-            f"{version} {found}" for version in _SHOWN_VERSIONS if (found := _version(version)) is not None
+            f"{package} {version}" for package in _SHOWN_VERSIONS if (version := installed_version(package)) is not None
         )
-        yield Finding(name, _OK, f"Python {sys.version.split()[0]}, {shown}")
+        yield CheckResult(name, _OK, f"Python {sys.version.split()[0]}, {shown}")
 
 
 def _requirements() -> list[Requirement]:
@@ -172,32 +177,23 @@ def _requirements() -> list[Requirement]:
         return []
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+def _java(name: str, args: Namespace) -> Iterator[CheckResult]:
+    yield CheckResult(name, _OK, check_java())
 
 
-def _java(name: str, args: Namespace) -> Iterator[Finding]:
-    from airflow_provider_rfr.preflight import check_java
-
-    yield Finding(name, _OK, check_java())
-
-
-def _pyspark(name: str, args: Namespace) -> Iterator[Finding]:
-    from airflow_provider_rfr.preflight import check_localhost, check_pyspark
-
-    found = check_pyspark()
+def _pyspark(name: str, args: Namespace) -> Iterator[CheckResult]:
+    version = check_pyspark()
     check_localhost()
     asked = next((requirement for requirement in _requirements() if requirement.name == "pyspark"), None)
-    if found and asked is not None and not asked.specifier.contains(found, prereleases=True):
-        yield Finding(name, _MISSING, f"pyspark is {found}", f"pip install '{_PACKAGE}[pyspark]'")
+    if version and asked is not None and not asked.specifier.contains(version, prereleases=True):
+        yield CheckResult(name, _MISSING, f"pyspark is {version}", f"pip install '{_PACKAGE}[pyspark]'")
     else:
-        yield Finding(name, _OK, f"pyspark {found}" if found else "no pyspark here, so Spark has to be elsewhere")
+        yield CheckResult(
+            name, _OK, f"pyspark {version}" if version else "no pyspark here, so Spark has to be elsewhere"
+        )
 
 
-def _spark(name: str, args: Namespace) -> Iterator[Finding]:
+def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Check the connection, its master, ``spark-submit``, and that a standalone master listens."""
     from airflow_provider_rfr.hooks.common import connection_named, extras_of, require_type
     from airflow_provider_rfr.http.redaction import without_credentials
@@ -214,14 +210,14 @@ def _spark(name: str, args: Namespace) -> Iterator[Finding]:
             f" {args.spark_conn_id} --conn-type spark --conn-host 'spark://host' --conn-port 7077"
         )
         shown = without_credentials(master).partition("?")[0]
-        said = f"{args.spark_conn_id} leads to {shown!r}, which Spark does not know as a master"
-        yield Finding(name, _MISSING, said, remedy)
+        problem = f"{args.spark_conn_id} leads to {shown!r}, which Spark does not know as a master"
+        yield CheckResult(name, _MISSING, problem, remedy)
         return
     master = without_credentials(master)
-    if master.startswith("spark://") and (problem := _why_no_master_listens(master)) is not None:
-        yield Finding(name, _MISSING, f"nothing listens at {master}: {problem}", "start the master, or correct it")
+    if master.startswith("spark://") and (silence := _why_no_master_listens(master)) is not None:
+        yield CheckResult(name, _MISSING, f"nothing listens at {master}: {silence}", "start the master, or correct it")
         return
-    yield Finding(name, _OK, f"{args.spark_conn_id} leads to {master}")
+    yield CheckResult(name, _OK, f"{args.spark_conn_id} leads to {master}")
 
 
 def _master_of(connection: Connection) -> str:
@@ -248,7 +244,7 @@ def _why_no_master_listens(master: str) -> str | None:
     return problem
 
 
-def _catalog(name: str, args: Namespace) -> Iterator[Finding]:
+def _catalog(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.hooks.lake import LakeHook, namespaces_in_words
 
     try:
@@ -256,28 +252,28 @@ def _catalog(name: str, args: Namespace) -> Iterator[Finding]:
     except CatalogError as error:
         args.catalog_is_silent = isinstance(error.__context__, TimeoutError)
         raise
-    yield Finding(name, _OK, f"{args.lake_conn_id} has {namespaces_in_words(count)}")
+    yield CheckResult(name, _OK, f"{args.lake_conn_id} has {namespaces_in_words(count)}")
 
 
-def _warehouse(name: str, args: Namespace) -> Iterator[Finding]:
+def _warehouse(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.hooks.lake import LakeHook
 
     if getattr(args, "catalog_is_silent", False):
-        yield Finding(name, _SKIPPED, f"{args.lake_conn_id} does not answer, as the check of the catalog says")
+        yield CheckResult(name, _SKIPPED, f"{args.lake_conn_id} does not answer, as the check of the catalog says")
         return
     hook = LakeHook(args.lake_conn_id)
     try:
         hook.get_lake_document()
     except ConfigurationError:
-        yield Finding(name, _SKIPPED, f"{args.lake_conn_id} can't be read, as the check of the catalog says")
+        yield CheckResult(name, _SKIPPED, f"{args.lake_conn_id} can't be read, as the check of the catalog says")
         return
     if hook.check_warehouse():
-        yield Finding(name, _OK, "an object was written and deleted")
+        yield CheckResult(name, _OK, "an object was written and deleted")
     else:
-        yield Finding(name, _SKIPPED, "its name is the catalog's own, so only a refresh can write there")
+        yield CheckResult(name, _SKIPPED, "its name is the catalog's own, so only a refresh can write there")
 
 
-def _connections(name: str, args: Namespace) -> Iterator[Finding]:
+def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try each connection of our types as its test button does; the named lake has checks of its own."""
     from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
@@ -293,25 +289,25 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
         connections = connections_of_types(kinds)
     except SQLAlchemyError as error:
         if isinstance(error, ProgrammingError) or "no such table" in str(error):
-            yield Finding(name, _MISSING, "Airflow's database has no tables", "airflow db migrate makes them")
+            yield CheckResult(name, _MISSING, "Airflow's database has no tables", "airflow db migrate makes them")
         else:
-            yield Finding(name, _MISSING, "Airflow's database does not answer", "see airflow db check")
+            yield CheckResult(name, _MISSING, "Airflow's database does not answer", "see airflow db check")
         return
     others = sorted((conn_id, kind) for conn_id, kind in connections.items() if conn_id != args.lake_conn_id)
     if not others:
-        yield Finding(name, _SKIPPED, f"no other connection has type {', '.join(kinds)}")
+        yield CheckResult(name, _SKIPPED, f"no other connection has type {', '.join(kinds)}")
     hooks = [kinds[kind](conn_id) for conn_id, kind in others]
     # A thread begins with an empty context, in which Airflow's warnings of short secrets are not quiet.
-    tried = in_threads(lambda given: given[0].run(_tried, given[1]), [(copy_context(), hook) for hook in hooks])
+    tried = in_threads(lambda item: item[0].run(_tried, item[1]), [(copy_context(), hook) for hook in hooks])
     for (conn_id, kind), trial in zip(others, tried, strict=True):
         yield _of_trial(conn_id, kind, trial)
 
 
-def _of_trial(conn_id: str, kind: str, trial: tuple[bool, str]) -> Finding:
+def _of_trial(conn_id: str, kind: str, trial: tuple[bool, str]) -> CheckResult:
     works, message = trial
     problem, _, own = message.partition("; ")
     remedy = own or _remedy_of_connection(conn_id, problem)
-    return Finding(f"connection {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
+    return CheckResult(f"connection {conn_id} ({kind})", _OK if works else _MISSING, problem, "" if works else remedy)
 
 
 def _remedy_of_connection(conn_id: str, problem: str) -> str:
@@ -336,7 +332,7 @@ def _tried(hook: ApiHook | HttpHook | LakeHook) -> tuple[bool, str]:
         return False, f"it failed with {type(error).__name__}"
 
 
-def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
+def _control_store(name: str, args: Namespace) -> Iterator[CheckResult]:
     from sqlalchemy.exc import DBAPIError
 
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
@@ -348,17 +344,17 @@ def _control_store(name: str, args: Namespace) -> Iterator[Finding]:
     try:
         if hook.is_there():
             within(_STORE_SECONDS, lambda: _write_to(hook))
-            yield Finding(name, _OK, f"{shown} can be written")
+            yield CheckResult(name, _OK, f"{shown} can be written")
             return
         address_of(hook.url.render_as_string(hide_password=False))
         TemporaryFile(dir=Path(hook.url.database or "").parent).close()
-        yield Finding(name, _OK, f"{shown} is made when it is used first")
+        yield CheckResult(name, _OK, f"{shown} is made when it is used first")
     except (TimeoutError, DBAPIError) as error:
         # The first line: the statement follows. A password is never in it.
         reason = str(getattr(error, "orig", error)).partition("\n")[0]
-        yield Finding(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
+        yield CheckResult(name, _MISSING, f"{shown} can't be written: {reason}", _STORE_REMEDY)
     except OSError as error:
-        yield Finding(name, _MISSING, f"{shown} can't be made: {error.strerror}", _STORE_REMEDY)
+        yield CheckResult(name, _MISSING, f"{shown} can't be made: {error.strerror}", _STORE_REMEDY)
 
 
 def _write_to(hook: ControlStoreHook) -> None:
@@ -385,45 +381,45 @@ def _triggers(args: Namespace) -> TriggerBlock | None:
         ) from None
 
 
-def _triggers_file(name: str, args: Namespace) -> Iterator[Finding]:
+def _triggers_file(name: str, args: Namespace) -> Iterator[CheckResult]:
     block = _triggers(args)
     if block is None:
-        yield Finding(name, _SKIPPED, "none is given: use --triggers, or set RFR_TRIGGERS_FILE")
+        yield CheckResult(name, _SKIPPED, "none is given: use --triggers, or set RFR_TRIGGERS_FILE")
     else:
-        yield Finding(name, _OK, f"nothing wrong, triggers: {len(block.endpoints)}")
+        yield CheckResult(name, _OK, f"nothing wrong, triggers: {len(block.endpoints)}")
 
 
-def _sealed_keys(name: str, args: Namespace) -> Iterator[Finding]:
+def _sealed_keys(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
     try:
         block = _triggers(args)
     except RfrError:
-        yield Finding(name, _SKIPPED, "the triggers file can't be read, as its check says")
+        yield CheckResult(name, _SKIPPED, "the triggers file can't be read, as its check says")
         return
     if block is None:
         return  # as the check of the triggers file says
     if not block.is_sealed:
-        yield Finding(name, _OK, "nothing in the triggers file is sealed")
+        yield CheckResult(name, _OK, "nothing in the triggers file is sealed")
     else:
         block.opened(open_sealed)
-        yield Finding(name, _OK, "a key of this machine opens the triggers file")
+        yield CheckResult(name, _OK, "a key of this machine opens the triggers file")
 
 
-def _webhook_hosts(name: str, args: Namespace) -> Iterator[Finding]:
+def _webhook_hosts(name: str, args: Namespace) -> Iterator[CheckResult]:
     from airflow_provider_rfr.webhooks.sealing import open_sealed
 
     try:
         block = _triggers(args)
         endpoints = block.opened(open_sealed).endpoints if block is not None else ()
     except RfrError:
-        yield Finding(name, _SKIPPED, "the triggers file can't be read or opened, as the checks above say")
+        yield CheckResult(name, _SKIPPED, "the triggers file can't be read or opened, as the checks above say")
         return
     for endpoint in endpoints:
         yield _host_of_webhook(f"{name} {endpoint.name}", endpoint)
 
 
-def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
+def _host_of_webhook(name: str, endpoint: Endpoint) -> CheckResult:
     """Connect as a delivery does, with the same refusals, and close."""
     from airflow_provider_rfr.hooks.http import http_settings
     from airflow_provider_rfr.hooks.webhooks import configured_hosts
@@ -435,50 +431,49 @@ def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
         address = urlsplit(call.url)
         place = address.hostname or "", address.port or (443 if address.scheme == "https" else 80)
     except ConfigurationError as error:
-        return Finding(name, _MISSING, f"{error.field}: {error.problem}", error.remedy or _HOST_REMEDY)
+        return CheckResult(name, _MISSING, f"{error.field}: {error.problem}", error.remedy or _HOST_REMEDY)
     except ValueError:
-        return Finding(name, _MISSING, _NO_HOST, _HOST_REMEDY)
+        return CheckResult(name, _MISSING, _NO_HOST, _HOST_REMEDY)
     try:
         with attempt_of_this_thread(Deadline(2 * _CONNECT_SECONDS), call.guard, connect=_CONNECT_SECONDS):
             connect(*place).close()
     except AddressRefused as error:
         problem, _, remedy = str(error).partition("; ")
-        return Finding(name, _MISSING, problem, remedy or _HOST_REMEDY)
+        return CheckResult(name, _MISSING, problem, remedy or _HOST_REMEDY)
     except UnicodeError:
-        return Finding(name, _MISSING, _NO_HOST, _HOST_REMEDY)
+        return CheckResult(name, _MISSING, _NO_HOST, _HOST_REMEDY)
     except OSError as error:
-        return Finding(name, _MISSING, f"{call.host}: {error.strerror or error}", _HOST_REMEDY)
-    return Finding(name, _OK, f"{call.host} accepts connections")
+        return CheckResult(name, _MISSING, f"{call.host}: {error.strerror or error}", _HOST_REMEDY)
+    return CheckResult(name, _OK, f"{call.host} accepts connections")
 
 
-def _dag(name: str, args: Namespace) -> Iterator[Finding]:
+def _dag(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try the connections of the DAG's tasks, each once, and read a page of each stream of its refreshes."""
-    from airflow_provider_rfr.cli.dag_tasks import connections_of, find_dag, is_mapped, tasks_of_package
-    from airflow_provider_rfr.hooks.dag_arguments import is_pending
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
 
-    tasks = tasks_of_package(find_dag(args.dag))
+    tasks = list(_tasks_of_package(_find_dag(args.dag)))
     if not tasks:
-        yield Finding(name, _SKIPPED, f"{args.dag} has no task of this package")
+        yield CheckResult(name, _SKIPPED, f"{args.dag} has no task of this package")
         return
-    yield Finding(name, _OK, f"{args.dag} has these tasks of this package: {', '.join(t.task_id for t in tasks)}")
+    yield CheckResult(name, _OK, f"{args.dag} has these tasks of this package: {', '.join(t.task_id for t in tasks)}")
     tried = set()
     for task in tasks:
         check = f"task {task.task_id}"
-        if is_mapped(task):
-            yield Finding(check, _SKIPPED, "it is mapped, so its arguments are known in a run only")
+        if _is_mapped(task):
+            yield CheckResult(check, _SKIPPED, "it is mapped, so its arguments are known in a run only")
             continue
-        for field, conn_id in connections_of(task).items():
-            if is_pending(conn_id):
-                yield Finding(check, _SKIPPED, f"{field} is a template, which only a run fills in")
-            elif (field, conn_id) not in tried:
+        for field in _CONNECTIONS:
+            conn_id = getattr(task, field, None)
+            if conn_id and is_pending(conn_id):
+                yield CheckResult(check, _SKIPPED, f"{field} is a template, which only a run fills in")
+            elif conn_id and (field, conn_id) not in tried:
                 tried.add((field, conn_id))
                 yield from _connection_of_task(field, conn_id)
         if isinstance(task, ResumableFullRefreshOperator):
             yield from _checked(check, _PAGE_REMEDY, _first_pages(check, task))
 
 
-def _connection_of_task(field: str, conn_id: str) -> Iterator[Finding]:
+def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
     """Try a connection by the check of the usual one, or by its test button.
 
     :param field: the argument that names it
@@ -496,21 +491,20 @@ def _connection_of_task(field: str, conn_id: str) -> Iterator[Finding]:
         yield from _checked(name, remedy, check(name, args))
 
 
-def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Finding]:
-    from airflow_provider_rfr.cli.dag_tasks import pending_arguments
+def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[CheckResult]:
     from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
     from airflow_provider_rfr.hooks.common import mask_secrets
     from airflow_provider_rfr.hooks.dag_arguments import file_folders
     from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
 
-    if pending := pending_arguments(task):
+    if pending := _pending_arguments(task):
         templates = f"{', '.join(pending)} {'is a template' if len(pending) == 1 else 'are templates'}"
-        yield Finding(name, _SKIPPED, f"no page is read: {templates}, which only a run fills in")
+        yield CheckResult(name, _SKIPPED, f"no page is read: {templates}, which only a run fills in")
         return
     try:
         settings = ApiHook(task.api_conn_id).get_source_config() if task.api_conn_id else SourceSettings({}, {})
     except ConfigurationError:
-        yield Finding(name, _SKIPPED, f"no page is read: {task.api_conn_id} can't be read, as its check says")
+        yield CheckResult(name, _SKIPPED, f"no page is read: {task.api_conn_id} can't be read, as its check says")
         return
     mask_secrets(settings.secrets.values())
     source = settings.completed(shipped_source(task.source, file_folders(task)))
@@ -519,7 +513,7 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Find
         yield from _checked(check, _PAGE_REMEDY, _first_page(check, source, stream, task.api_conn_id))
 
 
-def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: str | None) -> Iterator[Finding]:
+def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: str | None) -> Iterator[CheckResult]:
     """Read the first page of the stream's first partition and check it for the primary key; no rows are written."""
     from airflow_provider_rfr.hooks.api import read_first_page
     from airflow_provider_rfr.refresh.primary_key import check_key_of_page
@@ -528,15 +522,15 @@ def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: 
         paged, page = read_first_page(source, stream)
     except AuthenticationError as error:
         remedy = _remedy_of_connection(api_conn_id, "401") if api_conn_id else _PAGE_REMEDY
-        yield Finding(name, _MISSING, str(error), remedy)
+        yield CheckResult(name, _MISSING, str(error), remedy)
         return
     if page is None:
-        yield Finding(name, _OK, "it has no partitions, so there is no page to read")
+        yield CheckResult(name, _OK, "it has no partitions, so there is no page to read")
         return
     check_key_of_page(paged.primary_key, page.records)
     count = len(page.records)
     skipped = f": {page.skipped}" if page.skipped else ""
-    yield Finding(name, _OK, f"first page read, {count} {'record' if count == 1 else 'records'}{skipped}")
+    yield CheckResult(name, _OK, f"first page read, {count} {'record' if count == 1 else 'records'}{skipped}")
 
 
 _REPLACED_BY_DAG: Final = ("Spark", "catalog", "warehouse", "connection")
@@ -567,3 +561,78 @@ _CHECKS: Final[Mapping[str, tuple[_Check, str]]] = {
     "sealed keys": (_sealed_keys, "set SOPS_AGE_KEY_FILE to the file with the key"),
     "webhook": (_webhook_hosts, "airflow rfr triggers validate FILE says what is wrong"),
 }
+
+
+_CONNECTIONS: Final = ("conn_id", "lake_conn_id", "api_conn_id", "airflow_api_conn_id", "control_store_conn_id")
+_INLINE: Final = ("definition", "manifest")
+"""Fields of a source whose templates a refresh fills in itself, where they hold a mapping."""
+
+
+def _find_dag(dag_id: str) -> DAG:
+    """Parse Airflow's DAG bundles until one has the DAG.
+
+    :raises ConfigurationError: none has it; with the import errors of files that name it, or the nearest id
+    """
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    from airflow_provider_rfr.streams.rest.expressions import guess
+
+    ids: list[str] = []
+    problems: list[Problem] = []
+    broken = 0
+    # It logs a traceback for each file that can't be imported, also where that is another DAG's.
+    logging.getLogger("airflow.dag_processing").setLevel(logging.CRITICAL)
+    # Files may print, and scripts read what the command prints.
+    with redirect_stdout(sys.stderr):
+        for bundle in DagBundlesManager().get_all_dag_bundles():  # type: ignore[no-untyped-call]
+            bundle.initialize()
+            bag = BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+            if (dag := bag.dags.get(dag_id)) is not None:
+                return dag
+            ids += bag.dags
+            broken += len(bag.import_errors)
+            problems += _import_errors(bag, bundle.path, dag_id)
+    if problems:
+        raise ConfigurationError.of(problems)
+    remedy = f"{guess(dag_id, ids)}airflow dags list shows all"
+    if broken:
+        remedy += f"; files that can't be imported: {broken}, see airflow dags list-import-errors"
+    raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)
+
+
+def _import_errors(bag: DagBag, folder: Path, dag_id: str) -> Iterator[Problem]:
+    """Yield the last line of the error of each file that names the DAG."""
+    whole_id = re.compile(rf"(?<![\w.-]){re.escape(dag_id)}(?![\w.-])")
+    for name, error in bag.import_errors.items():
+        file = folder / name
+        if file.is_file() and whole_id.search(file.read_text(encoding="utf-8", errors="replace")):
+            *_, line = error.strip().splitlines() or [""]
+            remedy = f"correct it; python {file} shows the whole error"
+            yield Problem("", f"can't be imported: {line}", remedy, str(file))
+
+
+def _tasks_of_package(dag: DAG) -> Iterator[Any]:
+    """Yield the DAG's tasks whose operator is of this package, or derived from one."""
+    tasks: list[Any] = list(dag.tasks)
+    for task in tasks:
+        operator: type = task.operator_class if _is_mapped(task) else type(task)
+        if any(kind.__module__.startswith(_MODULES) for kind in operator.__mro__):
+            yield task
+
+
+def _is_mapped(task: Any) -> bool:
+    """Return True if the task's arguments exist only in a run."""
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    return isinstance(task, MappedOperator)
+
+
+def _pending_arguments(task: ResumableFullRefreshOperator) -> list[str]:
+    """Return the arguments that are needed to read a page and exist only in a run."""
+    arguments: dict[str, Any] = {"api_conn_id": task.api_conn_id, "streams": task.streams, "source": task.source}
+    if isinstance(task.source, Mapping):
+        del arguments["source"]
+        fields = {key: value for key, value in task.source.items() if key not in _INLINE or isinstance(value, str)}
+        arguments |= {f"source.{key}": value for key, value in fields.items()}
+    return [name for name, value in arguments.items() if is_pending(value)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_rfr.cli.common import command, print_data
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.names import STREAM_PLACE, table_of
+from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.airbyte.report import StreamReport
@@ -70,9 +70,9 @@ def _config(path: Path) -> Mapping[str, Any]:
     problem = "must hold a mapping"
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else read_yaml(text)
-        if isinstance(found, Mapping):
-            return found
+        config = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+        if isinstance(config, Mapping):
+            return config
     except OSError as error:
         problem = f"can't be read: {error.strerror}"
     except (DocumentError, ValueError) as error:

@@ -31,7 +31,7 @@ _NAMED_PARTS: Final = 5
 @command
 def list_refreshes(args: Namespace) -> None:
     """Show the newest refresh of each table, those that need a person first."""
-    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.refresh.status import statuses
 
     tables = list(dict.fromkeys(check_identifier(table, "table") for table in args.tables))
@@ -54,13 +54,13 @@ def show(args: Namespace) -> None:
     from airflow_provider_rfr.refresh.progress import size_in_words
 
     catalog = lake_of(args)
-    [found] = _with_tasks(catalog, [_found(catalog, args)])
-    content = found.to_json()
+    [status] = _with_tasks(catalog, [_status(catalog, args)])
+    content = status.to_json()
     if print_data(content, args):
         return
-    shown: dict[str, Any] = {**_row(found), **{name: content[name] for name in _SHOWN if name in content}}
-    if found.header is not None:
-        shown["in the ledger"] = size_in_words(found.header.bytes)
+    shown: dict[str, Any] = {**_row(status), **{name: content[name] for name in _SHOWN if name in content}}
+    if status.header is not None:
+        shown["in the ledger"] = size_in_words(status.header.bytes)
     for name, value in shown.items():
         if value not in (None, ""):
             say(f"{name.replace('_', ' ')}: {value}")
@@ -72,17 +72,17 @@ def history(args: Namespace) -> int:
     from airflow_provider_rfr.refresh.progress import duration_in_words
 
     catalog = lake_of(args)
-    [found] = _with_tasks(catalog, [_found(catalog, args)])
-    rows = [{**generation.to_json(), "seconds": round(generation.seconds, 1)} for generation in found.history]
-    code = int(found.state.value == "unreadable")
-    told = {"table": found.table, "state": found.state.value, "sentence": found.sentence, "generations": rows}
-    if print_data(told, args):
+    [status] = _with_tasks(catalog, [_status(catalog, args)])
+    rows = [{**generation.to_json(), "seconds": round(generation.seconds, 1)} for generation in status.history]
+    code = int(status.state.value == "unreadable")
+    document = {"table": status.table, "state": status.state.value, "sentence": status.sentence, "generations": rows}
+    if print_data(document, args):
         return code
     names = ("generation", "outcome", "opened", "took", "rows", "records", "pages", "attempts", "dag_run_id", "error")
-    for row, generation in zip(rows, found.history, strict=True):
+    for row, generation in zip(rows, status.history, strict=True):
         row |= {"opened": generation.opened_at.isoformat(" ", "seconds"), "took": duration_in_words(generation.seconds)}
     shown = [{name.replace("_", " "): row.get(name, "") for name in names} for row in rows]
-    print_columns(shown, found.sentence)
+    print_columns(shown, status.sentence)
     return code
 
 
@@ -93,13 +93,13 @@ def watch(args: Namespace) -> int:
     It is not over while its ledger gives signs of life, or while Airflow will try its task again.
     """
     catalog = lake_of(args)
-    status = _found(catalog, args)
+    status = _status(catalog, args)
     missed = int(status.state.value == "unreadable")
     with _display(status, args) as display:
         while status.is_working or 0 < missed <= _MOST_UNREADABLE or _is_retried(status):
             display.update(status)
             time.sleep(_POLL_SECONDS)
-            status = _found(catalog, args)
+            status = _status(catalog, args)
             missed = missed + 1 if status.state.value == "unreadable" else 0
         display.update(status)
     [status] = _with_tasks(catalog, [status])
@@ -115,7 +115,7 @@ def drop(args: Namespace) -> None:
     from airflow_provider_rfr.lake.row_filter import part_of
 
     catalog = lake_of(args)
-    [status] = _with_tasks(catalog, [_found(catalog, args)])
+    [status] = _with_tasks(catalog, [_status(catalog, args)])
     if status.is_working:
         raise ConfigurationError(
             "table", f"a refresh of {_name(status)} is running", "wait for its end, or stop its task, and try again"
@@ -128,14 +128,16 @@ def drop(args: Namespace) -> None:
 
 
 class _Display(Protocol):
-    def update(self, found: TableStatus) -> None:
-        """Show the present statuses."""
+    """A display of a refresh that is being watched."""
+
+    def update(self, status: TableStatus) -> None:
+        """Show the present status."""
 
 
 class _Silence:
     """A display for scripts: the last object says all."""
 
-    def update(self, found: TableStatus) -> None:
+    def update(self, status: TableStatus) -> None:
         pass
 
 
@@ -145,16 +147,16 @@ class _Lines:
     def __init__(self) -> None:
         self._last: datetime | None = None
 
-    def update(self, found: TableStatus) -> None:
+    def update(self, status: TableStatus) -> None:
         from airflow_provider_rfr.refresh.progress import Progress
 
-        if found.header is not None and found.header.progressed_at != self._last:
-            self._last = found.header.progressed_at
-            say(Progress.of(found.header).line(found.table))
+        if status.header is not None and status.header.progressed_at != self._last:
+            self._last = status.header.progressed_at
+            say(Progress.of(status.header).line(status.table))
 
 
 @contextmanager
-def _display(found: TableStatus, args: Namespace) -> Iterator[_Display]:
+def _display(status: TableStatus, args: Namespace) -> Iterator[_Display]:
     from airflow_provider_rfr.refresh.bar import can_draw, drawn_bar
 
     if args.output in ("json", "yaml"):
@@ -166,18 +168,18 @@ def _display(found: TableStatus, args: Namespace) -> Iterator[_Display]:
             yield bar
 
 
-def _found(catalog: Catalog, args: Namespace) -> TableStatus:
+def _status(catalog: Catalog, args: Namespace) -> TableStatus:
     """Return the refresh of the table that is named, or of its part.
 
     :raises ConfigurationError: there is none
     """
-    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.lake.types import check_identifier
     from airflow_provider_rfr.refresh.status import status_of, statuses
 
     table = check_identifier(args.table, "table")
-    found = answered(lambda: status_of(catalog, table, args.replace_where))
-    if found is not None:
-        return found
+    status = answered(lambda: status_of(catalog, table, args.replace_where))
+    if status is not None:
+        return status
     others = answered(lambda: statuses(catalog, [table]))
     if not others:
         raise _none_of(table)
@@ -234,20 +236,20 @@ _SHOWN: Final = (
 )
 
 
-def _name(found: TableStatus) -> str:
-    where = found.header.replace_where if found.header is not None else None
-    return found.table if where is None else f"{found.table} ({where})"
+def _name(status: TableStatus) -> str:
+    where = status.header.replace_where if status.header is not None else None
+    return status.table if where is None else f"{status.table} ({where})"
 
 
-def _row(found: TableStatus) -> dict[str, str]:
+def _row(status: TableStatus) -> dict[str, str]:
     """Return the most important values of a refresh, for a table."""
     from airflow_provider_rfr.refresh.progress import Progress, duration_in_words, rate_in_words
 
-    row = {"table": _name(found), "state": found.state.value}
-    header, content = found.header, found.to_json()
+    row = {"table": _name(status), "state": status.state.value}
+    header, content = status.header, status.to_json()
     if header is None:
         return row
-    percent, rate, left = found.percent, Progress.of(header).pages_per_second, content["seconds_left"]
+    percent, rate, left = status.percent, Progress.of(header).pages_per_second, content["seconds_left"]
     age = (datetime.now(timezone.utc) - header.committed_at).total_seconds()
     return {
         **row,

@@ -36,12 +36,12 @@ def expire(args: Namespace) -> int:
         if not args.tables and not is_ours(table.properties):
             continue
         if args.release and not args.dry_run:
-            known = sorted(key.removeprefix(HOLD) for key in table.properties if key.startswith(HOLD))
-            if unknown := [trigger for trigger in args.release if trigger not in known]:
-                remedy = f"one of {', '.join(known)}" if known else "nothing holds any"
+            holders = sorted(key.removeprefix(HOLD) for key in table.properties if key.startswith(HOLD))
+            if unknown := [holder for holder in args.release if holder not in holders]:
+                remedy = f"one of {', '.join(holders)}" if holders else "nothing holds any"
                 problem = f"nothing called {unknown[0]!r} holds snapshots of {name}"
                 raise ConfigurationError("--release", problem, remedy)
-            write_table_properties(catalog, name, {hold_property(trigger): None for trigger in args.release})
+            write_table_properties(catalog, name, {hold_property(holder): None for holder in args.release})
         done = expire_table(catalog, name, dry_run=args.dry_run)
         held = ", ".join(f"{holder} ({count})" for holder, count in done.held.items())
         row = {"table": name, "snapshots": done.snapshots, "files": done.files, "undeleted": done.undeleted}
@@ -97,7 +97,7 @@ def _append_history(catalog: Catalog) -> None:
 def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:
     """Return the catalog, and the named tables; without names, all tables with that property."""
     from airflow_provider_rfr.lake.catalog import tables_with_property
-    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.lake.types import check_identifier
 
     catalog = lake_of(args)
     named = [check_identifier(table, "table") for table in args.tables or ()]

@@ -9,9 +9,8 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.connections.types import MISSING
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConnectionConflictError
-from airflow_provider_rfr.store import connection_audit as audit
-from airflow_provider_rfr.store.connection_audit import AlterationRecord, AlterationState
-from airflow_provider_rfr.store.connections import forget_connection
+from airflow_provider_rfr.store import connections as audit
+from airflow_provider_rfr.store.connections import AlterationRecord, AlterationState, forget_connection
 from airflow_provider_rfr.store.deliveries import pause_endpoints_called_with
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Grant, Lease, LeaseKind, take_lease

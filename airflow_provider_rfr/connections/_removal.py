@@ -20,8 +20,7 @@ from airflow_provider_rfr.connections.statement import Statement, Verb
 from airflow_provider_rfr.connections.types import MISSING, REFERENCE_SUFFIX, Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConnectionConflictError, Problem
 from airflow_provider_rfr.http.redaction import MASK
-from airflow_provider_rfr.store.connection_audit import AlterationState, concurrent_alterations
-from airflow_provider_rfr.store.connections import list_uses
+from airflow_provider_rfr.store.connections import AlterationState, concurrent_alterations, list_uses
 from airflow_provider_rfr.store.deliveries import endpoints_called_with
 from airflow_provider_rfr.store.deploys import objects_with
 

@@ -47,14 +47,16 @@ from airflow_provider_rfr.exceptions import (
     Problem,
 )
 from airflow_provider_rfr.http.redaction import without_credentials
-from airflow_provider_rfr.store.connection_audit import (
+from airflow_provider_rfr.store.connections import (
     AlterationRecord,
     AlterationState,
     ConnectionNotes,
+    Use,
     concurrent_alterations,
     last_change,
+    list_uses,
+    want,
 )
-from airflow_provider_rfr.store.connections import Use, list_uses, want
 
 _MOST_PLACES: Final = 50
 _UNTRIED: Final = "connections of this type can't be tried here"

@@ -91,7 +91,7 @@ def as_connection(definition: Definition) -> Connection:
 
 def content_hash(store: ControlStore) -> ContentHash:
     """Return a hash with the installation's key: Airflow's Fernet key, which workers and command line must share."""
-    from airflow_provider_rfr.store.connection_audit import installation_salt
+    from airflow_provider_rfr.store.connections import installation_salt
 
     key = conf.get("core", "fernet_key", fallback="") or ""
     return ContentHash(key.partition(",")[0].encode(), store.run(installation_salt))

@@ -16,7 +16,7 @@ from airflow_provider_rfr.exceptions import AlterConnectionError, ConfigurationE
 from airflow_provider_rfr.hooks._connection_checks import HookValidator, masked
 from airflow_provider_rfr.hooks._connection_sources import as_connection, content_hash, find_definition
 from airflow_provider_rfr.store import connections as uses
-from airflow_provider_rfr.store.connection_audit import ConnectionNotes
+from airflow_provider_rfr.store.connections import ConnectionNotes
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.store.connections import TaskRef

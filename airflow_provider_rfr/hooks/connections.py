@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.connections.dependents import Dependent
     from airflow_provider_rfr.connections.ports import Services
     from airflow_provider_rfr.connections.statement import Statement, Value
-    from airflow_provider_rfr.store.connection_audit import AlterationRecord
+    from airflow_provider_rfr.store.connections import AlterationRecord
 
 
 class ConnectionsHook(BaseHook):
@@ -67,7 +67,7 @@ class ConnectionsHook(BaseHook):
 
     def history(self, name: str | None = None, limit: int = 100) -> list[AlterationRecord]:
         """Return the audit, the newest first; of all connections without a name."""
-        from airflow_provider_rfr.store.connection_audit import list_alterations
+        from airflow_provider_rfr.store.connections import list_alterations
 
         with closing(ControlStoreHook(self._control_store_conn_id).get_store()) as store, store.read() as connection:
             return list_alterations(connection, name, limit)

@@ -100,7 +100,7 @@ def table_names(target: Any) -> list[str]:
     :param target: ``namespace.table``, text with commas, a list, or the return value of a refresh
     :raises ConfigurationError: it names no table
     """
-    from airflow_provider_rfr.lake.names import check_identifier
+    from airflow_provider_rfr.lake.types import check_identifier
 
     names = list(dict.fromkeys(_names(target)))
     if not names:

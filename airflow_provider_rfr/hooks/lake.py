@@ -21,7 +21,7 @@ from airflow_provider_rfr.hooks.common import (
 )
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.http.redaction import is_secret
-from airflow_provider_rfr.lake.names import check_identifier
+from airflow_provider_rfr.lake.types import check_identifier
 from airflow_provider_rfr.threads import within
 
 if TYPE_CHECKING:

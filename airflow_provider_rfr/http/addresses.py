@@ -79,22 +79,24 @@ class AddressGuard:
 
     def refusal(self, host: str, port: int, address: str) -> str | None:
         """Return, for the log, the reason to refuse an address that the host resolved to; None if it is allowed."""
-        found = ipaddress.ip_address(address.partition("%")[0])
-        special = [address for address in _all_meant(found) if _kind(address) is not None]
-        if not self.installation.lists(host, port, found, special):
+        resolved = ipaddress.ip_address(address.partition("%")[0])
+        special = [address for address in _all_meant(resolved) if _kind(address) is not None]
+        if not self.installation.lists(host, port, resolved, special):
             lacking = "[rfr] webhook_allowed_hosts of Airflow's configuration"
-        elif self.endpoint is not None and not self.endpoint.lists(host, port, found, special):
+        elif self.endpoint is not None and not self.endpoint.lists(host, port, resolved, special):
             lacking = "the trigger's allowedHosts"
         else:
             return None
-        what = "this address or a reserved network" if any(map(_is_reserved, special)) else "the host or its network"
-        named = host if host.strip("[]") == str(found) else f"{host} ({found})"
-        return f"{named} is a {_kind(special[0])} address; {lacking} has to list {what}"
+        destination = (
+            "this address or a reserved network" if any(map(_is_reserved, special)) else "the host or its network"
+        )
+        named = host if host.strip("[]") == str(resolved) else f"{host} ({resolved})"
+        return f"{named} is a {_kind(special[0])} address; {lacking} has to list {destination}"
 
 
-def _is_reserved(what: _Address | _Network) -> bool:
+def _is_reserved(block: _Address | _Network) -> bool:
     """Tell whether an address, or all of a network, is reserved."""
-    network = ipaddress.ip_network(what)
+    network = ipaddress.ip_network(block)
     return any(
         network.version == reserved.version and network.subnet_of(reserved)  # type: ignore[arg-type]
         for reserved in _RESERVED

@@ -107,7 +107,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """There was no complete response.
+    """The reason why there is no complete response.
 
     :ivar reason: ``connection``, ``timeout``, ``tls``, ``proxy``, ``address``, ``size`` or ``request``
     :ivar detail: for people; it names the host and never more of the address
@@ -121,7 +121,7 @@ class NoAnswer:
 
 
 class _NoAddresses(logging.Filter):
-    """urllib3 logs addresses with path and query, which may hold secrets (Slack's webhooks, API keys)."""
+    """A filter of urllib3's logs, whose addresses have path and query, which may hold secrets (Slack's webhooks)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return this_attempt() is None
@@ -332,11 +332,11 @@ def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -
 
 def _causes(error: Exception) -> list[BaseException]:
     """Return the error and those that it wraps, the innermost last."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     inner: BaseException | None = error
-    while inner is not None and inner not in found:
-        found.append(inner)
+    while inner is not None and inner not in causes:
+        causes.append(inner)
         # urllib3 has the cause as ``reason``, requests as an argument.
         wrapped = (arg for arg in (getattr(inner, "reason", None), *inner.args) if isinstance(arg, BaseException))
         inner = next(wrapped, None) or inner.__cause__ or inner.__context__
-    return found
+    return causes

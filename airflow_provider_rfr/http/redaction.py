@@ -53,17 +53,17 @@ def secrets_in(properties: Mapping[str, str]) -> tuple[str, ...]:
 
     Values of less than four characters are left out: to mask them would spoil any text.
     """
-    found = {value for name, value in properties.items() if is_secret(name)}
+    secrets = {value for name, value in properties.items() if is_secret(name)}
     for value in properties.values():
         password = urlsplit(value).password if "://" in value else None
-        found |= {password, unquote(password)} if password else set()
-    return tuple(sorted(secret for secret in found if len(secret) >= _SHORTEST))
+        secrets |= {password, unquote(password)} if password else set()
+    return tuple(sorted(secret for secret in secrets if len(secret) >= _SHORTEST))
 
 
 def without_credentials(text: str) -> str:
     """Return an address, or text with addresses in it, as it may be shown."""
     text = _USER.sub(f"//{MASK}@", _PASSWORD.sub(rf"\1\2:{MASK}@", text))
-    return _ARGUMENT.sub(lambda found: f"{found[1]}{MASK}" if is_secret(found[2]) else found[0], text)
+    return _ARGUMENT.sub(lambda match: f"{match[1]}{MASK}" if is_secret(match[2]) else match[0], text)
 
 
 def host_of(url: str) -> str:
@@ -87,7 +87,10 @@ def without_path(address: str) -> str:
 
 
 class Redactor:
-    """Thread-safe.  Values shorter than four characters are only recognised when they stand alone."""
+    """A thread-safe remover of secrets from texts and values.
+
+    Values shorter than four characters are only recognised when they stand alone.
+    """
 
     def __init__(self, secrets: Iterable[Any]) -> None:
         self._lock = threading.Lock()
@@ -245,15 +248,15 @@ def _parts(secret: str) -> Iterator[str]:
     They are the secret, the value behind its scheme (``Bearer x``, a login in base64), and both as in addresses and
     base64.
     """
-    found = [secret]
+    parts = [secret]
     scheme, _, value = secret.partition(" ")
     if scheme.lower() in _SCHEMES:
-        found.append(value.strip())
+        parts.append(value.strip())
     if scheme.lower() == "basic":
         with contextlib.suppress(binascii.Error, ValueError):
             login = base64.b64decode(value.strip(), validate=True).decode()
-            found += [login, login.partition(":")[2]]
-    for part in found:
+            parts += [login, login.partition(":")[2]]
+    for part in parts:
         yield part
         yield unquote(part)
         for encode in (base64.b64encode, base64.urlsafe_b64encode):

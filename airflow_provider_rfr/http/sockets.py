@@ -70,7 +70,9 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _RequestAttempt:
+    """The limits of the sockets that one thread uses for one request."""
+
     deadline: Deadline
     guard: AddressGuard | None
     connect: float | None
@@ -87,14 +89,14 @@ def attempt_of_this_thread(
     :param read: seconds without a byte
     """
     before = this_attempt()
-    _thread.attempt = _Attempt(deadline, guard, connect, read)
+    _thread.attempt = _RequestAttempt(deadline, guard, connect, read)
     try:
         yield
     finally:
         _thread.attempt = before
 
 
-def this_attempt() -> _Attempt | None:
+def this_attempt() -> _RequestAttempt | None:
     """Return the limits of this thread's sockets; None outside of a request."""
     return getattr(_thread, "attempt", None)
 
@@ -106,6 +108,9 @@ def _set_time_left(sock: socket.socket) -> None:
 
 
 class _PlainSocket(socket.socket):
+    """A socket whose every wait ends with its thread's deadline."""
+
+    # urllib3's own timeouts begin anew with each byte, so a server that sends one now and then is never given up.
     def sendall(self, data: Buffer, flags: int = 0, /) -> None:
         _set_time_left(self)
         super().sendall(data, flags)
@@ -116,6 +121,8 @@ class _PlainSocket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
+    """The same for TLS, which has calls of its own."""
+
     def do_handshake(self, block: bool = False) -> None:
         _set_time_left(self)
         super().do_handshake(block)
@@ -139,9 +146,9 @@ def connect(host: str, port: int) -> socket.socket:
     if attempt is None:
         raise AddressRefused("connections are made within an attempt only")
     deadline, guard = attempt.deadline, attempt.guard
-    found = _resolve(host.strip("[]"), port, deadline)
-    refusals = [guard.refusal(host, port, str(address[0])) if guard else None for _, address in found]
-    allowed = [address for address, refusal in zip(found, refusals, strict=True) if refusal is None]
+    resolved = _resolve(host.strip("[]"), port, deadline)
+    refusals = [guard.refusal(host, port, str(address[0])) if guard else None for _, address in resolved]
+    allowed = [address for address, refusal in zip(resolved, refusals, strict=True) if refusal is None]
     if not allowed:
         raise AddressRefused(next((refusal for refusal in refusals if refusal), f"{host} has no address"))
     connecting = Deadline(min(deadline.left(), attempt.connect or deadline.left()))

@@ -1,25 +1,27 @@
 """Opens the lake's catalog, and loads and creates tables in it.
 
 PyIceberg passes on the errors of each catalog's client, which name neither the catalog nor a remedy: here they become
-one sentence. Also here: the settings by which Spark SQL reaches the same catalog through Iceberg's runtime, which a
-refresh does not need.
+one sentence. They also wait for ever where the server does not answer, so their clients get limits. Also here: the
+settings by which Spark SQL reaches the same catalog through Iceberg's runtime, which a refresh does not need.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache, wraps
+from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from pyiceberg.catalog import Catalog as Catalog  # the rooms above know catalogs by this module
-from pyiceberg.catalog import CatalogType
+from pyiceberg.catalog import BOTOCORE_SESSION, CatalogType, infer_catalog_type, load_catalog
+from pyiceberg.catalog import Catalog as Catalog  # the packages above know catalogs by this module
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
@@ -32,19 +34,20 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.utils.config import Config, merge_config
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
+from airflow_provider_rfr.databases import ANSWER_SECONDS, CONNECT_SECONDS, limit_waits
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
-from airflow_provider_rfr.lake._limited_catalogs import WaitLimits, load_limited
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from requests import Response, Session
 
 _CLIENTS: Final = frozenset(
     {
@@ -98,6 +101,7 @@ def open_catalog(settings: LakeSettings) -> Catalog:
     :raises CatalogError: it does not answer, or refuses
     """
     _check_settings(settings)
+    # Two processes may open a new SQL catalog at once, and both create its own tables.
     retrying = Retrying(
         retry=retry_if_exception(_was_created_concurrently),
         stop=stop_after_attempt(5),
@@ -106,18 +110,19 @@ def open_catalog(settings: LakeSettings) -> Catalog:
     )
     with _translated(settings):
         try:
-            catalog = retrying(lambda: load_limited(settings.name, settings.properties))
+            catalog = retrying(lambda: _load_limited(settings.name, settings.properties))
         except (ValueError, ImportError, NotInstalledError, ArgumentError) as error:
             raise ConfigurationError(
                 "lake.properties",
                 f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",
                 "see PyIceberg's catalog properties: type, uri, warehouse",
             ) from None
+    # A subclass and no wrapper: PyIceberg and this package ask for the classes of catalogs.
     catalog.__class__ = _translating(type(catalog))
     catalog._lake_settings = settings  # type: ignore[attr-defined]
     if isinstance(engine := getattr(catalog, "engine", None), Engine):
-        # At once, not when the garbage collector comes: who reads a status again and again would use up all connections
-        # that the database has. So nothing here may make the catalog refer to itself.
+        # At once, not when the garbage collector comes: a program that reads a status again and again would use up all
+        # connections that the database has. So nothing here may make the catalog refer to itself.
         weakref.finalize(catalog, engine.dispose)
     return catalog
 
@@ -166,7 +171,7 @@ def namespaces(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple
 
 def tables_with_property(catalog: Catalog, key: str) -> list[str]:
     """List the tables of all namespaces whose properties have the key. This is slow, because it loads every table."""
-    names = (".".join(list_table) for namespace in namespaces(catalog) for list_table in catalog.list_tables(namespace))
+    names = (".".join(table) for namespace in namespaces(catalog) for table in catalog.list_tables(namespace))
     return sorted(
         name for name in names if (table := load_table(catalog, name)) is not None and key in table.properties
     )
@@ -232,12 +237,12 @@ def _catalog_type(properties: Mapping[str, str]) -> str:
     return "rest" if uri.startswith("http") else "sql" if uri.startswith(("sqlite", "postgresql", "mysql")) else ""
 
 
-@functools.cache
+@cache
 def _translating(kind: type[Catalog]) -> type[Catalog]:
     """Return a subclass of the catalog's type whose methods raise :class:`CatalogError`."""
 
     def translating(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
+        @wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             with _translated(self._lake_settings):
                 return method(self, *args, **kwargs)
@@ -371,3 +376,104 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
     credentials = {"jdbc.user": uri.username, "jdbc.password": uri.password}
     catalog |= {name: str(value) for name, value in credentials.items() if value}
     return catalog, _JDBC_PACKAGES[database]
+
+
+_CONNECT_TIMEOUT: Final = "rfr.connect-timeout"
+_READ_TIMEOUT: Final = "rfr.read-timeout"
+
+
+class WaitLimits(NamedTuple):
+    """Seconds to wait for a connection, and for an answer."""
+
+    connect: float
+    read: float
+
+    @classmethod
+    def of(cls, properties: Mapping[str, Any]) -> WaitLimits:
+        """Read the limits from a catalog's properties.
+
+        :raises ConfigurationError: a limit is not a positive number
+        """
+        return cls(
+            _seconds_of(properties, _CONNECT_TIMEOUT, CONNECT_SECONDS),
+            _seconds_of(properties, _READ_TIMEOUT, ANSWER_SECONDS),
+        )
+
+    def for_jdbc(self) -> dict[str, str]:
+        """Return properties that Iceberg hands to PostgreSQL's JDBC driver, whose own socket timeout is infinite."""
+        return {"jdbc.connectTimeout": str(ceil(self.connect)), "jdbc.socketTimeout": str(ceil(self.read))}
+
+
+def _seconds_of(properties: Mapping[str, Any], name: str, default: float) -> float:
+    value = properties.get(name, default)
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigurationError(
+            f"lake.properties.{name}", f"{value!r} is not a positive number of seconds", f"write e.g. {default:g}"
+        )
+    return seconds
+
+
+def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Load a catalog as PyIceberg's ``load_catalog`` does, with limits for its client.
+
+    :raises ConfigurationError: a limit is not a positive number
+    """
+    limits = WaitLimits.of(properties)
+    settings: dict[str, Any] = dict(merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    if "py-catalog-impl" in properties:
+        return load_catalog(name, **properties)
+    kind = CatalogType(str(settings["type"]).lower()) if "type" in settings else infer_catalog_type(name, settings)
+    if kind is CatalogType.REST and "uri" in settings:
+        # PyIceberg's own default would ask a silent server ten times more.
+        return _rest_catalog()(name, **{"rest.sigv4.max-retries": "0", **settings})
+    if kind is CatalogType.SQL and "uri" in settings:
+        return _sql_catalog()(name, **settings)
+    if kind in (CatalogType.GLUE, CatalogType.DYNAMODB) and find_spec("botocore"):
+        import botocore.config
+        import botocore.session
+
+        session = botocore.session.get_session()
+        config = botocore.config.Config(connect_timeout=limits.connect, read_timeout=limits.read)
+        session.set_default_client_config(config)
+        catalog = load_catalog(name, **properties, **{BOTOCORE_SESSION: session})
+        # The tables' files get the catalog's properties, and tasks get them from there.
+        del catalog.properties[BOTOCORE_SESSION]
+        return catalog
+    return load_catalog(name, **properties)
+
+
+@cache
+def _rest_catalog() -> type[Catalog]:
+    from pyiceberg.catalog.rest import RestCatalog
+    from requests import Session
+
+    class LimitedSession(Session):
+        limits: WaitLimits
+
+        def request(self, *args: Any, **kwargs: Any) -> Response:
+            return super().request(*args, **{"timeout": self.limits, **kwargs})
+
+    class LimitedRestCatalog(RestCatalog):
+        def _config_headers(self, session: Session) -> None:
+            # The first that is done with each session, before any request for a token.
+            super()._config_headers(session)
+            session.__class__ = LimitedSession
+            session.limits = WaitLimits.of(self.properties)  # type: ignore[attr-defined]
+
+    return LimitedRestCatalog
+
+
+@cache
+def _sql_catalog() -> type[Catalog]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    class LimitedSqlCatalog(SqlCatalog):
+        def _init_catalog(self) -> None:
+            limit_waits(self.engine, *WaitLimits.of(self.properties))
+            super()._init_catalog()
+
+    return LimitedSqlCatalog

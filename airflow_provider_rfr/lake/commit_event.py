@@ -129,11 +129,11 @@ class CommitEvent:
             raise ValueError("the event is nested too deep") from None
         if not isinstance(document, Mapping):
             raise ValueError("the event is not a mapping")
-        known = {name: _read(name, document[name]) for name in _FIELDS if name in document}
-        missing = [name for name in _REQUIRED if name not in known and name not in more]
+        values = {name: _read(name, document[name]) for name in _FIELDS if name in document}
+        missing = [name for name in _REQUIRED if name not in values and name not in more]
         if missing:
             raise ValueError(f"the event lacks {', '.join(missing)}")
-        return cls(**{**known, **more})
+        return cls(**{**values, **more})
 
     def _document(self) -> dict[str, Any]:
         """Return the fields as JSON values, without empty ones."""
@@ -152,9 +152,9 @@ def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
     latest = [at for at in (first.fetched_at_max, last.fetched_at_max) if at is not None]
     bindings: dict[tuple[str, str], Binding] = {}
     for binding in (*first.bindings, *last.bindings):
-        known = bindings.get((binding.table, binding.collection), Binding(binding.table, binding.collection, 0, 0))
-        total = replace(known, documents=known.documents + binding.documents, bytes=known.bytes + binding.bytes)
-        bindings[binding.table, binding.collection] = total
+        key = (binding.table, binding.collection)
+        total = bindings.get(key, Binding(*key, 0, 0))
+        bindings[key] = replace(total, documents=total.documents + binding.documents, bytes=total.bytes + binding.bytes)
     return replace(
         last,
         target_name=first.target_name,

@@ -155,16 +155,21 @@ def _has_landed(transaction: Transaction, updates: Sequence[TableUpdate], expect
         reraise=True,
     )
     now = load(load_table, table.catalog, _name_of(transaction))
+    # Another uuid: somebody dropped the table, and another one has its name.
     if now is None or now.metadata.table_uuid != expected.table_uuid:
         return False
     if isinstance(transaction, CreateTableTransaction):
+        # The uuid was made for this transaction, so nobody else can have created the table.
         return True
     snapshots = [update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate)]
     if snapshots:
+        # PyIceberg draws snapshot ids at random, so an id that the table has is that of this commit.
         landed = all(now.snapshot_by_id(snapshot_id) is not None for snapshot_id in snapshots)
     else:
+        # Nothing in the table names this commit. If another process has made the very same change, that is as good.
         landed = _definition(now.metadata) == _definition(expected)
     if landed:
+        # As a commit with an answer leaves it: callers go on with this table.
         table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
     return landed
 
@@ -198,6 +203,7 @@ class AddedManifest:
         """Let the snapshot reuse the manifest of an earlier try, with the snapshot id of that try."""
         write, table = append._manifests, append._transaction.table_metadata.table_uuid
         if self._manifest is not None and self._table == table:
+            # A manifest names the snapshot that added it, so all tries of one commit have the id of the first.
             append._snapshot_id = self._snapshot_id
 
         def manifests() -> list[ManifestFile]:
@@ -226,6 +232,7 @@ def stage_append(
     :param added: kept by the caller over all tries to commit the same files
     """
     update = transaction.update_snapshot(snapshot_properties=dict(summary))
+    # In this order: to count the manifests costs a request, which a repeated try can't afford.
     merges = (added is None or added.may_merge) and _has_many_manifests(transaction)
     with update.merge_append() if merges else update.fast_append() as append:
         if isinstance(append, _MergeAppendFiles):
@@ -324,12 +331,8 @@ def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snap
 def last_change(table: Table) -> Snapshot | None:
     """Return the newest snapshot of the main line that is not a compaction.
 
-    A compaction puts the same rows into other files.
-
-    Return the newest snapshot of all where the snapshots before its compactions have expired, and None where there is
-    no snapshot.
-
-    The newest of all where what came before its compactions has expired; None where there is no snapshot.
+    A compaction puts the same rows into other files. Return the newest snapshot of all where the snapshots before its
+    compactions have expired, and None where there is no snapshot.
     """
     line = ancestors(table.metadata, table.metadata.current_snapshot_id)
     return next((snapshot for snapshot in line if not is_compaction(snapshot)), table.current_snapshot())
@@ -411,18 +414,18 @@ class CommitLog:
         Expired ones are missing; a warning is logged if an event may be lost by that.
         """
         after = -1 if after_sequence is None else after_sequence
-        found = sorted((commit for commit in self._line if commit.sequence > after), key=lambda each: each.sequence)
+        later = sorted((commit for commit in self._line if commit.sequence > after), key=lambda commit: commit.sequence)
         # Sequence numbers may have gaps, of other branches; a gap at the end of the line means expired snapshots.
-        at_the_end = bool(found) and found[0] == self._line[-1]
-        if after_sequence is not None and at_the_end and found[0].sequence > max(0, after) + 1:
+        at_the_end = bool(later) and later[0] == self._line[-1]
+        if after_sequence is not None and at_the_end and later[0].sequence > max(0, after) + 1:
             log.warning(
                 "%s: snapshots between %s and %s have expired before they were read; events that they called for "
                 "are lost. Keep snapshots longer, or read more often",
                 self.name,
                 after_sequence,
-                found[0].sequence,
+                later[0].sequence,
             )
-        return found
+        return later
 
 
 def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[str, str | None]) -> bool:

@@ -171,8 +171,8 @@ def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[M
     ids, values = zip(*(_partition_ids(shaped, layout, item) for item in fields), strict=True)
     keys, groups = np.unique(np.stack(ids), axis=1, return_inverse=True)
     for number, key in enumerate(keys.T):
-        found = np.flatnonzero(groups.reshape(-1) == number)
-        rows = pa.Array.from_buffers(pa.int64(), len(found), [None, pa.py_buffer(found)])
+        places = np.flatnonzero(groups.reshape(-1) == number)
+        rows = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
         yield {item.name: values[n][key[n]] for n, item in enumerate(fields)}, shaped.take(rows)
 
 
@@ -194,8 +194,8 @@ def _partition_ids(table: pa.Table, layout: FileLayout, item: PartitionField) ->
     # PyIceberg's Arrow transforms need another package; its scalar ones are fast enough for the distinct values.
     transform = item.transform.transform(layout.schema.find_type(item.source_id))
     places: dict[Any, int] = {}
-    found = [places.setdefault(transform(value), len(places)) for value in distinct.to_pylist()]
-    return np.array(found, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)], list(places)
+    indices = [places.setdefault(transform(value), len(places)) for value in distinct.to_pylist()]
+    return np.array(indices, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)], list(places)
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -236,15 +236,15 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool = Tr
     if array.type == wanted:
         return array
     if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
-        found = {column.name: number for number, column in enumerate(array.type if by_name else wanted)}
-        if unknown := sorted(found.keys() - {column.name for column in wanted}):
+        numbers = {column.name: number for number, column in enumerate(array.type if by_name else wanted)}
+        if unknown := sorted(numbers.keys() - {column.name for column in wanted}):
             raise SchemaError(f"columns {', '.join(f'{path}.{name}' for name in unknown)} are not in the table")
         children = []
         for column in wanted:
             place = f"{path}.{column.name}"
-            if column.name in found:
+            if column.name in numbers:
                 # field() respects the slice, and leaves the parent's nulls to the mask of the new struct.
-                child = _cast(array.field(found[column.name]), column.type, place, by_name=by_name)
+                child = _cast(array.field(numbers[column.name]), column.type, place, by_name=by_name)
             else:
                 child = pa.nulls(len(array), column.type)
             if not column.nullable and pc.any(pc.and_not(child.is_null(), array.is_null())).as_py():
@@ -317,6 +317,7 @@ class FileTarget:
         :param footer: kept in the files' own key-value metadata
         :raises SchemaError: they don't fit the table's columns
         """
+        # Never the same twice: Spark may run a task a second time while the first one still writes.
         name = f"{self.family}{self.label}{uuid.uuid4().hex}"
         for number, (partition, rows) in enumerate(_split_by_partition(table, self.layout)):
             location = f"{self.folder}/{name}-{number}.parquet"
@@ -375,12 +376,12 @@ class WriteRows:
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+    waiting: list[pa.RecordBatch] = []
     for batch in batches:
         if batch.num_rows:
-            held.append(batch)
-        if sum(table.nbytes for table in held) >= _MAX_FILE_BYTES:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+            waiting.append(batch)
+        if sum(table.nbytes for table in waiting) >= _MAX_FILE_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)

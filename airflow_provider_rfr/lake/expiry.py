@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _Item = TypeVar("_Item")
-_Found = TypeVar("_Found")
+_Entry = TypeVar("_Entry")
 
 KIND: Final = "rfr.kind"
 HOLD: Final = "rfr.hold."
@@ -80,7 +80,7 @@ _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ExpiryPlan:
     """The snapshots, branches and tags to expire.
 
     :ivar refs: names of branches and tags that are past their own age
@@ -147,7 +147,7 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
         return _Expired()
 
 
-def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
+def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _ExpiryPlan:
     """Choose by Iceberg's rules, and by the holds.
 
     :raises ConfigurationError: a property is not a number
@@ -172,6 +172,7 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
             on_branches.update(snapshot.snapshot_id for snapshot in line)
             newest = ref.min_snapshots_to_keep or least
             since = now_ms - (age if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms)
+            # Without the property no snapshot is dropped for its copies: there can't be more than snapshots.
             copies = _number(metadata.properties, _MAX_COPIES, len(line))
             kept.update(snapshot.snapshot_id for snapshot in line[: _kept_length(line, newest, since, copies)])
     # Snapshots of no branch, such as those that were rolled back, go by their age alone.
@@ -181,7 +182,7 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
         if snapshot.snapshot_id not in on_branches and snapshot.timestamp_ms >= now_ms - age
     )
     held = _hold(metadata, kept)
-    return _Plan(frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots) - kept, tuple(old_refs), held)
+    return _ExpiryPlan(frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots) - kept, tuple(old_refs), held)
 
 
 def _kept_length(line: Sequence[Snapshot], least: int, since: int, copies: int) -> int:
@@ -238,7 +239,7 @@ class _Expiry:
         self._deleted = 0
         self._undeleted = 0
 
-    def run(self, plan: _Plan) -> _Expired:
+    def run(self, plan: _ExpiryPlan) -> _Expired:
         self._finish_earlier()
         if plan.snapshots or plan.refs:
             # List, commit, delete: dying after the list changes nothing, dying after the commit leaves what to delete.
@@ -258,7 +259,7 @@ class _Expiry:
             )
         return _Expired(len(plan.snapshots), self._deleted, self._undeleted, plan.held)
 
-    def _commit(self, plan: _Plan) -> None:
+    def _commit(self, plan: _ExpiryPlan) -> None:
         metadata = self._table.metadata
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": ref}) for ref in plan.refs]
         updates += [
@@ -291,6 +292,8 @@ class _Expiry:
                 listed = json.loads(self._store.read(location))
             except (FileNotFoundError, ValueError):
                 listed = None  # its writer has just finished, or died while writing
+            # All of its snapshots are gone, so its commit has landed. Another expiry may delete the same files now,
+            # which is no error.
             if listed is not None and present.isdisjoint(listed["snapshots"]):
                 needed = _Files(self._table).all() if needed is None else needed
                 self._delete([file for file in listed["files"] if file not in needed], location)
@@ -310,6 +313,7 @@ class _Expiry:
                 log.debug("%s can't be deleted: %s", file, error)
                 return None
 
+        # One by one, so that a file that can't be deleted does not keep the others.
         done = list(ExecutorFactory.get_or_create().map(delete, files))
         self._deleted += sum(count or 0 for count in done)
         failed = done.count(None)
@@ -326,16 +330,18 @@ class _Files:
 
     def needed_only_by(self, expired: Collection[int]) -> list[str]:
         """List the files that no other snapshot needs: data, then statistics, manifests, and manifest lists."""
-        going = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id in expired]
+        leaving = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id in expired]
         staying = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in expired]
         kept = self._manifests(staying, may_miss=False)
-        alone = {path: manifest for path, manifest in self._manifests(going, may_miss=True).items() if path not in kept}
+        alone = {
+            path: manifest for path, manifest in self._manifests(leaving, may_miss=True).items() if path not in kept
+        }
         data = self._live(alone.values(), may_miss=True)
         if data:
             # A merge may have moved a data file's entry into a manifest of a snapshot that stays.
             data -= self._live(kept.values(), may_miss=False)
-        lists = {snapshot.manifest_list for snapshot in going} - {snapshot.manifest_list for snapshot in staying}
-        stats = self._statistics(going) - self._statistics(staying)
+        lists = {snapshot.manifest_list for snapshot in leaving} - {snapshot.manifest_list for snapshot in staying}
+        stats = self._statistics(leaving) - self._statistics(staying)
         return [*sorted(data), *sorted(stats), *sorted(alone), *sorted(lists)]
 
     def all(self) -> set[str]:
@@ -347,13 +353,13 @@ class _Files:
     def _manifests(self, snapshots: Iterable[Snapshot], *, may_miss: bool) -> dict[str, ManifestFile]:
         io = self._table.io
         lists = _read_all(lambda snapshot: snapshot.manifests(io), snapshots, may_miss)
-        return {manifest.manifest_path: manifest for found in lists for manifest in found}
+        return {manifest.manifest_path: manifest for manifests in lists for manifest in manifests}
 
     def _live(self, manifests: Iterable[ManifestFile], *, may_miss: bool) -> set[str]:
         """Return the data and delete files that the manifests show, without those that they only note as deleted."""
         io = self._table.io
         entries = _read_all(lambda manifest: manifest.fetch_manifest_entry(io), manifests, may_miss)
-        return {entry.data_file.file_path for found in entries for entry in found}
+        return {entry.data_file.file_path for of_manifest in entries for entry in of_manifest}
 
     def _statistics(self, snapshots: Iterable[Snapshot]) -> set[str]:
         ids = {snapshot.snapshot_id for snapshot in snapshots}
@@ -361,13 +367,13 @@ class _Files:
         return {statistics.statistics_path for statistics in every if statistics.snapshot_id in ids}
 
 
-def _read_all(read: Callable[[_Item], list[_Found]], items: Iterable[_Item], may_miss: bool) -> list[list[_Found]]:
+def _read_all(read: Callable[[_Item], list[_Entry]], items: Iterable[_Item], may_miss: bool) -> list[list[_Entry]]:
     """Read on several threads.
 
     :param may_miss: a missing file counts as empty; must be False for files that say what is still needed
     """
 
-    def one(item: _Item) -> list[_Found]:
+    def one(item: _Item) -> list[_Entry]:
         try:
             return read(item)
         except FileNotFoundError:

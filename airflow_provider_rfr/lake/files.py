@@ -138,10 +138,10 @@ class FileStore:
     def list(self, prefix: str) -> list[tuple[str, int]]:
         """List location and bytes of every object below the folder ``prefix``; return [] if there is no such folder."""
         filesystem, path = self._open(prefix)
-        found = filesystem.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+        infos = filesystem.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
         root = prefix.rstrip("/")
         base = path.rstrip("/")
-        return [(root + info.path.removeprefix(base), info.size) for info in found if info.type == pafs.FileType.File]
+        return [(root + info.path.removeprefix(base), info.size) for info in infos if info.type == pafs.FileType.File]
 
     def delete(self, locations: Iterable[str]) -> int:
         """Delete objects, ignoring missing ones; return how many existed."""
@@ -174,10 +174,8 @@ class FileStore:
 def renewal_time(table: Table) -> float:
     """Return the time to renew the vended credentials of a table just loaded; infinity if it has none.
 
-    The time is one of the monotonic clock.
-
-    It is after half of their life, where the properties have its end (``s3.session-token-expires-at-ms``), and after
-    ten minutes at the latest.
+    The time is one of the monotonic clock. It is after half of their life, where the properties have its end
+    (``s3.session-token-expires-at-ms``), and after ten minutes at the latest.
     """
     own = table.catalog.properties
     vended = {key: value for key, value in table.io.properties.items() if own.get(key) != value}

@@ -7,7 +7,7 @@ the day of a required column; one without partitions is treated as a single day.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,6 @@ from airflow_provider_rfr.lake.data_files import FileTarget
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask, Table
 
 REPORTED_AGAIN: Final = timedelta(days=2)
@@ -57,7 +56,14 @@ def append_rows_once(catalog: Catalog, name: str, rows: Sequence[Mapping[str, An
         present = _keys_between(table, typed, keys)
         new = {key: row for row in typed if (key := tuple(row[name] for name in keys)) not in present}
         if new:
-            _commit_rows(table, target, list(new.values()))
+            rows_table = pa.Table.from_pylist(list(new.values()), schema=target.rows)
+            stored = [file for file, _ in target.write(rows_table)]
+            try:
+                append_files(table, (file.describe(target.layout) for file in stored), {})
+            except CommitConflictError:
+                # Refused for sure, so no snapshot names the files; the next try writes new ones.
+                target.store.delete([file.location for file in stored])
+                raise
         return len(new)
 
     try:
@@ -80,6 +86,7 @@ def merge_days(catalog: Catalog, name: str) -> int:
     target = FileTarget.of(table.metadata, table.io)
     stored = [file for file, _ in target.write(rows)]
     try:
+        # On the table as it was loaded, so that no rows are lost that were appended since: then this is refused.
         transaction = table.transaction()
         new = (file.describe(target.layout) for file in stored)
         stage_overwrite(transaction, (task.file for task in tasks), new, {}, compacts=True)
@@ -100,16 +107,12 @@ def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     return values
 
 
-def _day_column(table: Table) -> str | None:
-    """Return the column by whose day the table is partitioned."""
-    schema, fields = table.schema(), table.spec().fields
-    days = (schema.find_column_name(field.source_id) for field in fields if isinstance(field.transform, DayTransform))
-    return next(days, None)
-
-
 def _keys_between(table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> set[tuple[Any, ...]]:
     """Return the keys in the table between the earliest and the latest of the rows."""
-    column, where = _day_column(table), AlwaysTrue()
+    schema, fields = table.schema(), table.spec().fields
+    days = (schema.find_column_name(field.source_id) for field in fields if isinstance(field.transform, DayTransform))
+    # Only the days of these rows are read, where the table is partitioned by day.
+    column, where = next(days, None), AlwaysTrue()
     if column is not None:
         times = [row[column] for row in rows]
         where = And(GreaterThanOrEqual(column, min(times).isoformat()), LessThanOrEqual(column, max(times).isoformat()))
@@ -117,20 +120,12 @@ def _keys_between(table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequenc
     return set(zip(*(present.column(key).to_pylist() for key in keys), strict=True))
 
 
-def _commit_rows(table: Table, target: FileTarget, rows: Sequence[Mapping[str, Any]]) -> None:
-    stored = [file for file, _ in target.write(pa.Table.from_pylist(list(rows), schema=target.rows))]
-    try:
-        append_files(table, (file.describe(target.layout) for file in stored), {})
-    except CommitConflictError:
-        target.store.delete([file.location for file in stored])
-        raise
-
-
 def _files_to_merge(table: Table) -> list[list[FileScanTask]]:
     """Return the files that are to become one, by day; those of a former partitioning as well."""
     days: defaultdict[tuple[int, Any], list[FileScanTask]] = defaultdict(list)
     for task in table.scan().plan_files():
-        days[task.file.spec_id, _day_of(task.file)].append(task)
+        partition = task.file.partition
+        days[task.file.spec_id, partition[0] if len(partition) else None].append(task)
     present = table.spec().spec_id
     newest = max((day for spec, day in days if spec == present and day is not None), default=None)
     return [
@@ -139,8 +134,3 @@ def _files_to_merge(table: Table) -> list[list[FileScanTask]]:
         if not any(task.delete_files for task in tasks)
         and (spec != present or len(tasks) >= (_FILES_OF_A_DAY if day == newest else 2))
     ]
-
-
-def _day_of(file: DataFile) -> Any:
-    values: Iterable[Any] = (file.partition[place] for place in range(len(file.partition)))
-    return next(iter(values), None)

@@ -34,18 +34,18 @@ MIGRATION_TAG: Final = "rfr.migration"
 """In the summary of each snapshot that a migration makes: ``<deploy>/<step>``."""
 
 
-class Brings(str, Enum):
+class SnapshotKind(str, Enum):
     """The meaning of a snapshot for a reader that has seen the one before."""
 
-    ROWS = "rows"
+    ADDS_ROWS = "rows"
     """Files were added, and nothing else."""
-    NOTHING = "nothing"
+    COMPACTS = "nothing"
     """The same rows in other files."""
-    LESS = "less"
+    DELETES_ROWS = "less"
     """Rows were deleted, and none added."""
-    OTHERS = "others"
+    REPLACES_ROWS = "others"
     """Rows were replaced, or all deleted. Among the added rows may be some that were there before."""
-    MIGRATION = "migration"
+    MIGRATES = "migration"
     """Made by a migration: the same rows, in other files or by another schema."""
 
 
@@ -56,7 +56,7 @@ class Increment:
     :ivar schema_id: of the schema that it was written with
     """
 
-    brings: Brings
+    kind: SnapshotKind
     snapshot_id: int
     sequence: int
     schema_id: int | None
@@ -96,8 +96,8 @@ class SourceTable:
 
     def sequence(self, snapshot_id: int | None) -> int | None:
         """Return the sequence number of a snapshot; None if the snapshot does not exist any more."""
-        found = self._table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
-        return None if found is None else found.sequence_number
+        snapshot = self._table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+        return None if snapshot is None else snapshot.sequence_number
 
     def increments(self, after: int | None, until: int | None = None, sequence: int | None = None) -> list[Increment]:
         """Return the snapshots later than ``after``, oldest first.
@@ -107,23 +107,23 @@ class SourceTable:
         :param sequence: the sequence number of ``after``, if known; then ``after`` itself may have expired
         :raises SnapshotsExpiredError: some of them have expired, or ``after`` is not on the main line
         """
-        found: list[Increment] = []
+        increments: list[Increment] = []
         at = self.head if until is None else until
         for ancestor in ancestors(self._table.metadata, at):
             if ancestor.snapshot_id == after:
                 break
             summary = summary_of(ancestor)
-            brings, rows = self._brings(ancestor, summary), _count(summary, "added-records")
-            found.append(
-                Increment(brings, ancestor.snapshot_id, ancestor.sequence_number or 0, ancestor.schema_id, rows)
+            kind, rows = self._kind_of(ancestor, summary), _count(summary, "added-records")
+            increments.append(
+                Increment(kind, ancestor.snapshot_id, ancestor.sequence_number or 0, ancestor.schema_id, rows)
             )
             at = ancestor.parent_snapshot_id
         # When they expire a snapshot, some engines forget that it was another one's parent.
-        follows_after = sequence is not None and bool(found) and found[-1].sequence == sequence + 1
+        follows_after = sequence is not None and bool(increments) and increments[-1].sequence == sequence + 1
         if at != after and not follows_after:
             raise SnapshotsExpiredError(f"{self.name}: snapshots between {after} and {until or self.head} have expired")
-        found.reverse()
-        return found
+        increments.reverse()
+        return increments
 
     def has_passed(self, snapshot_id: int | None, cursor: int | None) -> bool:
         """Tell whether ``cursor`` is ``snapshot_id`` or came after it."""
@@ -147,6 +147,7 @@ class SourceTable:
 
         :raises SnapshotsExpiredError: it has expired
         """
+        # A scan yields files in any order; a sink that stopped half way has to meet them in the same one again.
         order = {
             entry.data_file.file_path: (entry.sequence_number or 0, number)
             for manifest in self._data_manifests(self._snapshot(snapshot_id))
@@ -163,7 +164,7 @@ class SourceTable:
         line = self.increments(after, until, sequence)
         return [
             FileScanTask(entry.data_file)
-            for snapshot_id in [increment.snapshot_id for increment in line if increment.brings is Brings.ROWS]
+            for snapshot_id in [increment.snapshot_id for increment in line if increment.kind is SnapshotKind.ADDS_ROWS]
             for manifest in self._data_manifests(self._snapshot(snapshot_id))
             # A merged manifest also holds the files of earlier commits.
             if manifest.added_snapshot_id == snapshot_id
@@ -177,10 +178,10 @@ class SourceTable:
 
         :returns: the other tasks, and how many rows are still to skip
         """
-        left = list(tasks)
-        while left and not left[0].delete_files and left[0].file.record_count <= rows:
-            rows -= left.pop(0).file.record_count
-        return left, rows
+        remaining = list(tasks)
+        while remaining and not remaining[0].delete_files and remaining[0].file.record_count <= rows:
+            rows -= remaining.pop(0).file.record_count
+        return remaining, rows
 
     def projection(self, columns: Iterable[tuple[str, int]], snapshot_id: int) -> Schema:
         """Return the columns with these field ids, under these names.
@@ -189,9 +190,9 @@ class SourceTable:
 
         :raises SnapshotsExpiredError: it has expired
         """
-        known = {field.field_id: field for at in (None, snapshot_id) for field in self._schema(at).fields}
+        by_id = {field.field_id: field for at in (None, snapshot_id) for field in self._schema(at).fields}
         # Rows from before a column was added have no value for it, whatever it is declared as.
-        fields = [known[number].model_copy(update={"name": name, "required": False}) for name, number in columns]
+        fields = [by_id[number].model_copy(update={"name": name, "required": False}) for name, number in columns]
         return Schema(*fields)
 
     @staticmethod
@@ -210,19 +211,20 @@ class SourceTable:
     def _data_manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         return [manifest for manifest in snapshot.manifests(self._table.io) if manifest.content == ManifestContent.DATA]
 
-    def _brings(self, snapshot: Snapshot, summary: Mapping[str, str]) -> Brings:
+    def _kind_of(self, snapshot: Snapshot, summary: Mapping[str, str]) -> SnapshotKind:
         operation = snapshot.summary.operation if snapshot.summary is not None else None
         if MIGRATION_TAG in summary:
-            return Brings.MIGRATION
+            return SnapshotKind.MIGRATES
         if operation == Operation.REPLACE:
-            return Brings.NOTHING
+            return SnapshotKind.COMPACTS
         if operation == Operation.APPEND:
-            return Brings.OTHERS if self._ends_replacement(snapshot, summary) else Brings.ROWS
+            return SnapshotKind.REPLACES_ROWS if self._ends_replacement(snapshot, summary) else SnapshotKind.ADDS_ROWS
         if _count(summary, "added-data-files"):
             deleted = _count(summary, "deleted-data-files") + _count(summary, "added-delete-files")
-            return Brings.OTHERS if deleted else Brings.ROWS
+            return SnapshotKind.REPLACES_ROWS if deleted else SnapshotKind.ADDS_ROWS
         emptied = _count(summary, "deleted-data-files") and summary.get("total-records") == "0"
-        return Brings.OTHERS if emptied else Brings.LESS
+        # Who has the rows before must drop them all, so this is a replacement, by nothing.
+        return SnapshotKind.REPLACES_ROWS if emptied else SnapshotKind.DELETES_ROWS
 
     def _ends_replacement(self, snapshot: Snapshot, summary: Mapping[str, str]) -> bool:
         """Tell whether this is the append of a refresh that replaced a part of the table by a delete and an append."""
@@ -246,10 +248,10 @@ class SourceTable:
         return next((schema for schema in metadata.schemas if schema.schema_id == schema_id), metadata.schema())
 
     def _snapshot(self, snapshot_id: int) -> Snapshot:
-        found = self._table.metadata.snapshot_by_id(snapshot_id)
-        if found is None:
+        snapshot = self._table.metadata.snapshot_by_id(snapshot_id)
+        if snapshot is None:
             raise SnapshotsExpiredError(f"{self.name}: the snapshot {snapshot_id} has expired")
-        return found
+        return snapshot
 
 
 def only_appended(table: Table, after: int, until: int) -> bool:

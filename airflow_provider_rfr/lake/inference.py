@@ -116,14 +116,14 @@ def merge(a: InferredSchema, b: InferredSchema) -> InferredSchema:
 
 def infer_records(ndjson: bytes) -> InferredSchema:
     """Infer the schema of newline-delimited JSON records; ignore lines that are not objects."""
-    found = InferredSchema()
+    schema = InferredSchema()
     start = 0
     while start < len(ndjson):
         end = ndjson.find(b"\n", start + _BLOCK_BYTES)
         end = len(ndjson) if end < 0 else end
-        found = merge(found, _infer_block(ndjson[start:end]))
+        schema = merge(schema, _infer_block(ndjson[start:end]))
         start = end + 1
-    return found
+    return schema
 
 
 def _infer_block(block: bytes) -> InferredSchema:
@@ -176,15 +176,15 @@ def _of_array(array: pa.Array, depth: int) -> InferredSchema:
     return InferredSchema(frozenset({"number"}))
 
 
-class _Seen:
-    """An :class:`InferredSchema` that grows."""
+class _GrowingSchema:
+    """An :class:`InferredSchema` that grows with each value."""
 
     __slots__ = ("fields", "items", "kinds")
 
     def __init__(self) -> None:
         self.kinds: set[str] = set()
-        self.fields: dict[str, _Seen] = {}
-        self.items: _Seen | None = None
+        self.fields: dict[str, _GrowingSchema] = {}
+        self.items: _GrowingSchema | None = None
 
     def observe(self, value: Any, depth: int) -> None:
         kind = type(value)
@@ -200,11 +200,11 @@ class _Seen:
             for name, inner in value.items():
                 place = self.fields.get(name)
                 if place is None:
-                    place = self.fields[name] = _Seen()
+                    place = self.fields[name] = _GrowingSchema()
                 place.observe(inner, depth + 1)
         else:
             self.kinds.add("array")
-            self.items = self.items or _Seen()
+            self.items = self.items or _GrowingSchema()
             for inner in value:
                 self.items.observe(inner, depth + 1)
 
@@ -215,7 +215,7 @@ class _Seen:
 
 
 def _by_walking(block: bytes) -> InferredSchema:
-    root = _Seen()
+    root = _GrowingSchema()
     for line in block.split(b"\n"):
         try:
             record = json.loads(line)
@@ -227,6 +227,7 @@ def _by_walking(block: bytes) -> InferredSchema:
 
 
 def _absorbed(kinds: frozenset[str]) -> frozenset[str]:
+    # At each merge, so that the order of the records makes no difference: a double holds the integers, too.
     return kinds - {"integer"} if "number" in kinds else kinds
 
 
@@ -268,13 +269,13 @@ def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:
     :param name: how errors call the document, e.g. ``streams.orders.schema``
     :raises ConfigurationError: it is not a schema, with the path in it; or it declares no usable columns
     """
-    found = _SchemaReader(schema).column(schema, name)
-    if is_json_text(found) or not pa.types.is_struct(found.type):
+    columns = _SchemaReader(schema).column(schema, name)
+    if is_json_text(columns) or not pa.types.is_struct(columns.type):
         raise ConfigurationError(
             name, "declares no columns", "write an object with properties, or leave the schema out to infer it"
         )
-    check_columns(list(found.type), name, top_level=True)
-    return pa.schema(list(found.type))
+    check_columns(list(columns.type), name, top_level=True)
+    return pa.schema(list(columns.type))
 
 
 class _SchemaReader:
@@ -327,12 +328,12 @@ class _SchemaReader:
     def _all_of(self, schema: Mapping[str, Any], path: str, followed: tuple[str, ...]) -> pa.Field:
         own = {key: value for key, value in schema.items() if key != "allOf"}
         options = _options(schema["allOf"], f"{path}.allOf")
-        found = [self.column(option, place, followed) for place, option in options]
+        columns = [self.column(option, place, followed) for place, option in options]
         if "type" in own or "properties" in own:
-            found.append(self.column(own, path, followed))
-        if not all(pa.types.is_struct(field.type) for field in found):
-            return _joined(found)
-        merged = {inner.name: inner for field in found for inner in field.type}
+            columns.append(self.column(own, path, followed))
+        if not all(pa.types.is_struct(column.type) for column in columns):
+            return _joined(columns)
+        merged = {inner.name: inner for column in columns for inner in column.type}
         check_columns(list(merged.values()), f"{path}.allOf")
         return pa.field("", pa.struct(list(merged.values())))
 
@@ -354,13 +355,13 @@ def _kinds(schema: Mapping[str, Any], path: str) -> frozenset[str]:
     """Return the JSON types that the schema allows besides null; null alone where it says nothing of types."""
     named = schema.get("type")
     if named is not None:
-        listed = named if isinstance(named, list | tuple) else [named]
-        for type_name in listed:
+        names = named if isinstance(named, list | tuple) else [named]
+        for type_name in names:
             if type_name not in _JSON_TYPES:
                 raise ConfigurationError(
                     f"{path}.type", f"{_short(type_name)} is not a type", f"one of {', '.join(_JSON_TYPES)}"
                 )
-        return frozenset(listed) - {"null"} or frozenset({"null"})
+        return frozenset(names) - {"null"} or frozenset({"null"})
     if "properties" in schema:
         return frozenset({"object"})
     if "items" in schema:
@@ -378,8 +379,8 @@ def _scalar(kind: str, schema: Mapping[str, Any], path: str) -> pa.DataType:
     if named is not None and not isinstance(named, str):
         raise ConfigurationError(f"{path}.format", f"{_short(named)} is not a format")
     if named is not None and kind != "boolean" and named.startswith("decimal"):
-        found = _DECIMAL.fullmatch(named)
-        precision, scale = map(int, found.groups()) if found else (0, 0)
+        match = _DECIMAL.fullmatch(named)
+        precision, scale = map(int, match.groups()) if match else (0, 0)
         if not 1 <= precision <= _MAX_DIGITS or scale > precision:
             raise ConfigurationError(
                 f"{path}.format",
@@ -394,15 +395,15 @@ def _scalar(kind: str, schema: Mapping[str, Any], path: str) -> pa.DataType:
     return _FORMATS.get(named or "", pa.string())
 
 
-def _joined(found: Sequence[pa.Field]) -> pa.Field:
+def _joined(alternatives: Sequence[pa.Field]) -> pa.Field:
     """Join several alternatives into one column: the only one, the wider number, text for scalars, else JSON text."""
-    if not found:
+    if not alternatives:
         return _JSON_TEXT
-    if all(field.equals(found[0], check_metadata=True) for field in found):
-        return found[0]
-    if any(is_json_text(field) or pa.types.is_nested(field.type) for field in found):
+    if all(column.equals(alternatives[0], check_metadata=True) for column in alternatives):
+        return alternatives[0]
+    if any(is_json_text(column) or pa.types.is_nested(column.type) for column in alternatives):
         return _JSON_TEXT
-    numbers = {field.type for field in found} == {pa.int64(), pa.float64()}
+    numbers = {column.type for column in alternatives} == {pa.int64(), pa.float64()}
     return pa.field("", pa.float64() if numbers else pa.string())
 
 

@@ -69,7 +69,7 @@ def ledger_name(target: str, part: str | None = None) -> str:
 
 def ledgers_in(catalog: Catalog) -> Iterator[tuple[str, str | None]]:
     """Yield target and part of every table of the lake whose name is a ledger's; load none of them."""
-    return (found for namespace in namespaces(catalog) for found in _ledgers_of(catalog, namespace))
+    return (ledger for namespace in namespaces(catalog) for ledger in _ledgers_of(catalog, namespace))
 
 
 def _ledgers_of(catalog: Catalog, namespace: str | tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
@@ -79,8 +79,8 @@ def _ledgers_of(catalog: Catalog, namespace: str | tuple[str, ...]) -> Iterator[
         # Of a table that was never made; or the namespace was dropped a moment ago.
         return
     for name in map(".".join, tables):
-        if found := _LEDGER_NAME.fullmatch(name):
-            yield found["target"], found["part"]
+        if match := _LEDGER_NAME.fullmatch(name):
+            yield match["target"], match["part"]
 
 
 class LedgerTable:
@@ -123,8 +123,8 @@ class LedgerTable:
     @classmethod
     def parts(cls, catalog: Catalog, target: str) -> list[str]:
         """Return the parts of the target that have a ledger of their own, in no particular order."""
-        found = _ledgers_of(catalog, target.rpartition(".")[0])
-        return [part for name, part in found if name == target and part is not None]
+        ledgers = _ledgers_of(catalog, target.rpartition(".")[0])
+        return [part for name, part in ledgers if name == target and part is not None]
 
     @property
     def store(self) -> FileStore:
@@ -170,6 +170,7 @@ class LedgerTable:
         :raises LedgerError: a file that a task wrote to a local disk is not on this machine's
         """
         for file in files:
+            # The commit would succeed, and the publish would miss the file much later.
             if is_local(file.location) and not self.store.exists(file.location):
                 raise LedgerError(
                     f"{file.location} was written, and is not on the driver's disk. Use a warehouse that the driver and"
@@ -229,6 +230,8 @@ class LedgerTable:
             commit_strictly(transaction)
         except CommitConflictError:
             return
+        # After the commit: until then the table names these files. A process that dies here leaves them behind, which
+        # costs a few kilobytes until the ledger is dropped.
         self.store.delete(unneeded)
 
     def drop_generations_below(self, generation: int) -> None:
@@ -245,6 +248,7 @@ class LedgerTable:
             with self._intact():
                 transaction.delete(older, snapshot_properties=kept)
             commit_strictly(transaction)
+        # By the listing, not by the rows: what an orphaned task of an older generation wrote is in no commit.
         folder = f"{self.location.rstrip('/')}/data"
         prefix = f"{folder}/generation="
         for location, _ in self.store.list(folder):

@@ -39,8 +39,8 @@ from airflow_provider_rfr.lake.commits import (
     summary_of,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
-from airflow_provider_rfr.lake.inventory import TableEntry, entry_of
-from airflow_provider_rfr.lake.schema_changes import TableChange, TableDefinition, stage_columns, stage_rest
+from airflow_provider_rfr.lake.schema_change import TableChange, TableDefinition, stage_columns, stage_rest
+from airflow_provider_rfr.lake.tables import TableEntry, entry_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import DataScan, Table, Transaction
@@ -144,8 +144,8 @@ class MigratedTable:
         transaction = self._begin()
         stage_columns(transaction, change)
         names = {field.field_id: field.name for field in self._table.schema().fields}
-        coming = transaction.table_metadata.schema().fields
-        return {column.name.casefold(): names[column.field_id] for column in coming if column.field_id in names}
+        changed = transaction.table_metadata.schema().fields
+        return {column.name.casefold(): names[column.field_id] for column in changed if column.field_id in names}
 
     def replace_rows(
         self,
@@ -193,8 +193,8 @@ class MigratedTable:
 
     def tagged_snapshot(self, key: str, value: str) -> int | None:
         """Return the id of the newest snapshot whose summary has this value."""
-        found = newest_summary_with(self._table, key, value)
-        return None if found is None else int(found["snapshot-id"])
+        summary = newest_summary_with(self._table, key, value)
+        return None if summary is None else int(summary["snapshot-id"])
 
     def last_summary(self) -> Mapping[str, str]:
         """Return the summary of the newest snapshot that is not a compaction; an empty mapping where there is none."""
@@ -249,7 +249,7 @@ def nulls_in_files(files: Iterable[StoredFile], target: FileTarget, columns: Ite
     """Return those of the columns in which a file that is written, but not yet committed, has a NULL."""
     layout = target.layout
     by_id = {layout.schema.find_field(column, case_sensitive=False).field_id: column for column in columns}
-    found = set[str]()
+    with_nulls = set[str]()
     for file in files:
         counts = file.describe(layout).null_value_counts or {}
         for number, name in by_id.items():
@@ -259,8 +259,8 @@ def nulls_in_files(files: Iterable[StoredFile], target: FileTarget, columns: Ite
                 stored = layout.stored.find_column_name(number) or name
                 nulls = target.store.read_table(file.location, [stored]).column(0).null_count
             if nulls:
-                found.add(name)
-    return sorted(found)
+                with_nulls.add(name)
+    return sorted(with_nulls)
 
 
 def purge_table(catalog: Catalog, name: str) -> None:

@@ -79,14 +79,14 @@ def equalities(replace_where: str) -> list[tuple[str, Any]]:
 
     :raises ConfigurationError: the text is not a filter
     """
-    found, left = [], [_parsed(replace_where)]
+    equal, left = [], [_parsed(replace_where)]
     while left:
         part = left.pop()
         if isinstance(part, And):
             left += (part.left, part.right)
         elif isinstance(part, EqualTo) and isinstance(part.term, Reference):
-            found.append((part.term.name, part.literal.value))
-    return found
+            equal.append((part.term.name, part.literal.value))
+    return equal
 
 
 def check_filter(text: str, rows: pa.Schema) -> None:

@@ -34,15 +34,15 @@ def application_settings(app_name: str, master: str | None) -> dict[str, str]:
     """
     # Workers of a driver that was started by plain python have to run that very python.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    found = {"spark.app.name": app_name, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    settings = {"spark.app.name": app_name, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if master is None:
-        return found
-    found["spark.master"] = master
+        return settings
+    settings["spark.master"] = master
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        found |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
-        found["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-    return found
+        settings |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
+        settings["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    return settings
 
 
 def spark_problem(error: BaseException) -> str | None:
@@ -73,10 +73,10 @@ def spark_problem(error: BaseException) -> str | None:
 
 
 @contextmanager
-def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
+def spark_errors(attempted: str, secrets: Iterable[str] = ()) -> Iterator[None]:
     """Raise errors of Spark as a :class:`SparkJobError` of one sentence without secrets; leave other errors unchanged.
 
-    :param what: was tried, e.g. ``view ops.v``
+    :param attempted: what was tried, e.g. ``view ops.v``
     """
     try:
         yield
@@ -84,7 +84,7 @@ def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
         problem = spark_problem(error)
         if problem is None:
             raise
-        raise SparkJobError(f"{what}: {Redactor(secrets).text(problem)}") from None
+        raise SparkJobError(f"{attempted}: {Redactor(secrets).text(problem)}") from None
 
 
 def identifier(name: str) -> str:

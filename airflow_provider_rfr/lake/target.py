@@ -2,6 +2,10 @@
 
 A commit that meets another one is refused. The caller then reloads the table, looks whether this generation or a newer
 one is published already, and only then repeats the commit. ``replace_where`` names the part that a publish replaces.
+
+Columns that lose all their values are found by the counts that Iceberg keeps for each data file. A file may lack counts
+for a column, because of another writer or the table's ``write.metadata.metrics.*``. Then nothing is reported. Null,
+``[]`` and ``{}`` are not values, as in an inferred schema.
 """
 
 from __future__ import annotations
@@ -10,28 +14,16 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyiceberg import types as iceberg
 from pyiceberg.expressions import parser
 from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
-from airflow_provider_rfr.lake._emptied_columns import (
-    columns_with_values,
-    described,
-    emptied_columns,
-    without_values,
-)
-from airflow_provider_rfr.lake._schema_evolution import (
-    EvolutionPlan,
-    Policy,
-    apply_evolution,
-    pinned_columns,
-    plan_evolution,
-)
 from airflow_provider_rfr.lake.catalog import ensure_namespace, load_table
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
@@ -48,7 +40,14 @@ from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.files import renewal_time
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.lake.schemas import counted, listed, target_schema
+from airflow_provider_rfr.lake.schema_change import (
+    EvolutionPlan,
+    Policy,
+    apply_evolution,
+    pinned_columns,
+    plan_evolution,
+)
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, counted, listed, target_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -63,6 +62,7 @@ warnings.filterwarnings("ignore", "Delete operation did not match any records", 
 
 PUBLISHED_PROPERTY = "rfr.published"
 LEDGER_KEY, GENERATION_KEY, SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"
+NO_VALUE = "got no value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,7 @@ class TargetTable:
         # The commit needs them, too, to plan again on a table that was reloaded.
         self._wanted, self._policy, self._rows_stay = wanted, policy, rows_stay
         self._inferred = frozenset(wanted.names).difference(declared) if inferred else frozenset()
+        # Both are of these files; a manifest of an earlier plan would name others.
         self._added, self._no_values = AddedManifest(), None
         transaction = self._transaction()
         rows = self._evolve(transaction).rows
@@ -171,16 +172,17 @@ class TargetTable:
             # An append asks once: reading all manifests at each try would lose against a writer that commits often.
             self._no_values = self._emptied(transaction.table_metadata.schema(), files, replace_where, sent)
         emptied = self._no_values
-        if changes := "; ".join(filter(None, (str(evolution), described(emptied)))):
+        if changes := "; ".join(filter(None, (str(evolution), _described(emptied)))):
             summary = {**summary, SCHEMA_CHANGES_KEY: changes}
         with stale_files_are_conflicts(self._catalog, self.name, self._table):
             snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
+        # With the snapshot in one commit, so that no crash leaves rows that the property does not know of.
         transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
         commit_strictly(transaction)
         if evolution.changes:
             log.info("%s: the schema changed: %s", self.name, evolution)
         if emptied:
-            log.warning("%s: %s", self.name, described(emptied))
+            log.warning("%s: %s", self.name, _described(emptied))
         return Publication(publication[1], snapshot_id, summary)
 
     def _check_layout(self, now: TableMetadata) -> None:
@@ -205,6 +207,7 @@ class TargetTable:
     ) -> int:
         """Add the snapshot to the transaction; return its id."""
         if mode == "append":
+            # Other writers may append all the time, so a repeated try must cost as little as possible.
             return stage_append(transaction, files, summary, self._added)
         if replace_where is None:
             old = self._table.scan().plan_files() if self._table is not None else ()
@@ -225,11 +228,13 @@ class TargetTable:
         """
         if self._table is None or not files:
             return []
-        columns, has = self._table.schema().fields, columns_with_values(files)
-        if not without_values(columns, has):
+        columns, has = self._table.schema().fields, _columns_with_values(files)
+        own = (column for column in columns if column.name not in SYSTEM_COLUMNS.names)
+        if all(has.get(field_id, True) for column in own for field_id in _leaves(column)):
+            # No column lacks all values, so the manifests of the table need not be read.
             return []
-        had = columns_with_values(self._live_files(replace_where))
-        emptied = list(emptied_columns(columns, had, after.fields, has))
+        had = _columns_with_values(self._live_files(replace_where))
+        emptied = list(_emptied_columns(columns, had, after.fields, has))
         if self._rows_stay:
             emptied = [name for name in emptied if name not in sent]
         if emptied and self._policy == "fail":
@@ -252,6 +257,7 @@ class TargetTable:
             part.bound()
         except ConfigurationError:
             return  # the rows bring the filter's column, so no row of the table is of the part
+        # Strict: only a file whose bounds prove that every row matches. The counts of another one are not the part's.
         is_of_part = _StrictMetricsEvaluator(table.schema(), parser.parse(replace_where)).eval
         for task in table.scan(row_filter=replace_where).plan_files():
             if is_of_part(task.file):
@@ -287,3 +293,61 @@ def append_rows(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) 
     if unknown := sorted({column for row in rows for column in row} - set(schema.names)):
         raise ValueError(f"{name} has no column {unknown[0]}; it has {', '.join(schema.names)}")
     table.append(pa.Table.from_pylist(list(rows), schema=schema))
+
+
+def _columns_with_values(files: Iterable[DataFile]) -> Mapping[int, bool]:
+    """Return by field id whether any row has a value. Columns without counts in any file are left out."""
+    has_values: dict[int, bool] = {}
+    for file in files:
+        nulls = file.null_value_counts or {}
+        for field_id, count in (file.value_counts or {}).items():
+            if field_id in nulls:
+                has_values[field_id] = has_values.get(field_id, False) or count > nulls[field_id]
+    return has_values
+
+
+def _emptied_columns(
+    before: Sequence[iceberg.NestedField],
+    had: Mapping[int, bool],
+    after: Sequence[iceberg.NestedField],
+    has: Mapping[int, bool],
+    path: str = "",
+) -> Iterator[str]:
+    """Yield the columns of both schemas, by path, that had a value before and have none after.
+
+    :param had: as :func:`_columns_with_values` returns it
+    """
+    now = {column.name: column for column in after}
+    for column in before:
+        new = now.get(column.name)
+        if new is None or (not path and column.name in SYSTEM_COLUMNS.names):
+            continue
+        if not any(had.get(field_id, False) for field_id in _leaves(column)):
+            continue
+        if not any(has.get(field_id, True) for field_id in _leaves(new)):
+            yield path + column.name
+        else:
+            yield from _emptied_columns(_inner(column), had, _inner(new), has, f"{path}{column.name}.")
+
+
+def _described(names: Collection[str]) -> str:
+    """Return a text such as ``2 columns got no value: open, tags``; empty for no names."""
+    return f"{counted(names, 'column')} {NO_VALUE}: {listed(names)}" if names else ""
+
+
+def _leaves(column: iceberg.NestedField) -> Iterator[int]:
+    """Yield the ids of a column's innermost fields, which hold the values."""
+    inner = _inner(column)
+    if not inner:
+        yield column.field_id
+    for child in inner:
+        yield from _leaves(child)
+
+
+def _inner(column: iceberg.NestedField) -> Sequence[iceberg.NestedField]:
+    kind = column.field_type
+    if isinstance(kind, iceberg.ListType):
+        return (kind.element_field,)
+    if isinstance(kind, iceberg.MapType):
+        return kind.key_field, kind.value_field
+    return kind.fields if isinstance(kind, iceberg.StructType) else ()

@@ -1,8 +1,8 @@
-"""Column types by their Spark SQL names: a canonical text for each type, and the kinds of change between two types.
+"""Texts that users write: types of columns, transforms of a partitioning, names of tables.
 
-Covers the types that Iceberg stores and Spark SQL names. Types that Iceberg does not distinguish have one name:
-``smallint`` is ``int``, ``varchar(20)`` is ``string``. DAG files are parsed with this module, so it imports neither
-PyArrow nor PyIceberg; :mod:`.schemas` translates to their types.
+Column types are those that Iceberg stores and Spark SQL names. Each has one canonical text, also where Spark has
+several names and Iceberg one type: ``smallint`` is ``int``, ``varchar(20)`` is ``string``. DAG files are parsed with
+this module, so it imports neither PyArrow nor PyIceberg; :mod:`.schemas` translates to their types.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def parse_type(text: str) -> ColumnType:
 
     :raises ConfigurationError: it names none; the problem says at which character
     """
-    return _Parser(text).parse()
+    return _TypeParser(text).parse()
 
 
 def classify(old: str, new: str) -> TypeChange:
@@ -183,10 +183,10 @@ def field_types(kind: ColumnType) -> dict[str, ColumnType]:
     """Return the types of all fields of the structs in a type, by their paths as :func:`lost_fields` writes them."""
     if kind.name != "struct":
         return {path: inner for inner_type in kind.inner for path, inner in field_types(inner_type).items()}
-    found = dict[str, ColumnType]()
+    types = dict[str, ColumnType]()
     for name, inner in zip(kind.fields, kind.inner, strict=True):
-        found |= {name: inner, **{f"{name}.{path}": below for path, below in field_types(inner).items()}}
-    return found
+        types |= {name: inner, **{f"{name}.{path}": below for path, below in field_types(inner).items()}}
+    return types
 
 
 def rename_fields(
@@ -205,13 +205,15 @@ def rename_fields(
         # The key of a map never changes.
         inner = rename_fields(old.inner[-1], new.inner[-1], former, only_missing=only_missing, parent=parent)
         return replace(old, inner=(*old.inner[:-1], inner))
-    there, called = old.folded().fields, dict[str, str]()
+    present, renamed = old.folded().fields, dict[str, str]()
     for name in new.fields:
-        options = [] if only_missing and name.casefold() in there else former.get(f"{parent}{name}".casefold(), ())
-        before = next((one for one in options if one in there and one not in (*called, name.casefold())), None)
+        options = [] if only_missing and name.casefold() in present else former.get(f"{parent}{name}".casefold(), ())
+        before = next(
+            (option for option in options if option in present and option not in (*renamed, name.casefold())), None
+        )
         if before is not None:
-            called[before] = name
-    names = tuple(called.get(name.casefold(), name) for name in old.fields)
+            renamed[before] = name
+    names = tuple(renamed.get(name.casefold(), name) for name in old.fields)
     wanted, kinds = dict(zip(new.folded().fields, new.inner, strict=True)), list[ColumnType]()
     for name, kind in zip(names, old.inner, strict=True):
         after = wanted.get(name.casefold(), kind)
@@ -226,9 +228,9 @@ def renamed_fields(old: ColumnType, new: ColumnType, path: tuple[str, ...] = ())
     """
     names = old.fields or {"array": ("element",), "map": ("key", "value")}.get(old.name, ())
     after = new.fields or names
-    for name, called, before, now in zip(names, after, old.inner, new.inner, strict=True):
-        if called != name:
-            yield (*path, name, called)
+    for name, new_name, before, now in zip(names, after, old.inner, new.inner, strict=True):
+        if new_name != name:
+            yield (*path, name, new_name)
         yield from renamed_fields(before, now, (*path, name))
 
 
@@ -241,7 +243,7 @@ def may_overflow(old: ColumnType, new: ColumnType) -> bool:
     return _classify(new, old) is TypeChange.WIDEN
 
 
-class _Parser:
+class _TypeParser:
     """A recursive-descent parser of the tokens of a text.
 
     ``_token`` is the next token, empty at the end; ``_quoted`` says whether it was a name in backticks, ``_position``
@@ -302,12 +304,12 @@ class _Parser:
 
     def _inner(self, number: int) -> tuple[ColumnType, ...]:
         self._expect("<")
-        found = [self._type()]
-        while len(found) < number:
+        kinds = [self._type()]
+        while len(kinds) < number:
             self._expect(",")
-            found.append(self._type())
+            kinds.append(self._type())
         self._expect(">")
-        return tuple(found)
+        return tuple(kinds)
 
     def _struct(self) -> ColumnType:
         fields: dict[str, tuple[str, ColumnType]] = {}
@@ -331,17 +333,17 @@ class _Parser:
         return ColumnType("struct", inner=kinds, fields=names)
 
     def _numbers(self, most: int) -> tuple[int, ...]:
-        found: list[int] = []
+        numbers: list[int] = []
         separator = "("
         while separator != ")":
             self._expect(separator)
             if not re.fullmatch(r"[0-9]{1,5}", self._token):
                 raise self._expected("a number")
-            found.append(int(self._token))
+            numbers.append(int(self._token))
             self._advance()
-            separator = "," if self._at(",") and len(found) < most else ")"
+            separator = "," if self._at(",") and len(numbers) < most else ")"
         self._expect(")")
-        return tuple(found)
+        return tuple(numbers)
 
     def _at(self, sign: str) -> bool:
         return self._token == sign and not self._quoted
@@ -352,12 +354,12 @@ class _Parser:
         self._advance()
 
     def _advance(self) -> None:
-        found = _TOKEN.match(self._text, self._end)
-        assert found is not None  # the pattern also matches the end and any other character
-        self._position, self._end = found.span("token")
-        self._quoted = found["quoted"] is not None
-        self._token = found["quoted"].replace("``", "`") if self._quoted else found["token"]
-        if found["other"]:
+        match = _TOKEN.match(self._text, self._end)
+        assert match is not None  # the pattern also matches the end and any other character
+        self._position, self._end = match.span("token")
+        self._quoted = match["quoted"] is not None
+        self._token = match["quoted"].replace("``", "`") if self._quoted else match["token"]
+        if match["other"]:
             raise self._error(f"unexpected {self._token!r}")
 
     def _expected(self, what: str) -> ConfigurationError:
@@ -412,10 +414,10 @@ def parse_transform(text: str) -> PartitionTransform:
 
     :raises ConfigurationError: it is not a transform, or its size is not a number
     """
-    found = _TRANSFORM.fullmatch(text)
-    if found is None:
+    match = _TRANSFORM.fullmatch(text)
+    if match is None:
         return PartitionTransform(_unquoted(text.strip()))
-    name, first, second = found.groups()
+    name, first, second = match.groups()
     name = _TIME_TRANSFORMS.get(name.lower(), name.lower())
     has_size = name in ("bucket", "truncate")
     if has_size != (second is not None) or not (has_size or name in _TIME_TRANSFORMS.values()):
@@ -433,3 +435,51 @@ def parse_transform(text: str) -> PartitionTransform:
 def _unquoted(name: str) -> str:
     in_quotes = len(name) > 2 and name[0] == name[-1] == "`"
     return name[1:-1].replace("``", "`") if in_quotes else name
+
+
+STREAM_PLACE: Final = "{stream}"
+"""What stands for a stream's name in a target."""
+_TABLE_NAME = re.compile(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)+$")
+
+
+def check_identifier(identifier: str, field_name: str = "target") -> str:
+    """Return ``identifier`` if it reads ``namespace.table``; else raise :class:`ConfigurationError`."""
+    if not _TABLE_NAME.match(identifier):
+        raise ConfigurationError(
+            field_name, f"{identifier!r} is not a table name", "write namespace.table, e.g. raw.orders"
+        )
+    return identifier
+
+
+def table_of(stream: str, target: str) -> str:
+    """Return the table of a stream: ``target`` with the stream's name in place of ``{stream}``.
+
+    A name that is no valid table name is mapped to one: ``Sales Orders (EU)`` to ``sales_orders_eu``.
+
+    :raises ConfigurationError: nothing is left of the stream's name
+    """
+    table = target.replace(STREAM_PLACE, stream)
+    if _TABLE_NAME.fullmatch(table):
+        return table
+    name = re.sub(r"\W+", "_", stream, flags=re.ASCII).strip("_").lower()
+    if not name:
+        raise ConfigurationError("streams", f"{stream!r} has no letters that a table's name may have")
+    return target.replace(STREAM_PLACE, f"_{name}" if name[0].isdigit() else name)
+
+
+def tables_of(streams: Sequence[str], target: str) -> dict[str, str]:
+    """Return the table of each stream.
+
+    :raises ConfigurationError: ``target`` names no table, or one table for several streams
+    """
+    check_identifier(target.replace(STREAM_PLACE, "stream"))
+    if len(streams) > 1 and STREAM_PLACE not in target:
+        raise ConfigurationError("target", f"{target!r} is one table for several streams", "write e.g. raw.{stream}")
+    tables: dict[str, str] = {}
+    for stream in streams:
+        table = table_of(stream, target)
+        for other in (name for name, other_table in tables.items() if other_table == table):
+            problem = f"{other!r} and {stream!r} would both go to {table}"
+            raise ConfigurationError("streams", problem, "refresh one of them on its own, to another target")
+        tables[stream] = table
+    return tables

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending, path_from_dag, paths_in, place_of, possible_places
-from airflow_provider_rfr.lake import names as table_names
+from airflow_provider_rfr.lake import types as lake_types
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
     """
     if not isinstance(target, str):
         raise ConfigurationError("target", f"{target!r} is not a table name", "write namespace.table, e.g. raw.orders")
-    return table_names.tables_of(names, target)
+    return lake_types.tables_of(names, target)
 
 
 def options_mapping(options: Any) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.names import STREAM_PLACE, table_of, tables_of
+from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of, tables_of
 
 
 class _Document(BaseModel):

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.table_facts import TableFacts, table_facts
+from airflow_provider_rfr.lake.tables import TableFacts, table_facts
 from airflow_provider_rfr.refresh._completeness import shortfalls
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger

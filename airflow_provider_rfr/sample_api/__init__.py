@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from airflow_provider_rfr.sample_api.client import SampleApi
-from airflow_provider_rfr.sample_api.dataset import Sizes
-from airflow_provider_rfr.sample_api.records import canonical, checksum
+from airflow_provider_rfr.sample_api.dataset import Sizes, canonical, checksum
 
 __all__ = ["SHOP", "SampleApi", "Sizes", "canonical", "checksum"]
 

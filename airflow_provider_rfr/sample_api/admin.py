@@ -21,10 +21,9 @@ from typing import Any
 import orjson
 
 from airflow_provider_rfr.sample_api.app import ReceivedRequest, ReplyPlan, SampleApp, split_target
-from airflow_provider_rfr.sample_api.dataset import records_of
+from airflow_provider_rfr.sample_api.dataset import checksum, records_of
 from airflow_provider_rfr.sample_api.faults import Fault
-from airflow_provider_rfr.sample_api.records import checksum
-from airflow_provider_rfr.sample_api.replies import EncodedReply, error_reply, json_reply
+from airflow_provider_rfr.sample_api.pages import EncodedReply, error_reply, json_reply
 
 PREFIX = "/_admin/"
 
@@ -35,7 +34,8 @@ def administer(app: SampleApp, request: ReceivedRequest) -> ReplyPlan:
     name = path.removeprefix(PREFIX)
     try:
         if name == "wait":
-            return _wait(app, query)
+            pages = int(query["pages"])
+            return ReplyPlan(json_reply({"pages": pages}), subscribe=partial(app.journal.when, pages))
         return ReplyPlan(_reply(app, request, name, query))
     except (ValueError, TypeError) as error:
         return ReplyPlan(error_reply(400, str(error)))
@@ -52,7 +52,9 @@ def _reply(app: SampleApp, request: ReceivedRequest, name: str, query: Mapping[s
         detail = query.get("detail", "0") != "0"
         return json_reply(app.journal.counts(query.get("path", "*"), int(query.get("since", 0)), detail))
     if name == "log":
-        return _log(app, query)
+        since, path = int(query.get("since", 0)), query.get("path", "*")
+        entries = (entry for entry in app.journal.entries if entry.sequence > since and fnmatchcase(entry.path, path))
+        return json_reply([entry.to_json() for entry in entries])
     if name == "health":
         return json_reply({"ok": True})
     if name == "reset" and request.method == "POST":
@@ -79,15 +81,3 @@ def _faults(app: SampleApp, request: ReceivedRequest) -> EncodedReply:
     elif request.method == "DELETE":
         app.faults.replace([])
     return json_reply([fault.to_json() for fault in app.faults.faults])
-
-
-def _log(app: SampleApp, query: Mapping[str, str]) -> EncodedReply:
-    since, path = int(query.get("since", 0)), query.get("path", "*")
-    return json_reply(
-        [entry.to_json() for entry in app.journal.entries if entry.sequence > since and fnmatchcase(entry.path, path)]
-    )
-
-
-def _wait(app: SampleApp, query: Mapping[str, str]) -> ReplyPlan:
-    pages = int(query["pages"])
-    return ReplyPlan(json_reply({"pages": pages}), subscribe=partial(app.journal.when, pages))

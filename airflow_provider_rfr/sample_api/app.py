@@ -12,16 +12,26 @@ from functools import lru_cache
 from urllib.parse import parse_qsl, unquote
 
 from airflow_provider_rfr.sample_api.dataset import Dataset, Sizes
-from airflow_provider_rfr.sample_api.diary import Diary
 from airflow_provider_rfr.sample_api.faults import CHANGES, Fault, FaultKind, FaultPlan
-from airflow_provider_rfr.sample_api.journal import JournalEntry, RequestJournal
-from airflow_provider_rfr.sample_api.pages import PLAIN, Tweak, page_of
-from airflow_provider_rfr.sample_api.replies import BadRequest, EncodedReply, NotFound, error_reply, raw_reply
+from airflow_provider_rfr.sample_api.journal import Diary, JournalEntry, RequestJournal
+from airflow_provider_rfr.sample_api.pages import (
+    PLAIN,
+    BadRequest,
+    EncodedReply,
+    NotFound,
+    Tweak,
+    error_reply,
+    page_of,
+    raw_reply,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """:ivar headers: by lower-case name"""
+    """A request as the server received it.
+
+    :ivar headers: by lower-case name
+    """
 
     method: str
     target: str
@@ -59,10 +69,12 @@ class ReplyPlan:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """:ivar latency: shortest time of an answer, in seconds
+    """The settings of a sample API.
+
+    :ivar latency: shortest time of an answer, in seconds
     :ivar api_key: required in ``X-Api-Key`` or as a bearer token; None for an open API
     :ivar cache_bytes: limit of the cache of pages
-    :ivar diary: file that survives a kill of the API; see `airflow_provider_rfr.sample_api.diary`
+    :ivar diary: file that survives a kill of the API; see `airflow_provider_rfr.sample_api.journal`
     """
 
     sizes: Sizes = field(default_factory=Sizes)

@@ -129,7 +129,7 @@ class SampleApi:
         return dict(self._call("GET", f"counts?{query}"))
 
     def truth(self, path: str) -> dict[str, Any]:
-        """Return count, ids and checksum of a collection (the same as `records.checksum`)."""
+        """Return count, ids and checksum of a collection (the same as `dataset.checksum`)."""
         return dict(self._call("GET", "truth" + quote(path)))
 
     def wait_for_pages(self, pages: int, timeout: float = _PATIENCE) -> None:

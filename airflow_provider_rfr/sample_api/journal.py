@@ -1,13 +1,18 @@
-"""A journal of the served requests, to count lost, repeated and refetched pages."""
+"""Records of the served requests: a journal in memory, and a diary that survives a kill of the API."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
+
+import orjson
+
+from airflow_provider_rfr.sample_api.pages import EncodedReply
 
 
 @dataclass(slots=True)
@@ -46,7 +51,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class RequestJournal:
-    """Entries in the order of their requests, with a count of how often each page was served."""
+    """Entries in the order of their requests, to count lost, repeated and refetched pages."""
 
     entries: list[JournalEntry] = field(default_factory=list)
     times: Counter[str] = field(default_factory=Counter)
@@ -115,3 +120,30 @@ class RequestJournal:
         self._waiting = [waiting for waiting in self._waiting if len(self.times) < waiting.pages]
         for waiting in ready:
             waiting.notify()
+
+
+class Diary:
+    """An append-only file of the served pages; a restarted API continues the same file.
+
+    Each page is one JSON line: time, path, query, page, and ``[id, revision]`` of each record. The line is written
+    *before* the answer, unbuffered and in one call. So every page that a client received is in the file, whichever
+    process was killed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def note(self, path: str, query: Mapping[str, str], reply: EncodedReply) -> None:
+        """Record one page; ignore other answers."""
+        if reply.page is None or reply.status != 200:
+            return
+        body = orjson.loads(reply.body)
+        records = body if isinstance(body, list) else body["data"]
+        line = {
+            "at": time.time(),
+            "path": path,
+            "query": dict(query),
+            "page": reply.page,
+            "records": [[record["id"], record.get("revision", 0)] for record in records],
+        }
+        os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

@@ -12,7 +12,7 @@ from typing import cast
 
 from airflow_provider_rfr.sample_api.admin import PREFIX, administer
 from airflow_provider_rfr.sample_api.app import Manner, ReceivedRequest, ReplyPlan, SampleApp
-from airflow_provider_rfr.sample_api.replies import error_reply
+from airflow_provider_rfr.sample_api.pages import error_reply
 
 _END = b"\r\n\r\n"
 _LARGEST_HEAD = 65_536

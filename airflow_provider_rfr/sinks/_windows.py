@@ -23,7 +23,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.lake.increments import Brings, Increment, SourceTable
+from airflow_provider_rfr.lake.increments import Increment, SnapshotKind, SourceTable
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store.sinks import SinkRow
 
@@ -187,18 +187,22 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, A
     line = table.increments(row.cursor, None, row.sequence)
     if not line:
         return None
-    skipped = {Brings.NOTHING} if is_diff else {Brings.NOTHING, Brings.LESS, Brings.MIGRATION}
-    if passed := list(takewhile(lambda each: each.brings in skipped, line)):
+    skipped = (
+        {SnapshotKind.COMPACTS}
+        if is_diff
+        else {SnapshotKind.COMPACTS, SnapshotKind.DELETES_ROWS, SnapshotKind.MIGRATES}
+    )
+    if passed := list(takewhile(lambda each: each.kind in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
     first = line[0]
-    if first.brings is Brings.ROWS:
+    if first.kind is SnapshotKind.ADDS_ROWS:
         return window(row.cursor, _last_added(line, skipped, size))
     if is_diff:
         return window(row.cursor, line[-1].snapshot_id, compare=True)
     if spec.on_replace == "resume_from_new":
         return cursor_at(first.snapshot_id, table)
     if spec.on_replace == "resend":
-        last = [increment for increment in line if increment.brings is Brings.OTHERS][-1]
+        last = [increment for increment in line if increment.kind is SnapshotKind.REPLACES_ROWS][-1]
         return {**window(None, last.snapshot_id), "round": row.round + 1}
     reason = f"snapshot {first.snapshot_id} replaced the rows of its source, and on_replace is {spec.on_replace}"
     return held(reason, first.snapshot_id)
@@ -230,15 +234,15 @@ def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]
     return {**moved, "since": None, "deploy_id": None, "physical": table.uuid}
 
 
-def _last_added(line: Sequence[Increment], skipped: Collection[Brings], size: int) -> int:
+def _last_added(line: Sequence[Increment], skipped: Collection[SnapshotKind], size: int) -> int:
     """Return the last snapshot of a batch, from increments of which the first adds rows; one schema wrote them all."""
     last, rows = line[0], 0
     for increment in line:
-        if increment.brings is Brings.ROWS:
+        if increment.kind is SnapshotKind.ADDS_ROWS:
             if rows >= size or increment.schema_id != last.schema_id:
                 break
             last, rows = increment, rows + increment.rows
-        elif increment.brings is Brings.MIGRATION or increment.brings not in skipped:
+        elif increment.kind is SnapshotKind.MIGRATES or increment.kind not in skipped:
             # What is decided about the rows before a migration says nothing of those behind it.
             break
     return last.snapshot_id

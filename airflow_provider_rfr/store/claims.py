@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, case, exists, func, or_, select, update
 
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.deliveries import EndpointRow
 from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 
 _D: Final = DELIVERIES.c
 
@@ -41,10 +41,10 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ClaimRequest:
     """A dispatcher's request for deliveries of endpoints that are configured alike.
 
-    :ivar room: how many deliveries it can take
+    :ivar capacity: how many deliveries it can take
     :ivar lease: duration of the claims, in milliseconds
     :ivar interval: milliseconds between two windows of an endpoint; 0 delivers every commit by itself
     :ivar strict: one at a time, in the order of the commits
@@ -53,47 +53,52 @@ class Wish:
     """
 
     endpoint_ids: tuple[int, ...]
-    room: int
+    capacity: int
     lease: int
     interval: int = 0
     strict: bool = False
     probe: bool = False
 
 
-class Window(NamedTuple):
+class MergedCommits(NamedTuple):
     """Commits that become one delivery."""
 
     delivery_id: str
     event: str
 
 
-_Merge = Callable[[EndpointRow, Sequence[str]], Window]
+_Merge = Callable[[EndpointRow, Sequence[str]], MergedCommits]
 """One delivery for several events, the oldest first; raises ValueError where one of them can't be read."""
 
 
 def claim(
-    connection: Connection, now: int, owner: str, wish: Wish, endpoints: Mapping[int, EndpointRow], merge: _Merge
+    connection: Connection,
+    now: int,
+    owner: str,
+    request: ClaimRequest,
+    endpoints: Mapping[int, EndpointRow],
+    merge: _Merge,
 ) -> list[Claim]:
     """Claim due deliveries, the oldest first.
 
-    :param endpoints: rows of the wish's endpoints, as of this transaction
+    :param endpoints: rows of the request's endpoints, as of this transaction
     """
-    found = [endpoints[endpoint_id] for endpoint_id in wish.endpoint_ids if endpoint_id in endpoints]
-    able = [endpoint for endpoint in found if endpoint.is_enabled and not endpoint.is_circuit_open(now)]
-    if not able or wish.room < 1:
+    present = [endpoints[endpoint_id] for endpoint_id in request.endpoint_ids if endpoint_id in endpoints]
+    able = [endpoint for endpoint in present if endpoint.is_enabled and not endpoint.is_circuit_open(now)]
+    if not able or request.capacity < 1:
         return []
     query = _due([row.id for row in able], now)
-    if wish.interval:
+    if request.interval:
         query = query.where(or_(_D.started_at.is_not(None), _D.commits > 1))
-    if wish.strict:
+    if request.strict:
         query = query.where(~_is_behind())
-    if wish.probe:
+    if request.probe:
         query = query.order_by(None).order_by(_D.failures.desc(), _D.due_at, _D.sequence)
-    rows = list(connection.execute(query.limit(wish.room)))
-    if wish.interval:
-        for endpoint in able[: max(0, wish.room - len(rows))]:
-            rows += _next_window(connection, now, wish, endpoint, merge)
-    return _take(connection, now, owner, wish, rows)
+    rows = list(connection.execute(query.limit(request.capacity)))
+    if request.interval:
+        for endpoint in able[: max(0, request.capacity - len(rows))]:
+            rows += _next_window(connection, now, request, endpoint, merge)
+    return _take(connection, now, owner, request, rows)
 
 
 def _due(endpoint_ids: Sequence[int], now: int) -> Select[Any]:
@@ -102,6 +107,7 @@ def _due(endpoint_ids: Sequence[int], now: int) -> Select[Any]:
         select(DELIVERIES)
         .where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending", _D.due_at <= now, free)
         .order_by(_D.due_at, _D.sequence)
+        # Rows that another dispatcher is claiming at this moment are left to it.
         .with_for_update(skip_locked=True)
     )
 
@@ -118,24 +124,24 @@ def _is_behind() -> ColumnElement[bool]:
 
 
 def _next_window(
-    connection: Connection, now: int, wish: Wish, endpoint: EndpointRow, merge: _Merge
+    connection: Connection, now: int, request: ClaimRequest, endpoint: EndpointRow, merge: _Merge
 ) -> Sequence[Row[Any]]:
     """Return the delivery of all commits since the endpoint was last fired; empty until its interval has passed."""
     # The lock lets only one of two dispatchers open a window.
     lock = select(ENDPOINTS.c.last_fired_at).where(ENDPOINTS.c.id == endpoint.id).with_for_update(skip_locked=True)
-    found = connection.execute(lock).one_or_none()
-    if found is None:
+    locked = connection.execute(lock).one_or_none()
+    if locked is None:
         return ()
-    fired = found.last_fired_at
+    fired = locked.last_fired_at
     if fired is not None and fired > now:
         # The clock was set back. Counted from now, the wait can't become longer than the interval.
         fired = now
         connection.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(last_fired_at=now))
-    if fired is not None and now < fired + wish.interval:
+    if fired is not None and now < fired + request.interval:
         return ()
     fresh = _due([endpoint.id], now).where(_D.started_at.is_(None), _D.commits == 1).order_by(None)
     rows = list(connection.execute(fresh.order_by(_D.sequence)))
-    if rows and wish.strict:
+    if rows and request.strict:
         first = select(_D.id).where(_D.endpoint_id == endpoint.id, _D.sequence == rows[0].sequence)
         if connection.execute(first.where(_is_behind()).limit(1)).first() is not None:
             return ()
@@ -174,16 +180,17 @@ def _merged(
     return list(connection.execute(_due([endpoint.id], now).where(_D.id == window.delivery_id)))
 
 
-def _take(connection: Connection, now: int, owner: str, wish: Wish, rows: Sequence[Row[Any]]) -> list[Claim]:
+def _take(connection: Connection, now: int, owner: str, request: ClaimRequest, rows: Sequence[Row[Any]]) -> list[Claim]:
     if not rows:
         return []
     taken = update(DELIVERIES).where(_D.id.in_([row.id for row in rows]))
+    # Counted before anything is sent: a call that kills its dispatcher each time must use up its attempts as well.
     connection.execute(
         taken.values(
             attempts=_D.attempts + 1,
             token=_D.token + 1,
             lease_owner=owner,
-            lease_until=now + wish.lease,
+            lease_until=now + request.lease,
             started_at=func.coalesce(_D.started_at, now),
         )
     )
@@ -202,8 +209,8 @@ def _take(connection: Connection, now: int, owner: str, wish: Wish, rows: Sequen
     ]
 
 
-class Ending(str, Enum):
-    """The ending of an attempt, for its delivery."""
+class AttemptOutcome(str, Enum):
+    """The outcome of an attempt, for its delivery."""
 
     DELIVERED = "delivered"
     RETRY = "retry"
@@ -228,7 +235,7 @@ class Result:
     """
 
     claim: Claim
-    ending: Ending
+    ending: AttemptOutcome
     reason: str | None = None
     detail: str | None = None
     status: int | None = None
@@ -254,14 +261,15 @@ def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[s
     query = select(_D.id, _D.token, _D.lease_owner).where(_D.id.in_(sorted(by_id)), _D.state == "pending")
     # Locked in one order, so that two dispatchers that settle never wait for each other.
     rows = connection.execute(query.order_by(_D.id).with_for_update())
+    # The owner as well as the token: a store that was lost and filled again counts its tokens from 0.
     ours = {by_id[row.id] for row in rows if (row.token, row.lease_owner) == (by_id[row.id].token, by_id[row.id].owner)}
-    for ending in Ending:
+    for ending in AttemptOutcome:
         changes = [_values(result, now) for result in results if result.ending is ending and result.claim in ours]
         if changes:
             names = [name for name in changes[0] if name != "key"]
             change = update(DELIVERIES).where(_D.id == bindparam("key"))
             connection.execute(change.values({name: bindparam(name) for name in names}), changes)
-    sent = [
+    attempts = [
         {
             "delivery_id": result.claim.delivery_id,
             "number": result.claim.attempt,
@@ -269,29 +277,32 @@ def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[s
             **{name: getattr(result, name) for name in _OF_ATTEMPTS},
         }
         for result in results
-        if result.ending is not Ending.UNSENT
+        if result.ending is not AttemptOutcome.UNSENT
     ]
-    insert_missing(connection, ATTEMPTS, sent)
+    # Only the missing ones: a transaction whose commit got no answer is run again.
+    insert_missing(connection, ATTEMPTS, attempts)
     return {result.claim.delivery_id for result in results if result.claim not in ours}
 
 
 def _values(result: Result, now: int) -> dict[str, Any]:
     claim = result.claim
     free = {"key": claim.delivery_id, "lease_owner": None, "lease_until": None, "due_at": now + result.wait}
-    if result.ending is Ending.UNSENT:
+    if result.ending is AttemptOutcome.UNSENT:
         return {**free, "attempts": claim.attempt - 1}
     answered = {"reason": result.reason, "detail": result.detail, "status": result.status}
     values = {**free, **answered, "body_sha256": result.body_sha256}
-    if result.ending is Ending.DELIVERED:
+    if result.ending is AttemptOutcome.DELIVERED:
         return {**values, "state": "delivered", "ended_at": now}
     values["failures"] = claim.failures + 1
-    if result.ending is Ending.RETRY:
+    if result.ending is AttemptOutcome.RETRY:
         return values
     notified_at = now if result.notified else None
     return {**values, "state": "dead", "ended_at": now, "on_failure": result.on_failure, "notified_at": notified_at}
 
 
-def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[int, EndpointRow]) -> int | None:
+def next_due(
+    connection: Connection, requests: Iterable[ClaimRequest], endpoints: Mapping[int, EndpointRow]
+) -> int | None:
     """Return the time at which the next delivery can be claimed, in milliseconds since 1970; None if none is pending.
 
     The time may be past.
@@ -299,21 +310,21 @@ def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[
     Paused and disabled endpoints do not count. A delivery that is claimed counts from the end of its lease.
     """
     moments: list[int] = []
-    for wish in wishes:
-        found = [endpoints[endpoint_id] for endpoint_id in wish.endpoint_ids if endpoint_id in endpoints]
-        enabled = {endpoint.id: endpoint for endpoint in found if endpoint.is_enabled}
+    for request in requests:
+        present = (endpoints[endpoint_id] for endpoint_id in request.endpoint_ids if endpoint_id in endpoints)
+        enabled = {endpoint.id: endpoint for endpoint in present if endpoint.is_enabled}
         # By endpoint, and by whether it was never tried: when the first delivery can be claimed.
         fresh = case((and_(_D.started_at.is_(None), _D.commits == 1), 1), else_=0)
         able = case((_D.lease_until > _D.due_at, _D.lease_until), else_=_D.due_at)
         query = select(_D.endpoint_id, fresh.label("fresh"), func.min(able).label("moment"))
         query = query.where(_D.endpoint_id.in_(enabled), _D.state == "pending").group_by(_D.endpoint_id, fresh)
-        if wish.strict:
+        if request.strict:
             query = query.where(~_is_behind())
         for row in connection.execute(query) if enabled else ():
             endpoint, moment = enabled[row.endpoint_id], int(row.moment)
             if endpoint.open_until is not None:
                 moment = max(moment, endpoint.open_until)
-            if wish.interval and row.fresh and endpoint.last_fired_at is not None:
-                moment = max(moment, endpoint.last_fired_at + wish.interval)
+            if request.interval and row.fresh and endpoint.last_fired_at is not None:
+                moment = max(moment, endpoint.last_fired_at + request.interval)
             moments.append(moment)
     return min(moments, default=None)

@@ -1,20 +1,36 @@
-"""Tasks, and the copies of connections that they run with.
+"""Uses of connections, and their alterations: hashes, references and masked values, no secrets.
 
 A task registers before it reads its connections, so a concurrent change is always seen: at worst the task is restarted
 although it has the new settings already. Each registration increments the row's token; a replaced registration can
 neither end nor renew the row.
+
+A row of the journal is open from the first look at a connection until its new definition is stored. One that is open
+although the connection's lease is free belongs to a process that died.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, or_, select, update
 
-from airflow_provider_rfr.store._tables import USE_HASHES, USES
+from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.leases import LeaseKind
+from airflow_provider_rfr.store.tables import (
+    ALTERATIONS,
+    IDENTITIES,
+    LEASES,
+    MOVES,
+    SECRETS,
+    SETTINGS,
+    USE_HASHES,
+    USES,
+)
 
 RUNNING: Final = "running"
 DEFERRED: Final = "deferred"
@@ -123,15 +139,15 @@ def register_use(
 def _delete_uses(connection: Connection, task: TaskRef, *where: ColumnElement[bool]) -> None:
     """Delete rows of this task and of its other runs."""
     same = (_U.dag_id == task.dag_id, _U.task_id == task.task_id, _U.map_index == task.map_index)
-    found = list(connection.scalars(select(_U.consumer).where(*same, *where)))
-    connection.execute(delete(USE_HASHES).where(_H.consumer.in_(found)))
-    connection.execute(delete(USES).where(_U.consumer.in_(found)))
+    consumers = list(connection.scalars(select(_U.consumer).where(*same, *where)))
+    connection.execute(delete(USE_HASHES).where(_H.consumer.in_(consumers)))
+    connection.execute(delete(USES).where(_U.consumer.in_(consumers)))
 
 
 def note_copies(connection: Connection, task: TaskRef, token: int, copies: Sequence[UsedConnection]) -> None:
     """Note the copies that the task read; the copies that it should have are not changed."""
-    found = load_use(connection, task)
-    if found is None or found.token != token:
+    use = load_use(connection, task)
+    if use is None or use.token != token:
         return
     for copy in copies:
         _put_copy(connection, task, copy.conn_id, {"running_hash": copy.running, "via": copy.via})
@@ -152,11 +168,11 @@ def _put_copy(
 
 def beat(connection: Connection, now: int, task: TaskRef, token: int) -> Use | None:
     """Note that the task is alive, and return its row; None if a later registration replaced it."""
-    found = load_use(connection, task)
-    if found is None or found.token != token:
+    use = load_use(connection, task)
+    if use is None or use.token != token:
         return None
     connection.execute(update(USES).where(_U.consumer == task.consumer, _U.token == token).values(seen_at=now))
-    return found
+    return use
 
 
 def end_use(
@@ -174,8 +190,8 @@ def end_use(
 
     :param token: None for the newest one
     """
-    found = load_use(connection, task)
-    if found is None or token not in (None, found.token):
+    use = load_use(connection, task)
+    if use is None or token not in (None, use.token):
         return
     kept = None if error is None else error[:_ERROR_LENGTH]
     values = {"state": state, "error": kept, "error_kind": error_kind, "seen_at": now}
@@ -194,8 +210,7 @@ def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: 
 
 
 def load_use(connection: Connection, task: TaskRef) -> Use | None:
-    found = list_uses(connection, consumers=[task.consumer])
-    return found[0] if found else None
+    return next(iter(list_uses(connection, consumers=[task.consumer])), None)
 
 
 def forget_connection(connection: Connection, conn_id: str) -> None:
@@ -212,8 +227,8 @@ def list_uses(connection: Connection, *, consumers: Sequence[str] | None = None)
     copies: dict[str, list[UsedConnection]] = {}
     named = select(USE_HASHES).where(_H.consumer.in_([row.consumer for row in rows])).order_by(_H.conn_id)
     for row in connection.execute(named):
-        made = UsedConnection(row.conn_id, row.via, row.running_hash, row.wanted_hash)
-        copies.setdefault(row.consumer, []).append(made)
+        copy = UsedConnection(row.conn_id, row.via, row.running_hash, row.wanted_hash)
+        copies.setdefault(row.consumer, []).append(copy)
     return [
         Use(
             TaskRef(row.dag_id, row.run_id, row.task_id, row.map_index),
@@ -228,3 +243,170 @@ def list_uses(connection: Connection, *, consumers: Sequence[str] | None = None)
         )
         for row in rows
     ]
+
+
+_A: Final = ALTERATIONS.c
+_NOTES: Final = (SECRETS, IDENTITIES, MOVES)
+
+
+class AlterationState(str, Enum):
+    """The state of an alteration in the journal."""
+
+    OPEN = "open"
+    STORED = "stored"
+    """What uses the connection is being restarted."""
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+    CONFLICT = "conflict"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterationRecord:
+    """One alteration in the audit; nothing in it is secret.
+
+    :ivar state: value of an :class:`AlterationState`
+    :ivar options: by name, values before and after, masked
+    :ivar validated: whether the new settings were tried before they were stored; None if that was not reached
+    :ivar dependents: what uses the connection, and the outcome of each
+    :ivar started_at: milliseconds since 1970
+    """
+
+    id: int
+    conn_id: str
+    actor: str
+    state: str
+    statement: str
+    options: Mapping[str, Any]
+    validated: bool | None
+    detail: str | None
+    old_hash: str | None
+    new_hash: str | None
+    dependents: Sequence[Mapping[str, Any]]
+    started_at: int
+    ended_at: int | None
+
+
+def begin_alteration(connection: Connection, now: int, conn_id: str, actor: str, statement: str) -> int:
+    """Open a row, and return its number."""
+    row = {"conn_id": conn_id, "actor": actor[:250], "state": AlterationState.OPEN.value, "statement": statement}
+    result = connection.execute(insert(ALTERATIONS).values(**row, options="{}", dependents="[]", started_at=now))
+    assert result.inserted_primary_key is not None
+    return int(result.inserted_primary_key[0])
+
+
+def note_alteration(connection: Connection, now: int, number: int, state: AlterationState, **values: Any) -> None:
+    """Note the state of an alteration, and other columns of its row."""
+    for name in ("options", "dependents"):
+        if name in values:
+            values[name] = json.dumps(values[name])
+    ended = None if state in (AlterationState.OPEN, AlterationState.STORED) else now
+    connection.execute(update(ALTERATIONS).where(_A.id == number).values(state=state.value, ended_at=ended, **values))
+
+
+def open_alterations(connection: Connection, conn_id: str) -> list[AlterationRecord]:
+    """Return the connection's open alterations, the oldest first.
+
+    The processes of all of them have died, except that of the lease's holder.
+    """
+    query = select(ALTERATIONS).where(_A.conn_id == conn_id, _A.state == AlterationState.OPEN.value)
+    return [_record(row) for row in connection.execute(query.order_by(_A.id))]
+
+
+def last_change(connection: Connection, conn_id: str, option: str, since: int, until: int) -> int | None:
+    """Return the time in milliseconds at which an alteration last stored another value of the option.
+
+    :returns: None if there was none between ``since`` and ``until``
+    """
+    ended, stored = func.coalesce(_A.ended_at, _A.started_at), (AlterationState.STORED, AlterationState.APPLIED)
+    query = select(_A.options, ended.label("ended")).where(_A.conn_id == conn_id, ended.between(since, until))
+    rows = connection.execute(query.where(_A.state.in_([state.value for state in stored])))
+    return max((row.ended for row in rows if option in json.loads(row.options)), default=None)
+
+
+def concurrent_alterations(connection: Connection, now: int, conn_id: str) -> list[AlterationRecord]:
+    """Return alterations of other connections that are under way."""
+    is_leased = (LEASES.c.kind == LeaseKind.CONNECTION.value) & (LEASES.c.name == _A.conn_id) & (LEASES.c.until >= now)
+    query = select(ALTERATIONS).join(LEASES, is_leased)
+    rows = connection.execute(query.where(_A.conn_id != conn_id, _A.state == AlterationState.OPEN.value))
+    return [_record(row) for row in rows]
+
+
+def list_alterations(connection: Connection, conn_id: str | None = None, limit: int = 100) -> list[AlterationRecord]:
+    """Return alterations of a connection, or of all connections without an id, the newest first."""
+    query = select(ALTERATIONS).order_by(_A.id.desc()).limit(limit)
+    if conn_id is not None:
+        query = query.where(_A.conn_id == conn_id)
+    return [_record(row) for row in connection.execute(query)]
+
+
+def _record(row: Any) -> AlterationRecord:
+    values = dict(row._mapping)
+    for name in ("options", "dependents"):
+        values[name] = json.loads(values[name])
+    values["validated"] = None if row.validated is None else bool(row.validated)
+    return AlterationRecord(**values)
+
+
+def installation_salt(connection: Connection) -> str:
+    """Return the salt that makes hashes of this installation differ from those of others; create it on first use."""
+    row = {"name": "connection_salt", "value": secrets.token_hex(16)}
+    insert_missing(connection, SETTINGS, [row])
+    return str(connection.execute(select(SETTINGS.c.value).where(SETTINGS.c.name == row["name"])).scalar_one())
+
+
+class ConnectionNotes:
+    """Notes on a connection outside of Airflow: references of secrets, its upstream, its former addresses."""
+
+    def __init__(self, connection: Connection, conn_id: str) -> None:
+        self._connection = connection
+        self._conn_id = conn_id
+
+    def secret_references(self) -> dict[str, str]:
+        """Return the references to the secrets that were set by reference, by option."""
+        query = select(SECRETS.c.option, SECRETS.c.reference).where(SECRETS.c.conn_id == self._conn_id)
+        return {row.option: row.reference for row in self._connection.execute(query)}
+
+    def set_secret_references(self, references: Mapping[str, str]) -> None:
+        self._replace(SECRETS, [{"option": name, "reference": reference} for name, reference in references.items()])
+
+    def identity(self) -> str | None:
+        """Return the hash of the upstream that the connection led to when it was last asked; None if it is unknown."""
+        query = select(IDENTITIES.c.identity).where(IDENTITIES.c.conn_id == self._conn_id)
+        return self._connection.execute(query).scalar_one_or_none()
+
+    def set_identity(self, now: int, identity: str | None) -> None:
+        """Replace the upstream; None: it is unknown."""
+        self._replace(IDENTITIES, [] if identity is None else [{"identity": identity, "seen_at": now}])
+
+    def former_places(self, content: str) -> list[dict[str, Any]]:
+        """Return former addresses, the oldest first, if the last alteration stored this content."""
+        query = select(MOVES.c.places).where(MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash == content)
+        places: list[dict[str, Any]] = json.loads(self._connection.execute(query).scalar() or "[]")
+        return places
+
+    def set_former_places(self, content: str, places: Sequence[Mapping[str, Any]]) -> None:
+        """Note the former addresses before this content is stored; nothing in them is secret."""
+        rows = [{"content_hash": content, "places": json.dumps(list(places))}] if places else []
+        self._replace(MOVES, rows, MOVES.c.content_hash == content)
+
+    def keep_former_places(self, content: str) -> None:
+        """Forget the former addresses that were noted for other contents."""
+        self._replace(MOVES, [], MOVES.c.content_hash != content)
+
+    def forget(self) -> None:
+        """Forget everything: another connection of this name begins anew."""
+        for notes in _NOTES:
+            self._replace(notes, [])
+
+    def rename(self, new: str) -> None:
+        """Move everything to a new name, replacing the notes of a former connection of that name."""
+        ConnectionNotes(self._connection, new).forget()
+        for notes in _NOTES:
+            self._connection.execute(update(notes).where(notes.c.conn_id == self._conn_id).values(conn_id=new))
+
+    def _replace(self, notes: Table, rows: Sequence[Mapping[str, Any]], *where: ColumnElement[bool]) -> None:
+        self._connection.execute(delete(notes).where(notes.c.conn_id == self._conn_id, *where))
+        if rows:
+            self._connection.execute(insert(notes), [{"conn_id": self._conn_id, **row} for row in rows])

@@ -23,9 +23,9 @@ from sqlalchemy import (
     update,
 )
 
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.engine import in_chunks, insert_missing
 from airflow_provider_rfr.store.history import is_new
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 
 _A: Final = ATTEMPTS.c
 _D, _E = DELIVERIES.c, ENDPOINTS.c
@@ -83,10 +83,10 @@ def counts_by_endpoint(connection: Connection, lake: str) -> dict[int, dict[str,
         .where(_E.lake == lake)
         .group_by(_D.endpoint_id, _D.state)
     )
-    found: dict[int, dict[str, int]] = {}
+    counts: dict[int, dict[str, int]] = {}
     for endpoint, state, count in connection.execute(query):
-        found.setdefault(endpoint, dict.fromkeys(_STATES, 0))[state] = count
-    return found
+        counts.setdefault(endpoint, dict.fromkeys(_STATES, 0))[state] = count
+    return counts
 
 
 def ended_without_attempt(connection: Connection, lake: str, since: int) -> list[RowMapping]:
@@ -129,8 +129,8 @@ class EndpointKey(NamedTuple):
 
 def parts_of(name: str) -> tuple[str, str | None]:
     """Return trigger and block of ``block/trigger``; the block is None if the name is only a trigger's."""
-    block, found, trigger = name.rpartition("/")
-    return trigger, block if found else None
+    block, slash, trigger = name.rpartition("/")
+    return trigger, block if slash else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +182,11 @@ def ensure_endpoint(connection: Connection, key: EndpointKey) -> EndpointRow:
 
 def load_endpoints(connection: Connection, keys: Iterable[EndpointKey]) -> dict[EndpointKey, EndpointRow]:
     """Return the rows of the keys that have one."""
-    found: dict[EndpointKey, EndpointRow] = {}
+    endpoints: dict[EndpointKey, EndpointRow] = {}
     for chunk in in_chunks(keys):
         query = select(ENDPOINTS).where(_is_key(chunk))
-        found |= {row.key: row for row in map(_row, connection.execute(query).mappings())}
-    return found
+        endpoints |= {row.key: row for row in map(_row, connection.execute(query).mappings())}
+    return endpoints
 
 
 def endpoints_with_ids(connection: Connection, ids: Iterable[int]) -> dict[int, EndpointRow]:
@@ -228,8 +228,8 @@ def _is_key(keys: Sequence[EndpointKey]) -> Any:
     return tuple_(*(ENDPOINTS.c[name] for name in _KEY)).in_(keys)
 
 
-def _row(found: RowMapping) -> EndpointRow:
-    return EndpointRow(**_with_key(found))
+def _row(row: RowMapping) -> EndpointRow:
+    return EndpointRow(**_with_key(row))
 
 
 def _with_key(row: RowMapping) -> dict[str, Any]:
@@ -296,14 +296,14 @@ class Selection:
         by_time = self.lake is not None and not self.tables and self.trigger is None
         named = ((_E.lake, None if by_time else self.lake), (_E.trigger, self.trigger), (_E.block, self.block))
         pairs = (*named, (_D.reason, self.reason), (_D.snapshot_id, self.snapshot_id))
-        found: list[ColumnElement[bool]] = [column == value for column, value in pairs if value is not None]
+        conditions: list[ColumnElement[bool]] = [column == value for column, value in pairs if value is not None]
         several = ((_E.target, self.tables), (_D.state, self.states), (_D.id, self.ids))
-        found += [column.in_(list(values)) for column, values in several if values]
+        conditions += [column.in_(list(values)) for column, values in several if values]
         if by_time:
-            found.append(_is_of(self.lake))
+            conditions.append(_is_of(self.lake))
         if self.commit_id is not None:
-            found.append(or_(_D.first_commit == self.commit_id, _D.last_commit == self.commit_id))
-        return found
+            conditions.append(or_(_D.first_commit == self.commit_id, _D.last_commit == self.commit_id))
+        return conditions
 
 
 EVERYTHING: Final = Selection()
@@ -315,10 +315,10 @@ def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str,
     pending: dict[str, Any] = {"state": "pending", "created_at": now, "due_at": now}
     for chunk in in_chunks(rows):
         # Sorted, so that concurrent transactions insert in one order and can't deadlock.
-        some = sorted(chunk, key=lambda row: str(row["id"]))
-        known = select(func.count()).where(_D.id.in_([row["id"] for row in some]))
-        present += connection.execute(known).scalar_one()
-        insert_missing(connection, DELIVERIES, [{**row, **pending} for row in some])
+        ordered = sorted(chunk, key=lambda row: str(row["id"]))
+        count = select(func.count()).where(_D.id.in_([row["id"] for row in ordered]))
+        present += connection.execute(count).scalar_one()
+        insert_missing(connection, DELIVERIES, [{**row, **pending} for row in ordered])
     _note_dags(connection, rows)
     return len(rows) - present
 
@@ -351,8 +351,7 @@ def attempts_of(connection: Connection, delivery_id: str) -> list[Row[Any]]:
 def count_states(connection: Connection, selection: Selection) -> dict[str, int]:
     """Count the deliveries by state, including states without deliveries."""
     query = _joined(select(_D.state, func.count()), selection).group_by(_D.state)
-    found = dict.fromkeys(_STATES, 0)
-    return {**found, **{row[0]: row[1] for row in connection.execute(query)}}
+    return {**dict.fromkeys(_STATES, 0), **{row[0]: row[1] for row in connection.execute(query)}}
 
 
 def count_pending(connection: Connection, endpoint_ids: Collection[int]) -> int:
@@ -376,8 +375,8 @@ def first_unsent(connection: Connection, endpoint_ids: Collection[int]) -> dict[
 
 def oldest_pending(connection: Connection, selection: Selection) -> int | None:
     query = _joined(select(func.min(_D.created_at)), selection).where(_D.state == "pending")
-    found: int | None = connection.execute(query).scalar_one()
-    return found
+    created_at: int | None = connection.execute(query).scalar_one()
+    return created_at
 
 
 def set_pending(connection: Connection, now: int, ids: Iterable[str]) -> None:
@@ -422,6 +421,7 @@ def delete_ended(connection: Connection, before: int, selection: Selection, limi
     window = DELIVERIES.alias("window")
     is_unsent = exists().where(window.c.id == _D.merged_into, window.c.state.in_(("pending", "dead")))
     ended = (_D.state.in_(("delivered", "cancelled", "merged")), _D.ended_at < before, ~is_unsent)
+    # A part at a time: a large backlog in one transaction would keep SQLite's other writers out for long.
     query = _joined(select(_D.id), selection).where(*ended).order_by(_D.ended_at).limit(limit)
     return connection.execute(delete(DELIVERIES).where(_D.id.in_(query))).rowcount
 

@@ -16,14 +16,16 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from airflow_provider_rfr.exceptions import StalePlanError
-from airflow_provider_rfr.store._tables import DEPLOYS, GARBAGE, OBJECTS, REGISTRY, STEPS
 from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.tables import DEPLOYS, GARBAGE, OBJECTS, REGISTRY, STEPS
 
 _D: Final = DEPLOYS.c
 _S: Final = STEPS.c
 
 
 class DeployState(str, Enum):
+    """The state of a deploy in the journal."""
+
     RUNNING = "running"
     FAILED = "failed"
     DONE = "done"
@@ -40,6 +42,8 @@ _UNFINISHED: Final = (*_OPEN, DeployState.SUPERSEDED.value)
 
 
 class StepState(str, Enum):
+    """The state of a step in the journal."""
+
     PLANNED = "planned"
     STARTED = "started"
     DONE = "done"
@@ -97,8 +101,8 @@ class JournalStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """A deploy that begins.
+class NewDeploy:
+    """A deploy that is to be recorded when it begins.
 
     :ivar steps: number, id, name and action of each
     """
@@ -143,15 +147,15 @@ def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, .
 
 def touched(connection: Connection, project: str) -> frozenset[str]:
     """Return the ids of objects that unfinished deploys began to change."""
-    begun = _S.state.in_(_TOUCHED) & _S.uuid.is_not(None)
-    of = (_D.project == project) & _D.state.in_(_UNFINISHED) & begun
-    return frozenset(connection.execute(select(_S.uuid).join(DEPLOYS).where(of)).scalars())
+    is_touched = _S.state.in_(_TOUCHED) & _S.uuid.is_not(None)
+    unfinished = (_D.project == project) & _D.state.in_(_UNFINISHED) & is_touched
+    return frozenset(connection.execute(select(_S.uuid).join(DEPLOYS).where(unfinished)).scalars())
 
 
 def unfinished_ids(connection: Connection, project: str) -> frozenset[str]:
     """Return the ids of deploys whose results may still be used."""
-    of = (_D.project == project) & _D.state.in_(_UNFINISHED)
-    return frozenset(connection.execute(select(_D.deploy_id).where(of)).scalars())
+    unfinished = (_D.project == project) & _D.state.in_(_UNFINISHED)
+    return frozenset(connection.execute(select(_D.deploy_id).where(unfinished)).scalars())
 
 
 def _steps(connection: Connection, *where: ColumnElement[bool]) -> tuple[JournalStep, ...]:
@@ -161,21 +165,21 @@ def _steps(connection: Connection, *where: ColumnElement[bool]) -> tuple[Journal
 
 def begun_steps(connection: Connection, project: str) -> tuple[JournalStep, ...]:
     """Return steps of unfinished deploys that were begun and did not succeed."""
-    begun = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value))
-    return _steps(connection, _D.project == project, begun, _D.state.in_(_UNFINISHED))
+    is_unsuccessful = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value))
+    return _steps(connection, _D.project == project, is_unsuccessful, _D.state.in_(_UNFINISHED))
 
 
 def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
     return _steps(connection, _S.deploy_id == deploy_id)
 
 
-def open_deploy(connection: Connection, opening: Opening, *, token: int, now: int) -> None:
+def open_deploy(connection: Connection, deploy: NewDeploy, *, token: int, now: int) -> None:
     """Note the steps that the deploy is going to do, and supersede other unfinished deploys."""
-    others = (_D.project == opening.project) & _D.state.in_(_OPEN)
+    others = (_D.project == deploy.project) & _D.state.in_(_OPEN)
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.SUPERSEDED.value, ended_at=now))
-    connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.RUNNING, now)))
-    for seq, uuid, name, action in opening.steps:
-        values = {"deploy_id": opening.deploy_id, "seq": seq, "uuid": uuid, "name": name, "action": action}
+    connection.execute(insert(DEPLOYS).values(**_row(deploy, DeployState.RUNNING, now)))
+    for seq, uuid, name, action in deploy.steps:
+        values = {"deploy_id": deploy.deploy_id, "seq": seq, "uuid": uuid, "name": name, "action": action}
         connection.execute(insert(STEPS).values(**values, state=StepState.PLANNED.value, token=token, attempts=0))
 
 
@@ -185,8 +189,8 @@ def abandon_others(connection: Connection, project: str, deploy_id: str) -> None
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.ABANDONED.value))
 
 
-def record_nothing(connection: Connection, opening: Opening, *, now: int) -> None:
-    connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.NOTHING, now), ended_at=now))
+def record_nothing(connection: Connection, deploy: NewDeploy, *, now: int) -> None:
+    connection.execute(insert(DEPLOYS).values(**_row(deploy, DeployState.NOTHING, now), ended_at=now))
 
 
 def end_deploy(
@@ -220,9 +224,9 @@ def _update(connection: Connection, deploy_id: str, seq: int, values: dict[str, 
     connection.execute(update(STEPS).where((_S.deploy_id == deploy_id) & (_S.seq == seq)).values(**values))
 
 
-def _row(opening: Opening, state: DeployState, now: int) -> dict[str, Any]:
-    values = {name: value for name, value in asdict(opening).items() if name != "steps"}
-    return {**values, "actor": opening.actor[:255], "state": state.value, "attempts": 1, "started_at": now}
+def _row(deploy: NewDeploy, state: DeployState, now: int) -> dict[str, Any]:
+    values = {name: value for name, value in asdict(deploy).items() if name != "steps"}
+    return {**values, "actor": deploy.actor[:255], "state": state.value, "attempts": 1, "started_at": now}
 
 
 _O: Final = OBJECTS.c
@@ -241,7 +245,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistryState:
+class StoredRegistry:
     """A consistent snapshot of the registry, at revision 0 and without a deploy before the first one."""
 
     revision: int = 0
@@ -250,14 +254,14 @@ class RegistryState:
     entries: tuple[Entry, ...] = ()
 
 
-def read_registry(connection: Connection, project: str) -> RegistryState:
+def read_registry(connection: Connection, project: str) -> StoredRegistry:
     """Return the registry of a project, sorted by name."""
     head = connection.execute(select(REGISTRY).where(_R.project == project)).one_or_none()
     if head is None:
-        return RegistryState()
+        return StoredRegistry()
     columns = [_O[name] for name in Entry.__dataclass_fields__]
     rows = connection.execute(select(*columns).where(_O.project == project).order_by(_O.name, _O.uuid))
-    return RegistryState(head.revision, head.version, head.deploy_id, tuple(Entry(*row) for row in rows))
+    return StoredRegistry(head.revision, head.version, head.deploy_id, tuple(Entry(*row) for row in rows))
 
 
 def objects_with(connection: Connection, conn_id: str) -> list[str]:
@@ -303,6 +307,7 @@ def write_registry(
             raise stale
         connection.execute(insert(REGISTRY).values(project=project, **values))
     else:
+        # Compared and set in one statement: of two deploys from the same base, one finds no row to update.
         base = (_R.project == project) & (_R.revision == base_revision)
         if connection.execute(update(REGISTRY).where(base).values(**values)).rowcount != 1:
             raise stale

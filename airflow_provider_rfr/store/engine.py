@@ -24,7 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from airflow_provider_rfr.databases import limit_waits
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store._tables import METADATA, SCHEMA_VERSION, SETTINGS
+from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
 
 
 class Clock(Protocol):
@@ -248,6 +248,7 @@ def _new_engine(address: URL) -> Engine:
             os.close(os.open(str(address.database), os.O_CREAT | os.O_EXCL, 0o600))
         options["connect_args"] = {"timeout": _BUSY_SECONDS}
     else:
+        # A connection that the server has closed meanwhile is noticed before a transaction begins on it.
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
         if address.get_driver_name() == "psycopg2":
             options["executemany_mode"] = "values_plus_batch"
@@ -282,9 +283,9 @@ def _use_wal(store: ControlStore) -> None:
     while True:
         with store.read() as connection:
             # Not within a transaction, which SQLAlchemy would begin.
-            found: Any = connection.connection.dbapi_connection
+            driver: Any = connection.connection.dbapi_connection
             try:
-                found.execute("PRAGMA journal_mode = WAL")
+                driver.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
                 # Two processes change the journal mode at once: the busy timeout doesn't cover this.

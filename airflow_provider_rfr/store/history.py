@@ -12,8 +12,8 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, select, update
 
-from airflow_provider_rfr.store._tables import HISTORY
 from airflow_provider_rfr.store.engine import in_chunks, insert_missing
+from airflow_provider_rfr.store.tables import HISTORY
 
 _H: Final = HISTORY.c
 _LONGEST_KEY: Final = 255

@@ -1,5 +1,7 @@
-"""Leases: one holder at a time, for deploys, runs of a sink, alterations of a connection, refresh tokens,
-and the upkeep of history tables.
+"""Leases: the right of one holder at a time to work on something, until a time.
+
+There are leases of deploys, runs of a sink, alterations of a connection, refresh tokens, and the upkeep of history
+tables.
 
 A lease ends by itself when its holder no longer renews it, so a dead process does not block others for long. A holder
 that was paused while its lease ran out may wake up while the next one works. Therefore the token only goes up, and each
@@ -23,8 +25,8 @@ from sqlalchemy import ColumnElement, Connection, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError
-from airflow_provider_rfr.store._tables import LEASES
 from airflow_provider_rfr.store.engine import ControlStore, insert_missing
+from airflow_provider_rfr.store.tables import LEASES
 
 _T = TypeVar("_T")
 _L: Final = LEASES.c
@@ -36,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 
 class LeaseKind(str, Enum):
+    """A kind of work that one process at a time may do."""
+
     DEPLOY = "deploy"
     SINK = "sink"
     CONNECTION = "connection"
@@ -69,6 +73,7 @@ class Grant:
 
         One that ran out, but was not taken, is renewed like any other.
         """
+        # One that was given back has no end and stays free: a late write must not bring it to life again.
         ours = update(LEASES).where(_is(self.kind, self.name), _L.token == self.token, _L.until.is_not(None))
         return connection.execute(ours.values(until=now + self.milliseconds)).rowcount == 1
 
@@ -92,6 +97,7 @@ def take_lease(
     connection: Connection, now: int, kind: LeaseKind, name: str, holder: str, milliseconds: int
 ) -> Grant | None:
     """Take the lease, if it is free or has expired; None while another holder has it."""
+    # The row first: what does not exist can't be locked, and two processes would both find the lease free.
     insert_missing(connection, LEASES, [{"kind": kind.value, "name": name, "token": 0, "milliseconds": 0}])
     row = connection.execute(select(LEASES).where(_is(kind, name)).with_for_update()).one()
     # One that ends later than a renewal now could make it end was written by a clock that ran ahead: it does not count.
@@ -158,6 +164,7 @@ class Lease:
 
         def checked(connection: Connection) -> _T:
             now = self._store.now(connection)
+            # The renewal locks the row, so that nobody takes the lease before this transaction ends.
             if not self._grant.renew(connection, now):
                 raise self._lost(self.token, lease_state(connection, self._grant.kind, self.name).token)
             return work(connection, now)
@@ -165,6 +172,7 @@ class Lease:
         return self._store.run(checked)
 
     def _renew(self) -> None:
+        # Four times in its duration, in seconds.
         while not self._end.wait(self._grant.milliseconds / 4000):
             # A store that is away for a moment is asked again: the lease outlives some missed renewals.
             with suppress(SQLAlchemyError):
@@ -181,23 +189,23 @@ def acquire(
     :param patience: seconds to wait while another process holds it
     :raises DeployBusyError: another process holds it
     """
-    deadline, told = time.monotonic() + patience, False
+    deadline, has_warned = time.monotonic() + patience, False
 
     def take(connection: Connection) -> Grant | _LeaseState:
-        now, of = store.now(connection), (LeaseKind.DEPLOY, project)
-        grant = take_lease(connection, now, *of, holder or default_holder(), int(seconds * 1000))
-        return grant or lease_state(connection, *of)
+        now, lease = store.now(connection), (LeaseKind.DEPLOY, project)
+        grant = take_lease(connection, now, *lease, holder or default_holder(), int(seconds * 1000))
+        return grant or lease_state(connection, *lease)
 
     while True:
-        found = store.run(take)
-        if isinstance(found, Grant):
-            return Lease(store, found, lambda token, newer: LeaseLostError(project, token, newer))
+        outcome = store.run(take)
+        if isinstance(outcome, Grant):
+            return Lease(store, outcome, lambda token, newer: LeaseLostError(project, token, newer))
         if time.monotonic() >= deadline:
-            raise DeployBusyError(project, found.holder or "", found.token)
-        if not told:
-            told = True
+            raise DeployBusyError(project, outcome.holder or "", outcome.token)
+        if not has_warned:
+            has_warned = True
             limits = f"{patience:.0f} s at most; a process that died blocks it for {seconds:.0f} s"
-            _log.warning("project %s is being deployed by %s: waiting for it, %s", project, found.holder, limits)
+            _log.warning("project %s is being deployed by %s: waiting for it, %s", project, outcome.holder, limits)
         time.sleep(min(0.2, seconds / 4))
 
 
@@ -208,11 +216,12 @@ def force_unlock(store: ControlStore, project: str, token: int) -> None:
     """
 
     def unlock(connection: Connection) -> None:
-        of = (LeaseKind.DEPLOY, project)
-        connection.execute(select(_L.token).where(_is(*of)).with_for_update())
-        found = lease_state(connection, *of).token
-        if found != token:
-            raise LeaseLostError(project, token, found)
-        revoke_lease(connection, *of)
+        lease = (LeaseKind.DEPLOY, project)
+        # Locked first, so that the lease that is revoked is the one that was looked at.
+        connection.execute(select(_L.token).where(_is(*lease)).with_for_update())
+        present = lease_state(connection, *lease).token
+        if present != token:
+            raise LeaseLostError(project, token, present)
+        revoke_lease(connection, *lease)
 
     store.run(unlock)

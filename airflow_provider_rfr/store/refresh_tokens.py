@@ -19,9 +19,9 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, SourceError
-from airflow_provider_rfr.store._tables import REFRESH_TOKENS
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import Lease, LeaseKind, default_holder, take_lease
+from airflow_provider_rfr.store.tables import REFRESH_TOKENS
 
 _log = logging.getLogger(__name__)
 _T: Final = REFRESH_TOKENS.c
@@ -57,6 +57,7 @@ class RefreshTokens:
             now = store.now(connection)
             return take_lease(connection, now, LeaseKind.REFRESH_TOKEN, name, default_holder(), _LEASE_MILLISECONDS)
 
+        # A lease of the store and no lock of this process: drivers on other machines redeem the same token.
         while (granted := _asked(store, take)) is None:
             check()
             time.sleep(_POLL_SECONDS)
@@ -86,6 +87,7 @@ class RefreshTokens:
 
         def write(connection: Any) -> None:
             values = {"sealed": sealed, "replaced_at": store.now(connection)}
+            # Whoever keeps a token holds the grant's lease, so nobody inserts the row between the two statements.
             if not connection.execute(update(REFRESH_TOKENS).where(_T.grant == name).values(**values)).rowcount:
                 connection.execute(insert(REFRESH_TOKENS).values(grant=name, **values))
 

@@ -13,9 +13,9 @@ from uuid import UUID
 from sqlalchemy import Connection, delete, select, update
 
 from airflow_provider_rfr.exceptions import SinkBusyError
-from airflow_provider_rfr.store._tables import SINKS
 from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.leases import Grant, LeaseKind, lease_state, revoke_lease, take_lease
+from airflow_provider_rfr.store.tables import SINKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def insert_sink(
 
 def load_sink(connection: Connection, identity: UUID) -> SinkRow | None:
     """Return the sink's row; a writing transaction locks it until its end."""
-    found = connection.execute(select(SINKS).where(SINKS.c.uuid == str(identity)).with_for_update()).mappings()
-    row = found.one_or_none()
+    query = select(SINKS).where(SINKS.c.uuid == str(identity)).with_for_update()
+    row = connection.execute(query).mappings().one_or_none()
     return None if row is None else _row(row)
 
 
@@ -109,14 +109,14 @@ def take_sink_lease(connection: Connection, now: int, identity: UUID, owner: str
     row = load_sink(connection, identity)
     if row is None:
         return None
-    of = (LeaseKind.SINK, str(identity))
-    grant = take_lease(connection, now, *of, owner, milliseconds)
+    key = (LeaseKind.SINK, str(identity))
+    grant = take_lease(connection, now, *key, owner, milliseconds)
     if grant is None:
-        held = lease_state(connection, *of)
-        raise SinkBusyError(row.name, held.holder or "", (held.until or now) - now)
+        lease = lease_state(connection, *key)
+        raise SinkBusyError(row.name, lease.holder or "", (lease.until or now) - now)
     return grant
 
 
-def _row(found: Mapping[Any, Any]) -> SinkRow:
-    values = dict(found)
+def _row(row: Mapping[Any, Any]) -> SinkRow:
+    values = dict(row)
     return SinkRow(uuid=UUID(values.pop("uuid")), source=UUID(values.pop("source")), **values)

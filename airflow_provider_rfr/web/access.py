@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
@@ -18,7 +18,16 @@ from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from fastapi import Depends
 
-from airflow_provider_rfr.web.reading import Problem
+
+class FailedRead(NamedTuple):
+    """A read of a lake or the control store that failed, in sentences for viewers.
+
+    :ivar reason: a sentence, which may name hosts
+    :ivar shown: a sentence about the values that are shown in its place
+    """
+
+    reason: str
+    shown: str
 
 
 class Viewer:
@@ -43,7 +52,7 @@ class Viewer:
             self._manager.is_authorized_dag(method="GET", access_entity=entity, user=self._user) for entity in entities
         )
 
-    def told(self, problems: Sequence[Problem]) -> tuple[str, ...]:
+    def sentences_of(self, problems: Sequence[FailedRead]) -> tuple[str, ...]:
         """Return sentences about failed reads and the values that are shown in their place.
 
         Only users who may read assets get the reasons, which may name hosts.
@@ -62,7 +71,7 @@ class Viewer:
 
     def learn(self, dag_ids: Iterable[str | None]) -> None:
         """Ask about many DAGs at once, before :meth:`sees` is asked about each."""
-        new = sorted({dag_id_ for dag_id_ in dag_ids if dag_id_ is not None} - self._dags.keys())
+        new = sorted({dag_id for dag_id in dag_ids if dag_id is not None} - self._dags.keys())
         has_teams = bool(new) and _has_teams()
         teams = DagModel.get_dag_id_to_team_name_mapping(new) if has_teams else {}
         for dag_id in new:
@@ -92,7 +101,7 @@ class Viewer:
         if wanted and _has_teams():
             teams = Connection.get_conn_id_to_team_name_mapping(wanted)
             # Nobody knows any more whose a connection was that is gone.
-            wanted = [team for team in wanted if team in teams]
+            wanted = [conn_id for conn_id in wanted if conn_id in teams]
 
         def is_readable(conn_id: str) -> bool:
             details = ConnectionDetails(conn_id=conn_id, team_name=teams.get(conn_id))

@@ -1,26 +1,219 @@
-"""The application that Airflow's API server mounts under ``/rfr``: its files, and pages for logged-in users."""
+"""The application that Airflow's API server mounts under ``/rfr``: its files, and pages for logged-in users.
+
+Templates escape everything, and headers let pages load nothing from outside. The list of refreshes is made for each
+viewer, with filters, permissions and order.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from airflow_provider_rfr.web import charts, migrations, refreshes
+from airflow_provider_rfr import __version__
+from airflow_provider_rfr.web import charts, filters, migrations
 from airflow_provider_rfr.web.access import Viewer, ViewerDep
 from airflow_provider_rfr.web.connections import Connections, read_connections
 from airflow_provider_rfr.web.deliveries import Webhooks, read_webhooks
-from airflow_provider_rfr.web.lakes import Lakes, Refresh, prepare
-from airflow_provider_rfr.web.pages import Guarded, addresses_of, page
-from airflow_provider_rfr.web.refreshes import Wanted
+from airflow_provider_rfr.web.lakes import LakeRefresh, Lakes, prepare
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from airflow_provider_rfr.refresh.header import PastGeneration
+
+PREFIX: Final = "/rfr"
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'self'"
+)
+_HEADERS: Final = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Guarded(FastAPI):
+    """An application that adds the headers to every response, also to those of unexpected errors.
+
+    A middleware would not see the latter, because it is called within the handler of these errors.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *_HEADERS]
+            await send(message)
+
+        await super().__call__(scope, receive, send_with_headers)
+
+
+@cache
+def _templates() -> Environment:
+    folder = Path(__file__).parent / "templates"
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= filters.FILTERS
+    environment.globals["version"] = __version__
+    return environment
+
+
+def page(request: Request, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
+    """Render the template as a response."""
+    text = _templates().get_template(template).render(addresses=addresses_of(request), **values)
+    return HTMLResponse(text, status_code)
+
+
+def addresses_of(request: Request) -> Addresses:
+    own = str(request.scope.get("root_path", "")).rstrip("/")
+    return Addresses(own.removesuffix(PREFIX), own)
+
+
+class Addresses:
+    """Addresses of these pages and of Airflow's own, below the path that Airflow is served at."""
+
+    def __init__(self, airflow: str, own: str) -> None:
+        self._airflow = airflow
+        self._own = own
+
+    def own(self, path: str = "", **query: str | None) -> str:
+        parameters = {name: value for name, value in query.items() if value}
+        return f"{self._own}/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
+
+    def login(self, request: Request) -> str:
+        """Return Airflow's own way to log in, and back to the page that was asked for."""
+        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return f"{self._airflow}/api/v2/auth/login?{urlencode({'next': asked})}"
+
+    def dag(self, dag_id: str) -> str:
+        """Return the address of the DAG's page, which has the button that opens the form for a run."""
+        return f"{self._airflow}/dags/{quote(dag_id, safe='')}"
+
+    def run(self, dag_id: str, run_id: str) -> str:
+        return f"{self.dag(dag_id)}/runs/{quote(run_id, safe='')}"
+
+    def task(self, dag_id: str, run_id: str, task_id: str, map_index: int | None = None) -> str:
+        mapped = f"/mapped/{map_index}" if map_index is not None and map_index >= 0 else ""
+        return f"{self.run(dag_id, run_id)}/tasks/{quote(task_id, safe='')}{mapped}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshFilter:
+    """A viewer's filter; empty text does not restrict it.
+
+    :ivar q: part of the name of a table, DAG or run, of the part's filter, or of the error
+    :ivar dag_id: only what runs of this DAG did; ``run_id``, ``task_id`` and ``map_index`` likewise
+    """
+
+    q: str = ""
+    state: str = ""
+    dag_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
+    map_index: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> RefreshFilter:
+        """Return the filter in an address's query; unknown parameters are ignored."""
+        return cls(**{field.name: query[field.name] for field in fields(cls) if field.name in query})
+
+    @property
+    def is_of_a_task(self) -> bool:
+        return bool(self.dag_id and self.run_id and self.task_id)
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """Return the parameters that stay while text and state are changed."""
+        names = ("dag_id", "run_id", "task_id", "map_index")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    def is_in_scope(self, refresh: LakeRefresh, viewer: Viewer) -> bool:
+        """Tell whether the refresh concerns the DAG, run or task, now or in a generation that the viewer may see."""
+        if not self.scope:
+            return True
+        return any(map(self._names, _history_for(refresh, viewer)))
+
+    def _names(self, generation: PastGeneration) -> bool:
+        pairs = (
+            (self.dag_id, generation.dag_id),
+            (self.run_id, generation.dag_run_id),
+            (self.task_id, generation.task_id),
+        )
+        is_named = all(not wanted or wanted == actual for wanted, actual in pairs)
+        # Airflow's frame leaves the placeholder as it is where a task is not mapped.
+        index = int(self.map_index) if re.fullmatch("[0-9]{1,9}", self.map_index) else -1
+        return is_named and (not self.task_id or generation.map_index in (None, index))
+
+    def is_matched(self, refresh: LakeRefresh) -> bool:
+        header = refresh.status.header
+        texts = [refresh.status.table, refresh.status.sentence, refresh.lake]
+        if header is not None:
+            texts += filter(None, (header.replace_where, header.dag_id, header.dag_run_id, header.task_id))
+        return self.q.casefold() in "\n".join(texts).casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshList:
+    """The list of refreshes for one viewer.
+
+    :ivar states: all that there may be, to choose from
+    :ivar counts: of the refreshes in each state, before a state is chosen
+    """
+
+    refreshes: tuple[LakeRefresh, ...]
+    states: tuple[str, ...]
+    counts: Mapping[str, int]
+    total: int
+
+
+def _dag_of(refresh: LakeRefresh) -> str | None:
+    return None if refresh.status.header is None else refresh.status.header.dag_id
+
+
+def _listed(refreshes: Sequence[LakeRefresh], query: RefreshFilter, viewer: Viewer) -> RefreshList:
+    """Return the requested refreshes; failed and stuck ones come first."""
+    from airflow_provider_rfr.refresh.status import State
+
+    order = {state: place for place, state in enumerate(State)}
+    rows = [refresh for refresh in refreshes if query.is_in_scope(refresh, viewer) and query.is_matched(refresh)]
+    rows.sort(key=lambda row: (order[row.status.state], row.status.table, row.status.ledger, row.lake))
+    counts = Counter(row.status.state.value for row in rows)
+    shown = tuple(row for row in rows if query.state in ("", row.status.state.value))
+    names = tuple(state.value for state in State)
+    return RefreshList(
+        shown, names, {state.value: counts[state.value] for state in State if counts[state.value]}, len(rows)
+    )
+
+
+def _history_for(refresh: LakeRefresh, viewer: Viewer) -> tuple[PastGeneration, ...]:
+    """Return the generations, the newest first; those that the viewer may not see have only figures."""
+    hidden = {"dag_id": None, "dag_run_id": None, "task_id": None, "map_index": None, "error": None}
+    return tuple(
+        generation if viewer.sees(generation.dag_id) else replace(generation, **hidden)  # type: ignore[arg-type]
+        for generation in refresh.status.history
+    )
+
 
 _STATIC: Final = Path(__file__).parent / "static"
 _FILES: Final = {"rfr.css": "text/css", "rfr.js": "text/javascript"}
@@ -71,24 +264,27 @@ async def _incomplete(request: Request, _error: Any) -> Response:
 
 
 async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
-    known = await request.app.state.lakes.known()
+    snapshot = await request.app.state.lakes.snapshot()
 
     def answer() -> Response:
-        mine, wanted = refreshes.visible(known.refreshes, viewer), Wanted.of(request.query_params)
-        found = refreshes.listed(mine, wanted, viewer)
-        if wanted.is_of_a_task and len(found.refreshes) == 1:
-            [only] = found.refreshes
+        query = RefreshFilter.of(request.query_params)
+        # By the DAG of the newest run; without a run, as tables.
+        viewer.learn({_dag_of(refresh) for refresh in snapshot.refreshes})
+        visible = [refresh for refresh in snapshot.refreshes if viewer.sees(_dag_of(refresh))]
+        listed = _listed(visible, query, viewer)
+        if query.is_of_a_task and len(listed.refreshes) == 1:
+            [only] = listed.refreshes
             address = addresses_of(request).own(
-                "refresh", lake=only.lake, ledger=only.status.ledger, run_id=wanted.run_id
+                "refresh", lake=only.lake, ledger=only.status.ledger, run_id=query.run_id
             )
             return RedirectResponse(address, 303)
         return page(
             request,
             "refreshes.html",
-            problems=viewer.told(known.problems),
-            found=found,
-            wanted=wanted,
-            has_several_lakes=len({refresh.lake for refresh in mine}) > 1,
+            problems=viewer.sentences_of(snapshot.problems),
+            listed=listed,
+            query=query,
+            has_several_lakes=len({refresh.lake for refresh in visible}) > 1,
         )
 
     return await run_in_threadpool(answer)
@@ -96,52 +292,49 @@ async def _refreshes(request: Request, viewer: ViewerDep) -> Response:
 
 async def _refresh(request: Request, viewer: ViewerDep, lake: str, ledger: str, run_id: str = "") -> Response:
     lakes: Lakes = request.app.state.lakes
-    known = await lakes.known()
+    snapshot = await lakes.snapshot()
     refresh = next(
-        (refresh for refresh in known.refreshes if (refresh.lake, refresh.status.ledger) == (lake, ledger)), None
+        (refresh for refresh in snapshot.refreshes if (refresh.lake, refresh.status.ledger) == (lake, ledger)), None
     )
-    if refresh is None or not await run_in_threadpool(viewer.sees, refreshes.dag_of(refresh)):
+    if refresh is None or not await run_in_threadpool(viewer.sees, _dag_of(refresh)):
         # The problem first: a catalog that is away, or that is being read for the first time, has no refreshes.
-        said = await run_in_threadpool(viewer.told, known.problems)
-        raise HTTPException(503 if said else 404, " ".join([*said, _NO_REFRESH]))
-    details, told = await asyncio.gather(lakes.details(refresh), lakes.webhooks(refresh))
+        problems = await run_in_threadpool(viewer.sentences_of, snapshot.problems)
+        raise HTTPException(503 if problems else 404, " ".join([*problems, _NO_REFRESH]))
+    details, deliveries = await asyncio.gather(lakes.details(refresh), lakes.webhooks(refresh))
 
     def answer() -> Response:
-        history = refreshes.history(refresh, viewer)
+        history, dag_id = _history_for(refresh, viewer), _dag_of(refresh)
         return page(
             request,
             "refresh.html",
-            problems=viewer.told(known.problems),
+            problems=viewer.sentences_of(snapshot.problems),
             refresh=refresh,
             history=history,
             bars=charts.generations(history),
             other_run=run_id if refresh.status.header and run_id != refresh.status.header.dag_run_id else "",
             details=details,
-            details_problem=viewer.told(details.problems_with("The pages in the ledger")),
-            told_problem=viewer.told(told.problems_with("The control store")),
+            details_problem=viewer.sentences_of(details.problems_with("The pages in the ledger")),
+            deliveries_problem=viewer.sentences_of(deliveries.problems_with("The control store")),
             curve=None if details.value is None else charts.pages_over_time(details.value),
-            told=tuple(delivery for delivery in told.value or () if all(map(viewer.sees, delivery.dag_ids))),
-            may_trigger=_may_trigger(refresh, viewer),
+            deliveries=tuple(
+                delivery for delivery in deliveries.value or () if all(map(viewer.sees, delivery.dag_ids))
+            ),
+            may_trigger=dag_id is not None and viewer.may_trigger(dag_id),
         )
 
     return await run_in_threadpool(answer)
 
 
-def _may_trigger(refresh: Refresh, viewer: Viewer) -> bool:
-    dag_id = refreshes.dag_of(refresh)
-    return dag_id is not None and viewer.may_trigger(dag_id)
-
-
 async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
-    found, problems = await request.app.state.lakes.each_lake("deliveries", read_webhooks)
+    by_lake, problems = await request.app.state.lakes.each_lake("deliveries", read_webhooks)
 
     def answer() -> Response:
-        webhooks = Webhooks.of_lakes([lake_webhooks.seen_by(viewer) for _, lake_webhooks in found])
+        webhooks = Webhooks.of_lakes([lake_webhooks.seen_by(viewer) for _, lake_webhooks in by_lake])
         may_deliver = viewer.may_trigger("deliver_webhooks")
         return page(
             request,
             "deliveries.html",
-            problems=viewer.told(problems),
+            problems=viewer.sentences_of(problems),
             webhooks=webhooks,
             may_deliver=may_deliver,
             has_several_lakes=len(webhooks.lakes) > 1,
@@ -152,22 +345,23 @@ async def _deliveries(request: Request, viewer: ViewerDep) -> Response:
 
 async def _migrations(request: Request, viewer: ViewerDep) -> Response:
     lakes: Lakes = request.app.state.lakes
-    project, (found, problems) = await asyncio.gather(
+    project, (by_lake, problems) = await asyncio.gather(
         lakes.shared(("project",), migrations.read_project, 2.0),
         lakes.each_lake("migrations", migrations.read_in_lake, migrations.SECONDS),
     )
 
     def answer() -> Response:
         allowed = viewer.reads_assets
+        all_problems = [*project.problems_with("The control store"), *problems]
         return page(
             request,
             "migrations.html",
             is_allowed=allowed,
             project=project.value if allowed else None,
             has_store=project.value is not None or project.problem is not None,
-            lakes=found if allowed else [],
+            lakes=by_lake if allowed else [],
             sees_all_dags=viewer.sees_all_dags,
-            problems=viewer.told([*project.problems_with("The control store"), *problems]) if allowed else (),
+            problems=viewer.sentences_of(all_problems) if allowed else (),
             may_deploy=viewer.may_trigger("builtin_migration"),
         )
 
@@ -175,15 +369,15 @@ async def _migrations(request: Request, viewer: ViewerDep) -> Response:
 
 
 async def _connections(request: Request, viewer: ViewerDep) -> Response:
-    known = await request.app.state.lakes.shared(("connections",), read_connections, 2.0)
+    latest = await request.app.state.lakes.shared(("connections",), read_connections, 2.0)
 
     def answer() -> Response:
-        found, alterations = (known.value or Connections()).seen_by(viewer)
+        connections, alterations = (latest.value or Connections()).seen_by(viewer)
         return page(
             request,
             "connections.html",
-            problems=viewer.told(known.problems_with("The control store")),
-            connections=found,
+            problems=viewer.sentences_of(latest.problems_with("The control store")),
+            connections=connections,
             alterations=alterations,
             sees_all_dags=viewer.sees_all_dags,
             may_alter=viewer.may_trigger("alter_connection"),

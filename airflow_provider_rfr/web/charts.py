@@ -18,7 +18,7 @@ _WIDEST: Final = 48.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class GenerationBar:
     """One generation: rows as a bar, its duration as a dot above it.
 
     :ivar outcome: also the CSS class
@@ -35,7 +35,7 @@ class Bar:
     title: str
 
 
-def generations(history: Sequence[PastGeneration]) -> tuple[Bar, ...]:
+def generations(history: Sequence[PastGeneration]) -> tuple[GenerationBar, ...]:
     """Return the bars, the oldest first; a generation without published rows has the height of its read records."""
     if not history:
         return ()
@@ -48,7 +48,7 @@ def generations(history: Sequence[PastGeneration]) -> tuple[Bar, ...]:
         height = max(_LEAST, (HEIGHT - 30) * amount / most)
         x = place * step
         bars.append(
-            Bar(
+            GenerationBar(
                 x=round(x + step * 0.15, 1),
                 y=round(HEIGHT - 15 - height, 1),
                 width=round(step * 0.7, 1),
@@ -66,7 +66,7 @@ def generations(history: Sequence[PastGeneration]) -> tuple[Bar, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class AttemptMark:
     """The beginning of an attempt after the first."""
 
     x: float
@@ -79,7 +79,7 @@ class Curve:
     """Pages over time, from the opening of the refresh to its newest page."""
 
     points: str
-    marks: tuple[Mark, ...]
+    marks: tuple[AttemptMark, ...]
     pages: int
     seconds: float
 
@@ -97,7 +97,7 @@ def pages_over_time(details: RefreshDetails) -> Curve | None:
         return round(HEIGHT - (HEIGHT - 10) * count / pages, 1)
 
     marks = tuple(
-        Mark(
+        AttemptMark(
             x(after.began),
             str(after.epoch),
             f"attempt {after.epoch} began to read after {after.began:,.0f} s; the pages of attempt {before.epoch} end"

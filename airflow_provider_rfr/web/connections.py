@@ -9,7 +9,6 @@ from airflow_provider_rfr.hooks.tasks import states_of_uses
 from airflow_provider_rfr.web.deliveries import control_store
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.store.connection_audit import AlterationRecord
     from airflow_provider_rfr.store.connections import Use
     from airflow_provider_rfr.web.access import Viewer
 
@@ -61,19 +60,23 @@ class Connections:
 
 
 def read_connections() -> Connections:
-    from airflow_provider_rfr.store.connection_audit import list_alterations
-    from airflow_provider_rfr.store.connections import list_uses
+    from airflow_provider_rfr.store.connections import list_alterations, list_uses
 
     store = control_store()
     if store is None:
         return Connections()
     with store.read() as connection:
         uses = list_uses(connection)
-        alterations = tuple(map(_view, list_alterations(connection, limit=_ALTERATIONS)))
+        alterations = tuple(
+            AlterationView(
+                record.conn_id,
+                record.actor,
+                record.state,
+                tuple(sorted(record.options)),
+                len(record.dependents),
+                record.started_at,
+            )
+            for record in list_alterations(connection, limit=_ALTERATIONS)
+        )
     states = states_of_uses(uses)
     return Connections(tuple(replace(use, state=states[use.task]) for use in uses), alterations)
-
-
-def _view(each: AlterationRecord) -> AlterationView:
-    names = tuple(sorted(each.options))
-    return AlterationView(each.conn_id, each.actor, each.state, names, len(each.dependents), each.started_at)

@@ -68,8 +68,8 @@ class Webhooks:
 
     def seen_by(self, viewer: Viewer) -> Webhooks:
         """Return the attempts and endpoints that concern no other DAGs than those that the viewer may see."""
-        told = (*(attempt.dag_ids for attempt in self.attempts), *(endpoint.dag_ids for endpoint in self.endpoints))
-        viewer.learn(frozenset().union(*told))
+        dag_ids = (*(attempt.dag_ids for attempt in self.attempts), *(endpoint.dag_ids for endpoint in self.endpoints))
+        viewer.learn(frozenset().union(*dag_ids))
         attempts = [attempt for attempt in self.attempts if all(map(viewer.sees, attempt.dag_ids))]
         return Webhooks(
             tuple(endpoint for endpoint in self.endpoints if all(map(viewer.sees, endpoint.dag_ids))),
@@ -77,16 +77,18 @@ class Webhooks:
         )
 
     @classmethod
-    def of_lakes(cls, found: Sequence[Webhooks]) -> Webhooks:
+    def of_lakes(cls, by_lake: Sequence[Webhooks]) -> Webhooks:
         """Return the webhooks of several connections.
 
         Connections of one catalog have the same webhooks, which appear once, with the first of these connections.
         """
-        endpoints = {endpoint.row.id: endpoint for one in reversed(found) for endpoint in one.endpoints}
+        endpoints = {endpoint.row.id: endpoint for lake in reversed(by_lake) for endpoint in lake.endpoints}
         attempts = {
-            (attempt.row["id"], attempt.row["number"]): attempt for one in reversed(found) for attempt in one.attempts
+            (attempt.row["id"], attempt.row["number"]): attempt
+            for lake in reversed(by_lake)
+            for attempt in lake.attempts
         }
-        newest = sorted(attempts.values(), key=lambda each: -each.row["at"])
+        newest = sorted(attempts.values(), key=lambda attempt: -attempt.row["at"])
         return cls(tuple(sorted(endpoints.values(), key=_urgency)), tuple(newest[:_ATTEMPTS]))
 
     @property
@@ -100,12 +102,12 @@ def control_store() -> ControlStore | None:
     if not hook.is_there():
         return None
     url = hook.url.render_as_string(hide_password=False)
-    known, file = _stores.get(url), _file_of(hook.url)
-    if known is not None and known[0] == file:
-        return known[1]
+    opened, file = _stores.get(url), _file_of(hook.url)
+    if opened is not None and opened[0] == file:
+        return opened[1]
     store = find_store(url)
-    if known is not None:
-        known[1].close()
+    if opened is not None:
+        opened[1].close()
     if store is not None:
         _stores[url] = file, store
     return store
@@ -116,8 +118,8 @@ def _file_of(url: URL) -> tuple[int, int] | None:
     if url.get_backend_name() != "sqlite":
         return None
     with suppress(OSError):
-        found = Path(str(url.database)).stat()
-        return found.st_dev, found.st_ino
+        status = Path(str(url.database)).stat()
+        return status.st_dev, status.st_ino
     return None
 
 
@@ -160,9 +162,9 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
 
 
-def _urgency(each: EndpointView) -> tuple[int, bool, str, str]:
+def _urgency(endpoint: EndpointView) -> tuple[int, bool, str, str]:
     """Return a sort key that puts endpoints with dead deliveries first, and then those that do not work."""
-    return -each.counts["dead"], each.condition == "ok", each.lake, str(each.row.key)
+    return -endpoint.counts["dead"], endpoint.condition == "ok", endpoint.lake, str(endpoint.row.key)
 
 
 def _condition(row: EndpointRow, dead: int, now: int) -> str:

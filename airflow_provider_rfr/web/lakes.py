@@ -1,6 +1,8 @@
 """The lakes of this Airflow and the state in their ledgers: one shared read each, so that a dead one delays no other.
 
-Lakes are the connections of type ``rfr_lake`` in Airflow's database, and the one that operators use by default.
+Lakes are the connections of type ``rfr_lake`` in Airflow's database, and the one that operators use by default. All
+viewers share the reads: one at a time, none sooner than two seconds after the last, each in its own thread. A catalog
+that is slow or dead costs a viewer a bounded wait, and then what was read last with a sentence about it.
 """
 
 from __future__ import annotations
@@ -8,23 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from airflow.models.connection import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.common import read_connection
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.tasks import with_tasks
+from airflow_provider_rfr.web.access import FailedRead
 from airflow_provider_rfr.web.deliveries import read_deliveries_of
-from airflow_provider_rfr.web.reading import Latest, Problem, SharedRead
-from airflow_provider_rfr.web.words import without_cursors
+from airflow_provider_rfr.web.filters import without_cursors
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -37,6 +43,133 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_LONG_WAIT_SECONDS: Final = 3.0
+"""For which a viewer waits where nothing is known yet, or only what is old; the page asks again by itself."""
+_WAIT_SECONDS: Final = 1.0
+"""The same where what is known can be shown."""
+_OLD_SECONDS: Final = 10.0
+"""Since the next read was due: nobody looked at the page for a while."""
+_LOST_SECONDS: Final = 120.0
+"""After which a read counts as lost, and another one may begin: a connection that is cut off may hang for ever.
+Twice as long for each that is lost already, so that hanging reads stay few."""
+_PAUSE_BY_READ: Final = 3.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Latest(Generic[T]):
+    """The latest value of a read.
+
+    :ivar value: of the last read that worked; None before the first
+    :ivar age: of the value, in seconds
+    :ivar problem: why there is no newer value, without secrets; None where the last read worked
+    """
+
+    value: T | None
+    age: float
+    problem: str | None
+
+    def problems_with(self, subject: str) -> tuple[FailedRead, ...]:
+        """Return a problem if there is no newer value, else nothing.
+
+        :param subject: of the problem's sentence
+        """
+        if self.problem is None:
+            return ()
+        shown = f"What is shown is {self.age:.0f} s old." if self.value is not None else "Nothing of it is shown."
+        return (FailedRead(f"{subject} can't be read now: {self.problem}.", shown),)
+
+
+class SharedRead(Generic[T]):
+    """One value, read for all viewers together.
+
+    :param read: runs in a thread of its own
+    :param seconds: between the end of a read and the next one; more after a read that took long, so that a large lake
+        does not keep the server busy
+    """
+
+    def __init__(
+        self, read: Callable[[], T], seconds: float = 2.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read = read
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._value: T | None = None
+        self._problem: str | None = None
+        self._read_at = self._ended = self._began = self._pause = 0.0
+        self._was_asked = False
+        self._running: Future[None] | None = None
+        self._lost = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return self._running is None and self._lost == 0
+
+    async def latest(self, *, may_begin: bool = True) -> Latest[T]:
+        """Return the value, from a read that begins now if one is due; the wait for it is bounded.
+
+        :param may_begin: without it no read begins, and only one that is under way is waited for
+        """
+        running = self._begin_if_due() if may_begin else self._running
+        if running is not None:
+            now = self._clock()
+            is_old = self._value is None or now - self._read_at > self._pause + _OLD_SECONDS
+            left = (_LONG_WAIT_SECONDS if is_old else _WAIT_SECONDS) - (now - self._began)
+            if left > 0:
+                await asyncio.wait([asyncio.wrap_future(running)], timeout=left)
+        with self._lock:
+            now, problem = self._clock(), self._problem
+            if self._running is not None and now - self._began >= _LONG_WAIT_SECONDS:
+                problem = f"no answer for {now - self._began:.0f} s"
+            elif self._running is not None and self._value is None and problem is None:
+                problem = "it is being read for the first time"
+            elif self._running is None and not may_begin:
+                problem = "too many other reads have not ended yet"
+            return Latest(self._value, max(0.0, now - self._read_at), problem)
+
+    def _begin_if_due(self) -> Future[None] | None:
+        """Begin a read if one is due, and return the running one; None if the known value is new enough."""
+        with self._lock:
+            now = self._clock()
+            if self._running is not None and now - self._began > _LOST_SECONDS * 2**self._lost:
+                # Its thread can't be ended. It counts until it ends by itself, so that the waits grow with each.
+                self._running, self._lost = None, self._lost + 1
+            if self._running is None and not (self._was_asked and now - self._ended < self._pause):
+                running: Future[None] = Future()
+                # Not of a pool, whose threads Python waits for at its end.
+                threading.Thread(target=self._run, args=(running, now), name="rfr-page", daemon=True).start()
+                self._running, self._began, self._was_asked = running, now, True
+            return self._running
+
+    def _run(self, running: Future[None], began: float) -> None:
+        value: T | None = None
+        problem = None
+        try:
+            value = self._read()
+        except RfrError as error:
+            problem = str(error)
+        except BaseException as error:  # noqa: BLE001 - of any library, Rust panics too; texts may hold secrets
+            problem = f"{type(error).__name__}; the log of the API server may say more"
+            if problem != self._problem:
+                where = "".join(traceback.format_tb(error.__traceback__))
+                _log.warning("a page of the refreshes can't be read: %s at\n%s", type(error).__name__, where)
+            _log.debug("reading failed", exc_info=error)
+        with self._lock:
+            if self._running is running:
+                self._running, self._ended, self._problem = None, self._clock(), problem
+                took = self._ended - self._began
+                self._pause = max(self._seconds, min(_PAUSE_BY_READ * took, _LONGEST_PAUSE_SECONDS))
+                if problem is None:
+                    self._value, self._read_at = value, self._ended
+            else:
+                self._lost -= 1
+                if problem is None and began > self._read_at:
+                    # Later than it was waited for, and newer than what is known.
+                    self._value, self._read_at = value, self._clock()
+        running.set_result(None)
+
+
 _DETAIL_SECONDS: Final = 5.0
 _MOST_READS: Final = 64
 """Of single refreshes, deliveries and the like. The longest unused are forgotten, except those that have not ended."""
@@ -46,7 +179,7 @@ _MOST_AT_WORK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Refresh:
+class LakeRefresh:
     """A table's newest refresh in one of the lakes; ``lake`` is the connection's id."""
 
     lake: str
@@ -54,14 +187,14 @@ class Refresh:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """The refreshes of all lakes, as they are known.
+class Snapshot:
+    """The refreshes of all lakes, as they were read last.
 
     :ivar problems: of lakes that can't be read now
     """
 
-    refreshes: tuple[Refresh, ...]
-    problems: tuple[Problem, ...]
+    refreshes: tuple[LakeRefresh, ...]
+    problems: tuple[FailedRead, ...]
 
 
 class Lakes:
@@ -74,26 +207,31 @@ class Lakes:
         self._catalogs: dict[str, tuple[LakeSettings, Catalog]] = {}
         self._lock = threading.Lock()
 
-    async def known(self) -> Known:
+    async def snapshot(self) -> Snapshot:
         """Return the newest refresh of each table of each lake."""
         ids = await self._ids.latest()
         if ids.value is None:
-            return Known((), ids.problems_with(_CONNECTIONS))
-        found = await asyncio.gather(*(self._of(lake_id).latest() for lake_id in ids.value))
-        pairs = list(zip(ids.value, found, strict=True))
-        return Known(
-            tuple(Refresh(lake, status) for lake, latest in pairs for status in latest.value or ()),
+            return Snapshot((), ids.problems_with(_CONNECTIONS))
+        latest_statuses = await asyncio.gather(
+            *(
+                self._statuses.setdefault(lake, SharedRead(partial(self._read_statuses, lake))).latest()
+                for lake in ids.value
+            )
+        )
+        pairs = list(zip(ids.value, latest_statuses, strict=True))
+        return Snapshot(
+            tuple(LakeRefresh(lake, status) for lake, latest in pairs for status in latest.value or ()),
             tuple(problem for lake, latest in pairs for problem in latest.problems_with(f"The lake {lake}")),
         )
 
-    async def details(self, refresh: Refresh) -> Latest[RefreshDetails | None]:
+    async def details(self, refresh: LakeRefresh) -> Latest[RefreshDetails | None]:
         """Return the details of one refresh, and never of an older one, from the ledger's page rows and the target."""
         header = refresh.status.header
         whose = "" if header is None else repr((header.generation, header.dag_id))
         key = ("details", refresh.lake, refresh.status.ledger, whose)
         return await self.shared(key, partial(self._read_details, refresh))
 
-    async def webhooks(self, refresh: Refresh) -> Latest[tuple[Delivery, ...]]:
+    async def webhooks(self, refresh: LakeRefresh) -> Latest[tuple[Delivery, ...]]:
         """Return deliveries about the refresh's publish."""
         header = refresh.status.header
         snapshot_id = None if header is None else header.snapshot_id
@@ -102,29 +240,29 @@ class Lakes:
 
     async def each_lake(
         self, name: str, read: Callable[[str], T], seconds: float = 2.0
-    ) -> tuple[list[tuple[str, T]], list[Problem]]:
+    ) -> tuple[list[tuple[str, T]], list[FailedRead]]:
         """Read from each lake, and return the values by the lake's connection, and the problems with other lakes.
 
         :param name: what is read, for people
         """
-        known = await self._ids.latest()
-        ids = known.value or ()
-        found = await asyncio.gather(*(self.shared((name, id_), partial(read, id_), seconds) for id_ in ids))
-        pairs = list(zip(ids, found, strict=True))
-        values = [(lake, pair.value) for lake, pair in pairs if pair.value is not None]
-        problems = [one for lake, pair in pairs for one in pair.problems_with(f"The {name} of {lake}")]
-        return values, problems if known.value is not None else list(known.problems_with(_CONNECTIONS))
+        latest_ids = await self._ids.latest()
+        ids = latest_ids.value or ()
+        reads = await asyncio.gather(*(self.shared((name, lake), partial(read, lake), seconds) for lake in ids))
+        pairs = list(zip(ids, reads, strict=True))
+        values = [(lake, latest.value) for lake, latest in pairs if latest.value is not None]
+        problems = [problem for lake, latest in pairs for problem in latest.problems_with(f"The {name} of {lake}")]
+        return values, problems if latest_ids.value is not None else list(latest_ids.problems_with(_CONNECTIONS))
 
     async def shared(self, key: tuple[str, ...], read: Callable[[], T], seconds: float = _DETAIL_SECONDS) -> Latest[T]:
         """Return the latest value of any other read that viewers share, under a key of its own."""
-        found: SharedRead[T] = self._reads.pop(key) if key in self._reads else SharedRead(read, seconds)
-        self._reads[key] = found
+        shared: SharedRead[T] = self._reads.pop(key) if key in self._reads else SharedRead(read, seconds)
+        self._reads[key] = shared
         # One that reads is kept: whoever asks again shall wait for it, and not begin another one.
         idle = [other for other, read in self._reads.items() if read.is_idle and other != key]
         for other in idle[: max(0, len(self._reads) - _MOST_READS)]:
             del self._reads[other]
         at_work = sum(other[1:2] == key[1:2] and not read.is_idle for other, read in self._reads.items())
-        return await found.latest(may_begin=at_work < _MOST_AT_WORK)
+        return await shared.latest(may_begin=at_work < _MOST_AT_WORK)
 
     def catalog(self, lake: str) -> Catalog:
         """Return the catalog; it is opened again only if its connection has changed."""
@@ -132,16 +270,14 @@ class Lakes:
 
         settings = LakeHook(lake).get_lake_settings()
         with self._lock:
-            known = self._catalogs.get(lake)
-        if known is not None and known[0] == settings:
-            return known[1]
+            opened = self._catalogs.get(lake)
+        if opened is not None and opened[0] == settings:
+            return opened[1]
+        # Without the lock: a catalog that does not answer would keep the readers of all other lakes waiting.
         catalog = open_catalog(settings)
         with self._lock:
             self._catalogs[lake] = settings, catalog
         return catalog
-
-    def _of(self, lake: str) -> SharedRead[tuple[TableStatus, ...]]:
-        return self._statuses.setdefault(lake, SharedRead(partial(self._read_statuses, lake)))
 
     def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
         from airflow_provider_rfr.refresh.status import read_again, statuses
@@ -149,7 +285,7 @@ class Lakes:
         catalog = self.catalog(lake)
         return tuple(map(_showable, with_tasks(statuses(catalog), partial(read_again, catalog))))
 
-    def _read_details(self, refresh: Refresh) -> RefreshDetails | None:
+    def _read_details(self, refresh: LakeRefresh) -> RefreshDetails | None:
         from airflow_provider_rfr.refresh.details import read_details
 
         return read_details(self.catalog(refresh.lake), refresh.status)
@@ -179,14 +315,14 @@ def prepare() -> None:
 def _lake_ids() -> tuple[str, ...]:
     with create_session() as session:
         query = select(Connection.conn_id).where(Connection.conn_type == LakeHook.conn_type)
-        found = {str(row) for row in session.scalars(query)}
+        ids = {str(conn_id) for conn_id in session.scalars(query)}
     default = LakeHook.default_conn_name
-    if found and default not in found:
+    if ids and default not in ids:
         try:
             # It may be in the environment, or in a secrets backend.
             read_connection(default)
         except AirflowNotFoundException:
-            return tuple(sorted(found))
+            return tuple(sorted(ids))
         except Exception as error:  # noqa: BLE001 - of any backend; the lake's own read tells it, and hides no other
             _log.debug("%s can't be read", default, exc_info=error)
-    return tuple(sorted({*found, default}))
+    return tuple(sorted({*ids, default}))

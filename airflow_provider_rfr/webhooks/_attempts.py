@@ -16,7 +16,7 @@ from airflow_provider_rfr.http.client import Answer, Client, NoAnswer, Request, 
 from airflow_provider_rfr.http.redaction import host_of
 from airflow_provider_rfr.http.sockets import Deadline, DeadlineExceeded
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.store.claims import Claim, Ending, Result
+from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
 from airflow_provider_rfr.store.deliveries import EndpointKey
 from airflow_provider_rfr.store.engine import Clock
 from airflow_provider_rfr.webhooks._templates import content_type, render_body, template_variables
@@ -63,7 +63,7 @@ def attempt(call: Call, claim: Claim, key: EndpointKey, client: Client, clock: C
         event = CommitEvent.from_json(claim.event)
     except (ValueError, TypeError, OverflowError):
         at, problem = int(clock.now() * 1000), "the event in the control store can't be read"
-        result = Result(claim, Ending.DEAD, "event", problem, at=at)
+        result = Result(claim, AttemptOutcome.DEAD, "event", problem, at=at)
     else:
         result = call_endpoint(call, event, claim, client, clock, trigger_name=key.trigger)
     return with_next_attempt(result, key, call.endpoint, clock, host=call.host)
@@ -84,9 +84,9 @@ def call_endpoint(
         answer = _exchange(call, claim.delivery_id, body, client, int(at))
         result = _judge(call, claim, answer, at)
     except TemplateError as error:
-        result = Result(claim, Ending.DEAD, "template", str(error))
+        result = Result(claim, AttemptOutcome.DEAD, "template", str(error))
     except Exception as error:  # noqa: BLE001 - of one delivery, which others must not suffer for; its text may be secret
-        result = Result(claim, Ending.RETRY, "internal", f"it could not be sent: {type(error).__name__}")
+        result = Result(claim, AttemptOutcome.RETRY, "internal", f"it could not be sent: {type(error).__name__}")
     return replace(
         result,
         detail=None if result.detail is None else call.masker.one_line(result.detail),
@@ -130,13 +130,15 @@ def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> R
     :param now: seconds since 1970, for dates in ``Retry-After``
     """
     if isinstance(answer, NoAnswer):
-        return Result(claim, Ending.DEAD if answer.permanent else Ending.RETRY, answer.reason, answer.detail)
+        return Result(
+            claim, AttemptOutcome.DEAD if answer.permanent else AttemptOutcome.RETRY, answer.reason, answer.detail
+        )
     status = answer.status
     is_redirect = 300 <= status < 400
     if not is_redirect and call.endpoint.success.accepts(status, answer.body):
-        return Result(claim, Ending.DELIVERED, status=status)
+        return Result(claim, AttemptOutcome.DELIVERED, status=status)
     if status == 410:
-        return Result(claim, Ending.DEAD, "gone", f"HTTP {status}: {call.host} wants no more calls", status)
+        return Result(claim, AttemptOutcome.DEAD, "gone", f"HTTP {status}: {call.host} wants no more calls", status)
     asked_wait = _asked_wait(answer, now)
     asked = int(min(asked_wait or 0.0, _LONGEST_ASKED[call.endpoint.retry.schedule.value]) * 1000)
     if is_redirect:
@@ -145,14 +147,14 @@ def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> R
         except ValueError:
             target = "elsewhere"
         problem = f"HTTP {status} leads to {target}; redirects are not followed"
-        return Result(claim, Ending.DEAD, "redirect", problem, status)
+        return Result(claim, AttemptOutcome.DEAD, "redirect", problem, status)
     is_limit = status in (408, 429) or (status == 403 and asked_wait is not None)
     if 400 <= status < 500 and not is_limit:
-        return Result(claim, Ending.DEAD, "http", f"HTTP {status}", status)
+        return Result(claim, AttemptOutcome.DEAD, "http", f"HTTP {status}", status)
     if 200 <= status < 300:
         problem = f"HTTP {status}, but the answer is not what counts as success"
-        return Result(claim, Ending.RETRY, "answer", problem, status)
-    return Result(claim, Ending.RETRY, "http", f"HTTP {status}", status, asked=asked)
+        return Result(claim, AttemptOutcome.RETRY, "answer", problem, status)
+    return Result(claim, AttemptOutcome.RETRY, "http", f"HTTP {status}", status, asked=asked)
 
 
 def _asked_wait(answer: Answer, now: float) -> float | None:
@@ -167,16 +169,18 @@ def _asked_wait(answer: Answer, now: float) -> float | None:
 
 def with_next_attempt(result: Result, key: EndpointKey, endpoint: Endpoint, clock: Clock, *, host: str) -> Result:
     """Return a failure with the wait before its next attempt, or with the end of attempts; ``host`` is for the log."""
-    if result.ending is Ending.DELIVERED:
+    if result.ending is AttemptOutcome.DELIVERED:
         return result
     claim = result.claim
     log.warning("%s: attempt %s at %s failed: %s", key, claim.attempt, host, result.detail)
-    if result.ending is Ending.RETRY:
+    if result.ending is AttemptOutcome.RETRY:
         failures, limit = claim.failures + 1, endpoint.retry.max_elapsed
         wait = wait_before(endpoint.retry.schedule.value, failures, result.asked / 1000)
         is_late = limit is not None and clock.now() + wait - claim.started_at / 1000 > limit
         if failures < endpoint.attempts and not is_late:
             return replace(result, wait=int(wait * 1000))
-        result = replace(result, ending=Ending.DEAD, detail=f"{result.detail}; given up after {failures} attempts")
+        result = replace(
+            result, ending=AttemptOutcome.DEAD, detail=f"{result.detail}; given up after {failures} attempts"
+        )
     is_ignored = endpoint.on_failure is OnFailure.IGNORE
     return replace(result, on_failure=endpoint.on_failure.value, notified=is_ignored)

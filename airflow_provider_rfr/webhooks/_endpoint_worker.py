@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.http.client import Client
-from airflow_provider_rfr.store.claims import Claim, Ending, Result, Wish
+from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, ClaimRequest, Result
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow
 from airflow_provider_rfr.store.engine import Clock
 from airflow_provider_rfr.webhooks._attempts import attempt, scheduled_wait, with_next_attempt
@@ -66,7 +66,7 @@ class CircuitBreaker:
         failures, open_ms, gone = self.failures, 0, self.gone
         for result in results:
             gone = gone or result.reason == "gone"
-            if result.ending is Ending.DELIVERED:
+            if result.ending is AttemptOutcome.DELIVERED:
                 failures, open_ms = 0, 0
             elif result.reason in _FAILURES or (result.status or 0) >= 500 or result.status in _BUSY:
                 failures += 1
@@ -126,11 +126,11 @@ class EndpointWorker:
         # Half of them at once, rather than one by one; and more seldom, the longer nothing has been due.
         return self.in_hand <= self._most_claims // 2 and time.monotonic() >= self._ask_after
 
-    def wish(self) -> Wish:
+    def claim_request(self) -> ClaimRequest:
         """Return the number and kind of claims that the worker can take now."""
-        return Wish(
+        return ClaimRequest(
             endpoint_ids=tuple(self.keys),
-            room=max(0, self._most_claims - self.in_hand),
+            capacity=max(0, self._most_claims - self.in_hand),
             lease=int(self._lease * 1000),
             interval=int(self._endpoint.interval * 1000),
             strict=self._endpoint.ordering is Ordering.STRICT,
@@ -183,7 +183,7 @@ class EndpointWorker:
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
-                    found.append((self, Result(job[0], Ending.UNSENT)))
+                    found.append((self, Result(job[0], AttemptOutcome.UNSENT)))
         except Empty:
             self.in_hand -= len(found)
             return found
@@ -196,7 +196,7 @@ class EndpointWorker:
     def failure(self, result: Result) -> Failure | None:
         """Return the report of a delivery that was given up or refused; None for others."""
         is_refusal = result.reason in _REFUSALS
-        if result.ending is not Ending.DEAD and not is_refusal:
+        if result.ending is not AttemptOutcome.DEAD and not is_refusal:
             return None
         trigger, detail = self.keys[result.claim.endpoint_id].trigger, result.detail or result.reason or ""
         return Failure(trigger, self._host, detail, self._endpoint.on_failure.value, is_refusal)
@@ -239,9 +239,9 @@ class EndpointWorker:
             return self._failed(claim, "lookup", f"it can't be found out how to call it: {type(error).__name__}")
         if time.monotonic() > latest:
             # It waited too long for a thread, or for the address.
-            return Result(claim, Ending.UNSENT)
+            return Result(claim, AttemptOutcome.UNSENT)
         return attempt(call, claim, self.keys[claim.endpoint_id], client, self._clock)
 
     def _failed(self, claim: Claim, reason: str, detail: str) -> Result:
-        result = Result(claim, Ending.RETRY, reason, detail, at=int(self._clock.now() * 1000))
+        result = Result(claim, AttemptOutcome.RETRY, reason, detail, at=int(self._clock.now() * 1000))
         return with_next_attempt(result, self.keys[claim.endpoint_id], self._endpoint, self._clock, host=self._host)

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from airflow_provider_rfr.exceptions import DeliveryError
-from airflow_provider_rfr.store.claims import Ending, Result
+from airflow_provider_rfr.store.claims import AttemptOutcome, Result
 from airflow_provider_rfr.store.deliveries import EndpointKey, mark_notified, unnotified_dead_letters
 from airflow_provider_rfr.store.engine import ControlStore, instant
 
@@ -90,11 +90,11 @@ class DeliverySummary:
                 self.refusals.append(failure)
             if result.claim.delivery_id in lost:
                 self.lost += 1
-            elif result.ending is Ending.DELIVERED:
+            elif result.ending is AttemptOutcome.DELIVERED:
                 self.delivered += 1
-            elif result.ending is Ending.RETRY:
+            elif result.ending is AttemptOutcome.RETRY:
                 self.failed += 1
-            elif result.ending is Ending.UNSENT:
+            elif result.ending is AttemptOutcome.UNSENT:
                 self.unsent += 1
             else:
                 self.dead += 1

@@ -26,7 +26,7 @@ from sqlalchemy import Connection
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
 from airflow_provider_rfr.store import deliveries
-from airflow_provider_rfr.store.claims import Claim, Result, Window, claim, next_due, settle
+from airflow_provider_rfr.store.claims import Claim, MergedCommits, Result, claim, next_due, settle
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import Clock, ControlStore, SystemClock
 from airflow_provider_rfr.webhooks._endpoint_worker import Ended, EndpointWorker
@@ -43,14 +43,14 @@ _BATCH_WAIT: Final = 0.008
 _LARGEST_BATCH: Final = 128
 
 
-def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> Window:
+def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> MergedCommits:
     """Merge these events, the oldest first, into one delivery.
 
     :raises ValueError: one of them can't be read
     """
     found = [CommitEvent.from_json(event) for event in events]
     merged = reduce(merge, found)
-    return Window(merged_id(endpoint.key.name, found[0].commit_id, found[-1].commit_id), merged.to_json())
+    return MergedCommits(merged_id(endpoint.key.name, found[0].commit_id, found[-1].commit_id), merged.to_json())
 
 
 class _Run:
@@ -118,7 +118,7 @@ class _Run:
         with self._store.read() as connection:
             now = self._store.now(connection)
             rows = deliveries.endpoints_with_ids(connection, ids)
-            moment = next_due(connection, [worker.wish() for worker in self._workers], rows)
+            moment = next_due(connection, [worker.claim_request() for worker in self._workers], rows)
         return None if moment is None else max(0, moment - now)
 
     def close(self) -> None:
@@ -165,7 +165,9 @@ class _Run:
         for worker in changed:
             deliveries.change_endpoints(connection, worker.keys, **worker.row_values(now))
         rows = deliveries.endpoints_with_ids(connection, [key for worker in asking for key in worker.keys])
-        return lost, [claim(connection, now, self._owner, worker.wish(), rows, _merge_events) for worker in asking]
+        return lost, [
+            claim(connection, now, self._owner, worker.claim_request(), rows, _merge_events) for worker in asking
+        ]
 
 
 _LEASE_SLACK: Final = 20.0

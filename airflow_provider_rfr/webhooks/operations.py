@@ -15,7 +15,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.store import deliveries as rows
-from airflow_provider_rfr.store.claims import Claim, Ending
+from airflow_provider_rfr.store.claims import AttemptOutcome, Claim
 from airflow_provider_rfr.store.deliveries import EVERYTHING, Delivery, EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import ControlStore, SystemClock, in_chunks
 from airflow_provider_rfr.webhooks._attempts import call_endpoint
@@ -214,7 +214,7 @@ def test_fire(
     with contextlib.closing(Client()) as client:
         result = call_endpoint(call, event, claim, client, SystemClock(), trigger_name=endpoint.name)
     return _TestAnswer(
-        delivered=result.ending is Ending.DELIVERED,
+        delivered=result.ending is AttemptOutcome.DELIVERED,
         delivery_id=claim.delivery_id,
         status=result.status,
         detail=result.detail,

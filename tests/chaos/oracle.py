@@ -24,8 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_rfr.sample_api.dataset import Dataset
-from airflow_provider_rfr.sample_api.records import canonical
+from airflow_provider_rfr.sample_api.dataset import Dataset, canonical
 from tests.chaos.plan import CHILDREN, COLLECTIONS, SIZES
 
 Pair = tuple[int, int]

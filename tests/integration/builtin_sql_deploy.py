@@ -13,7 +13,7 @@ from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine, open_sess
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
+from airflow_provider_rfr.lake.schema_change import TableChange, table_definition
 
 SPARK = {
     "spark.master": "local[2]",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import yaml
 
 from airflow_provider_rfr.sample_api.client import SampleApi
-from airflow_provider_rfr.sample_api.records import checksum
+from airflow_provider_rfr.sample_api.dataset import checksum
 from tests.integration.conftest import SHOP, Outcome
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(SHOP.read_text())

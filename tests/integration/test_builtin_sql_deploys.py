@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.execution.refresh import refresh
 from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-from airflow_provider_rfr.lake.inventory import list_views
+from airflow_provider_rfr.lake.tables import list_views
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK, Deploy

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog, spark_sql_settings
-from airflow_provider_rfr.lake.inventory import list_views
+from airflow_provider_rfr.lake.tables import list_views
 from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK

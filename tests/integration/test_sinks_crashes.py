@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from airflow_provider_rfr.store._tables import LEASES
+from airflow_provider_rfr.store.tables import LEASES
 from tests import forked
 from tests.integration import sink_program
 from tests.unit.sinks.exporting import Scene, numbers

@@ -1,4 +1,4 @@
-"""YAML means the same in every room, and what could be read in two ways is refused."""
+"""YAML means the same in every package, and what could be read in two ways is refused."""
 
 from __future__ import annotations
 

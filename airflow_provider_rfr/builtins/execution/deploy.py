@@ -35,7 +35,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.store import deploys
-from airflow_provider_rfr.store.deploys import DeployState, Opening, StepState, read_registry, write_registry
+from airflow_provider_rfr.store.deploys import DeployState, NewDeploy, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 
@@ -120,7 +120,7 @@ def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Appl
     plan, recorded, lease = work.plan, work.recorded, work.lease
     steps = [(step.seq, str(step.uuid) if step.uuid else None, step.name, step.how.value) for step in plan.steps]
     said, versions = orjson.dumps(plan.to_json()).decode(), (plan.recorded_version, plan.version)
-    opening = Opening(work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, said, actor, steps)
+    opening = NewDeploy(work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, said, actor, steps)
     # That an older version found nothing to do is not recorded.
     newer = recorded.version is None or release(plan.version) > release(recorded.version)
     if not (plan.steps or plan.records or plan.forgotten or newer):

@@ -18,7 +18,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrEr
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
-from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.lake.schema_change import TableChange
 from airflow_provider_rfr.sinks.registry import needed_physicals
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import read_registry, write_registry

@@ -29,9 +29,9 @@ from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
-from airflow_provider_rfr.lake.inventory import COMMENT, find_view
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
-from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
+from airflow_provider_rfr.lake.schema_change import TableChange, table_definition
+from airflow_provider_rfr.lake.tables import COMMENT, find_view
 from airflow_provider_rfr.lake.types import has_same_fields, parse_type, quoted
 from airflow_provider_rfr.sinks.registry import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store import deploys

@@ -21,9 +21,9 @@ from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject,
 from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import retry_conflicts
-from airflow_provider_rfr.lake.inventory import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.lake.schema_change import TableChange
+from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.sinks.registry import sink_states
 from airflow_provider_rfr.store.deploys import Entry, JournalStep, begun_steps, read_registry, touched, unfinished_ids
 from airflow_provider_rfr.store.engine import ControlStore

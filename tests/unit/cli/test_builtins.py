@@ -136,8 +136,8 @@ def test_status_and_history_tell_of_what_was_done(
     assert (status["version"], status["revision"], status["objects"], status["unfinished"]) == ("1.0", 1, 1, [])
     assert rfr(objects, "history", "-o", "json") == 0
     deploys = told(capsys)
-    assert sorted(each["state"] for each in deploys) == ["done", "nothing"]
-    done = next(each["deploy_id"] for each in deploys if each["state"] == "done")
+    assert sorted(deploy["state"] for deploy in deploys) == ["done", "nothing"]
+    done = next(deploy["deploy_id"] for deploy in deploys if deploy["state"] == "done")
     assert rfr(objects, "history", done, "-o", "json") == 0
     assert [(step["name"], step["action"], step["state"]) for step in told(capsys)] == [("ops.runs", "create", "done")]
 
@@ -252,6 +252,6 @@ def test_instances_are_declared_beside_what_is_generated_for_them(
     lakes.write_text("kind: instances\nname: lake\ninstances: {eu: Frankfurt}\n")
     capsys.readouterr()
     assert rfr(objects, "plan", "-o", "json") == 2
-    assert [(each["name"], each["how"]) for each in told(capsys)["steps"]] == [("ops.log_main", "remove")]
+    assert [(step["name"], step["how"]) for step in told(capsys)["steps"]] == [("ops.log_main", "remove")]
     lakes.unlink()
     assert rfr(objects, "plan") == 0, "unknown is not gone"

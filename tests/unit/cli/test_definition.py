@@ -15,11 +15,11 @@ from airflow_provider_rfr.cli.definition import get_rfr_commands
 
 
 def commands(group: GroupCommand, *words: str) -> Iterator[tuple[str, ActionCommand]]:
-    for each in group.subcommands:
-        if isinstance(each, GroupCommand):
-            yield from commands(each, *words, each.name)
+    for subcommand in group.subcommands:
+        if isinstance(subcommand, GroupCommand):
+            yield from commands(subcommand, *words, subcommand.name)
         else:
-            yield " ".join((*words, each.name)), each
+            yield " ".join((*words, subcommand.name)), subcommand
 
 
 COMMANDS = dict(commands(get_rfr_commands()[0]))

@@ -91,9 +91,9 @@ def missing(capsys: pytest.CaptureFixture[str], file: Path, *arguments: Any) -> 
     assert CANARY not in told.out + told.err
     assert "Traceback" not in told.err
     content = json.loads(told.out)
-    found = [each for each in content["checks"] if each["outcome"] == "missing"]
+    found = [check for check in content["checks"] if check["outcome"] == "missing"]
     assert (code, content["ok"]) == ((1, False) if found else (0, True))
-    assert all(each["remedy"] for each in found)
+    assert all(result["remedy"] for result in found)
     return found
 
 
@@ -200,8 +200,8 @@ def test_a_master_written_as_airflow_s_uri_is_the_one_that_the_provider_makes_of
 def test_a_package_of_another_version(
     healthy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: "0.1" if name == "pyiceberg" else version(name))
+    version = doctor.installed_version
+    monkeypatch.setattr(doctor, "installed_version", lambda name: "0.1" if name == "pyiceberg" else version(name))
     (found,) = missing(capsys, healthy)
     assert found["detail"] == "pyiceberg is 0.1"
     assert found["remedy"].startswith("pip install 'pyiceberg")
@@ -309,9 +309,9 @@ def test_connections_that_say_nothing_are_waited_for_at_the_same_time(
     for conn_id in reversed(every):
         connect(monkeypatch, conn_id, conn_type="rfr_lake", host="sqlite:////c.db", extra={"warehouse": "/w"})
     found = missing(capsys, healthy)
-    assert [each["check"] for each in found] == [f"connection {conn_id} (rfr_lake)" for conn_id in every]
+    assert [result["check"] for result in found] == [f"connection {conn_id} (rfr_lake)" for conn_id in every]
     told = ["no answer", "it failed with ValueError", "no answer", "no answer"]
-    assert [each["detail"] for each in found] == told
+    assert [result["detail"] for result in found] == told
 
 
 def test_an_object_store_that_says_nothing_is_not_waited_for_for_ever(
@@ -363,7 +363,9 @@ def test_one_of_several_masters_is_enough(
         ("spark://[::1:7077", "'[::1:7077' is not a host and a port"),
     ):
         connect(monkeypatch, "spark_default", conn_type="spark", host=masters, password=CANARY)
-        assert [each["detail"].rpartition(": ")[2] for each in missing(capsys, healthy)] == [says] * (says is not None)
+        assert [result["detail"].rpartition(": ")[2] for result in missing(capsys, healthy)] == [says] * (
+            says is not None
+        )
 
 
 def test_a_spark_home_that_holds_no_spark(

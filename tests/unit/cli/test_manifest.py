@@ -278,7 +278,7 @@ def test_the_connection_to_make_has_the_fields_of_the_spec(tmp_path: Path, capsy
     assert manifest("connection", file, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["conn_type"] == "rfr_api"
-    assert [(each["field"], each["secret"], each["required"], each["type"]) for each in found["fields"]] == [
+    assert [(field["field"], field["secret"], field["required"], field["type"]) for field in found["fields"]] == [
         ("password", True, True, "string"),
         ("extra.secrets.token", True, False, "string"),
         ("extra.start", False, False, "string or null"),

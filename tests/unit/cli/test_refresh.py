@@ -132,7 +132,7 @@ def test_history_lists_what_became_of_each_generation(lake: Lake, capsys: pytest
     assert rfr("history", NAME, "--json") == 0
     found = told(capsys)
     assert found["table"] == NAME
-    assert [each["outcome"] for each in found["generations"]] == ["reading", "refused", "published"]
+    assert [generation["outcome"] for generation in found["generations"]] == ["reading", "refused", "published"]
     assert found["generations"][2]["rows"] == 1234
     assert rfr("history", NAME) == 0
     assert "TypeMismatchError: no number" in capsys.readouterr().out

@@ -327,7 +327,7 @@ def test_a_table_without_webhooks_and_a_trigger_of_another_table_are_refused(
         ("pause", "raw.orders", "\udcff"),
         ("resume", "raw.\udcff", "hook"),
     ],
-    ids=lambda each: each[0],
+    ids=lambda case: case[0],
 )
 def test_bytes_that_are_no_text_are_refused_in_a_sentence(
     lake: Lake, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]

@@ -19,8 +19,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionRightsError,
     ConnectionValidationError,
 )
-from airflow_provider_rfr.store.connection_audit import ConnectionNotes
-from airflow_provider_rfr.store.connections import TaskRef
+from airflow_provider_rfr.store.connections import ConnectionNotes, TaskRef
 from tests.unit.connections.worlds import CANARY, Bench, ends, verdicts
 from tests.unit.messages import check_messages, raises
 

@@ -27,7 +27,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionNotFoundError,
     ConnectionRightsError,
 )
-from airflow_provider_rfr.store.connection_audit import ConnectionNotes
+from airflow_provider_rfr.store.connections import ConnectionNotes
 from airflow_provider_rfr.store.deliveries import EndpointKey, ensure_endpoint, load_endpoints
 from airflow_provider_rfr.store.deploys import Entry, write_registry
 from airflow_provider_rfr.webhooks.config import TriggerBlock

@@ -15,7 +15,7 @@ from airflow_provider_rfr.connections.alteration import Outcome, execute
 from airflow_provider_rfr.connections.statement import Settings
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConnectionConflictError
-from airflow_provider_rfr.store.connection_audit import ConnectionNotes
+from airflow_provider_rfr.store.connections import ConnectionNotes
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.store.leases import LeaseKind, take_lease
 from tests.unit.connections.worlds import Bench

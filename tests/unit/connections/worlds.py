@@ -14,18 +14,19 @@ from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.statement import SecretReference, Value
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError
-from airflow_provider_rfr.store._tables import LEASES
-from airflow_provider_rfr.store.connection_audit import AlterationRecord, list_alterations
 from airflow_provider_rfr.store.connections import (
+    AlterationRecord,
     TaskRef,
     Use,
     UsedConnection,
     end_use,
+    list_alterations,
     load_use,
     note_copies,
     register_use,
 )
 from airflow_provider_rfr.store.engine import ControlStore, SystemClock, open_store
+from airflow_provider_rfr.store.tables import LEASES
 
 CANARY = "canary-19c7e4"
 

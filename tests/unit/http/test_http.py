@@ -196,15 +196,15 @@ def test_a_server_that_accepts_no_connection_is_cut_at_the_deadline() -> None:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         waiting = [socket.socket() for _ in range(3)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(full.getsockname())
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(full.getsockname())
         time.sleep(0.1)
         outcome = send(f"http://127.0.0.1:{full.getsockname()[1]}/", seconds=1.0)
         assert isinstance(outcome, NoAnswer)
         assert outcome.reason == "timeout"
-        for each in waiting:
-            each.close()
+        for sock in waiting:
+            sock.close()
 
 
 def test_a_resolver_that_hangs_is_cut_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

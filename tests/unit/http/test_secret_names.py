@@ -39,7 +39,7 @@ SECRETS = (
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_what_is_secret_by_its_name_is_so_in_every_room(name: str) -> None:
+def test_what_is_secret_by_its_name_is_so_everywhere(name: str) -> None:
     assert is_secret(name) and is_secret(name.upper())
     message = "the catalog said canary-81c2 to that"
     secrets = secrets_in({name: "canary-81c2", "warehouse": "s3://lake"})

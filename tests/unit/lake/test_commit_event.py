@@ -197,6 +197,6 @@ def test_of_the_snapshots_of_a_partial_replace_one_alone_tells_the_event(tmp_pat
     summary = {"rfr.ledger": "l", "rfr.generation": "1", **FULL.to_summary()}
     last = target.commit([], ("l", 1), mode="replace", replace_where="day = 'a'", summary=summary)
     snapshots = catalog.load_table("raw.t").metadata.snapshots
-    told = [each.snapshot_id for each in snapshots if EVENT_KEY in each.summary.additional_properties]
+    told = [snapshot.snapshot_id for snapshot in snapshots if EVENT_KEY in snapshot.summary.additional_properties]
     assert told == [last.snapshot_id]
     assert len(snapshots) > 2

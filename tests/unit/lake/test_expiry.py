@@ -25,9 +25,9 @@ from airflow_provider_rfr.lake.expiry import (
     hold_property,
 )
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_changes import table_definition
+from airflow_provider_rfr.lake.schema_change import table_definition
+from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.lake.target import TargetTable
 from tests.unit.messages import raises
 
@@ -83,7 +83,7 @@ class Lake:
         return sorted(self.table.scan(snapshot_id=snapshot_id).to_arrow()["id"].to_pylist())
 
     def snapshots(self) -> list[int]:
-        return [each.snapshot_id for each in self.table.metadata.snapshots]
+        return [snapshot.snapshot_id for snapshot in self.table.metadata.snapshots]
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_fifty_refreshes_leave_as_many_files_as_ten_and_disturb_no_reader_within
         assert sorted(reader.to_arrow()["id"].to_pylist())[0] == number - 1
     assert counts[-1] == (10, counts[20][1], counts[20][2])
     assert max(json for _, _, json in counts) <= 21
-    assert [lake.ids(each)[0] for each in lake.snapshots()] == list(range(41, 51))
+    assert [lake.ids(snapshot)[0] for snapshot in lake.snapshots()] == list(range(41, 51))
     assert not [name for name in lake.files() if "rfr-expire" in name]
     assert {path.removeprefix("file://") for path in expiry._Files(lake.table).all()} == lake.files() - lake.files(
         ".metadata.json"
@@ -149,9 +149,9 @@ def test_snapshots_that_replaced_nothing_are_no_copies(lake: Lake) -> None:
     assert lake.expire() == _Expired(), "the snapshots before share the files of one copy"
     for number in (8, 9):
         lake.publish(number)
-    assert [len(lake.ids(each)) for each in lake.snapshots()] == [1, 2, 3, 4, 5, 6, 1, 2, 1, 1]
+    assert [len(lake.ids(snapshot)) for snapshot in lake.snapshots()] == [1, 2, 3, 4, 5, 6, 1, 2, 1, 1]
     lake.expire()
-    assert [lake.ids(each) for each in lake.snapshots()] == [[6], [6, 7], [8], [9]]
+    assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[6], [6, 7], [8], [9]]
 
 
 def test_a_held_snapshot_and_one_of_a_branch_stay_beyond_the_number_of_copies(lake: Lake) -> None:
@@ -245,7 +245,7 @@ def test_tags_and_branches_keep_their_snapshots_until_they_are_too_old_themselve
     lake.expire(days=2)
     assert "for_a_day" not in lake.table.refs()
     assert lake.snapshots() == [found[0], found[2], found[3], found[5]]
-    assert [lake.ids(each) for each in lake.snapshots()] == [[0], [2], [3], [5]]
+    assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[0], [2], [3], [5]]
 
 
 def test_what_was_rolled_back_goes_by_its_age_alone(lake: Lake) -> None:
@@ -267,7 +267,7 @@ def test_a_hold_keeps_all_snapshots_from_its_sequence_number_on(lake: Lake) -> N
     lake.write(**{hold_property("webhook.erp"): str(needed), hold_property("sink.copy"): "99"})
     done = lake.expire()
     assert (done.snapshots, done.held) == (3, {"webhook.erp": 2})
-    assert [lake.ids(each) for each in lake.snapshots()] == [[3], [4], [5]]
+    assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[3], [4], [5]]
     lake.write(**{hold_property("webhook.erp"): "99"})
     assert lake.expire().snapshots == 2
     # What can't be read keeps everything.
@@ -328,7 +328,7 @@ def test_an_expiry_that_died_before_its_commit_has_done_nothing_and_its_list_goe
     monkeypatch.setattr(expiry, "_ABANDONED_MS", -1)
     assert lake.expire() == _Expired()
     assert not [name for name in lake.files() if "rfr-expire" in name]
-    assert [lake.ids(each) for each in lake.snapshots()] == [[0], [1], [2]]
+    assert [lake.ids(snapshot) for snapshot in lake.snapshots()] == [[0], [1], [2]]
 
 
 def test_files_that_can_t_be_deleted_are_counted_and_tried_again(
@@ -341,7 +341,7 @@ def test_files_that_can_t_be_deleted_are_counted_and_tried_again(
 
     def refuse(self: FileStore, locations: Any) -> int:
         found = list(locations)
-        if any(each.endswith(".parquet") for each in found):
+        if any(file.endswith(".parquet") for file in found):
             raise PermissionError("no")
         return delete(self, found)
 
@@ -363,7 +363,7 @@ def _once(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, first: Callable[
     waiting = [first]
 
     def late(self: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
-        if waiting and any(each.action == "remove-snapshots" for each in updates):
+        if waiting and any(update.action == "remove-snapshots" for update in updates):
             waiting.pop()()
         return commit(self, table, requirements, updates)
 
@@ -460,10 +460,10 @@ def test_parts_that_publish_and_expire_at_once_lose_no_row(lake: Lake) -> None:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not errors
     lake.expire()
     assert lake.ids() == [0, 1, 2, 3]

@@ -117,8 +117,13 @@ def test_columns_that_no_table_can_have_are_refused(record: Any) -> None:
 )
 def test_an_object_with_a_name_in_common_with_another_field_is_json_text(record: Any, texts: list[str]) -> None:
     schema = infer_records(lines(record)).to_arrow()
-    inner = [(f"{each.name}.{one.name}", one) for each in schema if pa.types.is_struct(each.type) for one in each.type]
-    assert [name for name, one in [*((each.name, each) for each in schema), *inner] if is_json_text(one)] == texts
+    inner = [
+        (f"{column.name}.{one.name}", one)
+        for column in schema
+        if pa.types.is_struct(column.type)
+        for one in column.type
+    ]
+    assert [name for name, one in [*((column.name, column) for column in schema), *inner] if is_json_text(one)] == texts
     assert len(target_schema(schema).fields) == len(schema) + 3
 
 

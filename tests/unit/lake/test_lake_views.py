@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.inventory import LiveColumn, ViewEntry, find_view, holds_views, list_views, view_names
+from airflow_provider_rfr.lake.tables import LiveColumn, ViewEntry, find_view, holds_views, list_views, view_names
 
 FIELDS = [
     {"id": 0, "name": "id", "required": False, "type": "long", "doc": "first"},
@@ -103,9 +103,9 @@ def test_a_view_that_can_not_be_read_is_there_and_shows_nothing(lake: SqlLake) -
     lake.put("gone", None)
     lake.put("other", json.dumps({**METADATA, "current-version-id": 9}).encode())
     lake.put("whole", json.dumps(METADATA).encode())
-    found = {each.name: each for each in list_views(lake.catalog)}
+    found = {view.name: view for view in list_views(lake.catalog)}
     assert sorted(found) == ["ops.gone", "ops.other", "ops.torn", "ops.whole"]
-    assert {name for name, each in found.items() if each == ViewEntry(name)} == {"ops.gone", "ops.other", "ops.torn"}
+    assert {name for name, view in found.items() if view == ViewEntry(name)} == {"ops.gone", "ops.other", "ops.torn"}
 
 
 @pytest.mark.parametrize(("kept", "query"), [("SELECT id, at FROM t -- why", None), ("SELECT 2 -- why", ENTRY.query)])

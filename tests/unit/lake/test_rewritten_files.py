@@ -42,7 +42,7 @@ def test_everything_of_the_work_but_what_was_committed_is_collected_by_its_famil
     other = tmp_path / "data" / "somebody-else.parquet"
     other.write_bytes(b"x")
     target_in(tmp_path).collect([alive[0][0]])
-    left = {each for each in (tmp_path / "data").rglob("*") if each.is_file()}
+    left = {path for path in (tmp_path / "data").rglob("*") if path.is_file()}
     assert left == {other, Path(alive[0][0].location)}
 
 

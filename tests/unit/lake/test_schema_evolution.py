@@ -32,8 +32,8 @@ from pyiceberg.types import (
 )
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
-from airflow_provider_rfr.lake._schema_evolution import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from airflow_provider_rfr.lake.inference import infer_records
+from airflow_provider_rfr.lake.schema_change import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from airflow_provider_rfr.lake.schemas import (
     TIMESTAMP,
     file_schema,
@@ -222,7 +222,7 @@ def test_a_column_that_differs_by_case_from_the_tables_is_refused() -> None:
 def test_a_column_that_rows_lack_goes_where_its_name_can_t_be_told_from_one_of_theirs(
     lake: SqlCatalog, before: Any, after: Any, change: list[str]
 ) -> None:
-    rows = [infer_records(json.dumps(each).encode()).to_arrow() for each in (before, after)]
+    rows = [infer_records(json.dumps(record).encode()).to_arrow() for record in (before, after)]
     table = lake.create_table("raw.names", target_schema(rows[0]))
     assert evolve(table, rows[1], rows_stay=False) == change
     assert plan_evolution(table.schema(), rows[1], "fail").changes == ()

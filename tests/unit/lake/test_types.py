@@ -62,7 +62,7 @@ def test_a_type_is_read_back_from_its_text(kind: ColumnType) -> None:
 def test_white_space_and_the_case_of_keywords_make_no_other_type(kind: ColumnType, space: str) -> None:
     text = str(kind)
     if "`" not in text:
-        loose = "".join(f"{space}{each}{space}" if each in "<>(),:" else each for each in text)
+        loose = "".join(f"{space}{character}{space}" if character in "<>(),:" else character for character in text)
         assert str(parse_type(loose)) == text
         assert parse_type(text.upper()).folded() == parse_type(text).folded()
 

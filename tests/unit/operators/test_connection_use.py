@@ -16,8 +16,7 @@ from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
 from airflow_provider_rfr.hooks._connection_sources import content_hash, find_definition
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators.connection_use import running_with
-from airflow_provider_rfr.store.connection_audit import ConnectionNotes
-from airflow_provider_rfr.store.connections import FAILED, IDLE, TaskRef, Use, load_use, want
+from airflow_provider_rfr.store.connections import FAILED, IDLE, ConnectionNotes, TaskRef, Use, load_use, want
 from airflow_provider_rfr.store.engine import ControlStore
 from tests.soon import wait_until
 from tests.unit.operators.test_execute import CANARY, Bench, bench

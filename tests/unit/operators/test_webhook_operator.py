@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, TriggerConfigError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators import CommitWebhookOperator, webhooks
-from airflow_provider_rfr.store._tables import DELIVERIES
+from airflow_provider_rfr.store.tables import DELIVERIES
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Received, Receiver

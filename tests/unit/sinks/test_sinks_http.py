@@ -19,7 +19,7 @@ from airflow_provider_rfr.exceptions import (
     SinkLeaseLostError,
 )
 from airflow_provider_rfr.sinks.targets import HttpTarget
-from airflow_provider_rfr.store._tables import LEASES
+from airflow_provider_rfr.store.tables import LEASES
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import LOOPBACK, SINK, Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver

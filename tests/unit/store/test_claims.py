@@ -9,8 +9,16 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, select
 
-from airflow_provider_rfr.store._tables import DELIVERIES
-from airflow_provider_rfr.store.claims import Claim, Ending, Result, Window, Wish, claim, next_due, settle
+from airflow_provider_rfr.store.claims import (
+    AttemptOutcome,
+    Claim,
+    ClaimRequest,
+    MergedCommits,
+    Result,
+    claim,
+    next_due,
+    settle,
+)
 from airflow_provider_rfr.store.deliveries import (
     Delivery,
     EndpointKey,
@@ -29,6 +37,7 @@ from airflow_provider_rfr.store.deliveries import (
     set_pending,
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.tables import DELIVERIES
 from tests.webhook_receiver import FakeClock
 
 KEY = EndpointKey("rfr", "raw.orders", "hook")
@@ -56,12 +65,12 @@ def enrolled(store: ControlStore, *sequences: int, key: EndpointKey = KEY) -> in
     return store.run(work)
 
 
-def merge(endpoint: EndpointRow, texts: Sequence[str]) -> Window:
-    return Window(f"m:{texts[0]}:{texts[-1]}", "+".join(texts))
+def merge(endpoint: EndpointRow, texts: Sequence[str]) -> MergedCommits:
+    return MergedCommits(f"m:{texts[0]}:{texts[-1]}", "+".join(texts))
 
 
-def claimed(store: ControlStore, *ids: int, owner: str = "one", **wish) -> list[Claim]:
-    wanted = Wish(**{"endpoint_ids": ids, "room": 100, "lease": LEASE, **wish})
+def claimed(store: ControlStore, *ids: int, owner: str = "one", **request) -> list[Claim]:
+    wanted = ClaimRequest(**{"endpoint_ids": ids, "capacity": 100, "lease": LEASE, **request})
 
     def work(connection: Connection) -> list[Claim]:
         rows = endpoints_with_ids(connection, ids)
@@ -80,11 +89,11 @@ def changed(store: ControlStore, number: int, values: dict[str, object]) -> None
 
 def rows(store: ControlStore) -> dict[str, Delivery]:
     with store.read() as connection:
-        return {each.id: each for each in select_deliveries(connection, Selection())}
+        return {delivery.id: delivery for delivery in select_deliveries(connection, Selection())}
 
 
-def due(store: ControlStore, *ids: int, **wish) -> int | None:
-    wanted = Wish(**{"endpoint_ids": ids, "room": 1, "lease": LEASE, **wish})
+def due(store: ControlStore, *ids: int, **request) -> int | None:
+    wanted = ClaimRequest(**{"endpoint_ids": ids, "capacity": 1, "lease": LEASE, **request})
     with store.read() as connection:
         moment = next_due(connection, [wanted], endpoints_with_ids(connection, ids))
         return None if moment is None else moment - store.now(connection)
@@ -93,14 +102,14 @@ def due(store: ControlStore, *ids: int, **wish) -> int | None:
 def test_what_is_claimed_is_claimed_once_until_the_lease_runs_out(store: ControlStore, clock: FakeClock) -> None:
     number = enrolled(store, 1, 2)
     first = claimed(store, number)
-    assert [(each.delivery_id, each.attempt, each.token) for each in first] == [
+    assert [(taken.delivery_id, taken.attempt, taken.token) for taken in first] == [
         ("hook-0001", 1, 1),
         ("hook-0002", 1, 1),
     ]
     assert claimed(store, number, owner="two") == []
     assert due(store, number) == LEASE
     clock.sleep(LEASE / 1000 + 0.01)
-    assert [(each.attempt, each.token) for each in claimed(store, number, owner="two")] == [(2, 2), (2, 2)]
+    assert [(taken.attempt, taken.token) for taken in claimed(store, number, owner="two")] == [(2, 2), (2, 2)]
 
 
 def test_only_the_newest_token_may_say_how_it_ended(store: ControlStore, clock: FakeClock) -> None:
@@ -108,20 +117,20 @@ def test_only_the_newest_token_may_say_how_it_ended(store: ControlStore, clock: 
     (late,) = claimed(store, number)
     clock.sleep(31)
     (new,) = claimed(store, number, owner="two")
-    assert settled(store, Result(late, Ending.DELIVERED, status=200)) == {"hook-0001"}
+    assert settled(store, Result(late, AttemptOutcome.DELIVERED, status=200)) == {"hook-0001"}
     assert rows(store)["hook-0001"].state == "pending"
-    assert settled(store, Result(new, Ending.DELIVERED, status=200)) == set()
+    assert settled(store, Result(new, AttemptOutcome.DELIVERED, status=200)) == set()
     assert rows(store)["hook-0001"].state == "delivered"
-    assert settled(store, Result(late, Ending.DEAD, "http", on_failure="block")) == {"hook-0001"}
+    assert settled(store, Result(late, AttemptOutcome.DEAD, "http", on_failure="block")) == {"hook-0001"}
     assert rows(store)["hook-0001"].state == "delivered"
     with store.read() as connection:
-        assert [each.number for each in attempts_of(connection, "hook-0001")] == [1, 2]
+        assert [attempt.number for attempt in attempts_of(connection, "hook-0001")] == [1, 2]
 
 
 def test_a_claim_that_is_given_back_costs_no_attempt(store: ControlStore) -> None:
     number = enrolled(store, 1)
     (first,) = claimed(store, number)
-    settled(store, Result(first, Ending.UNSENT))
+    settled(store, Result(first, AttemptOutcome.UNSENT))
     row = rows(store)["hook-0001"]
     assert (row.state, row.attempts, row.failures, row.lease_until) == ("pending", 0, 0, None)
     (again,) = claimed(store, number)
@@ -133,7 +142,7 @@ def test_a_claim_that_is_given_back_costs_no_attempt(store: ControlStore) -> Non
 def test_a_failure_waits_and_is_counted(store: ControlStore, clock: FakeClock) -> None:
     number = enrolled(store, 1)
     (first,) = claimed(store, number)
-    settled(store, Result(first, Ending.RETRY, "http", "HTTP 500", 500, wait=4000))
+    settled(store, Result(first, AttemptOutcome.RETRY, "http", "HTTP 500", 500, wait=4000))
     assert claimed(store, number) == []
     assert due(store, number) == 4000
     clock.sleep(4)
@@ -144,7 +153,7 @@ def test_a_failure_waits_and_is_counted(store: ControlStore, clock: FakeClock) -
 def test_the_dead_are_not_claimed_and_a_replay_gives_them_a_new_budget(store: ControlStore) -> None:
     number = enrolled(store, 1)
     (first,) = claimed(store, number)
-    settled(store, Result(first, Ending.DEAD, "http", "HTTP 400", 400, on_failure="block"))
+    settled(store, Result(first, AttemptOutcome.DEAD, "http", "HTTP 400", 400, on_failure="block"))
     assert claimed(store, number) == []
     assert due(store, number) is None
     row = rows(store)["hook-0001"]
@@ -158,9 +167,9 @@ def test_who_was_at_a_cancelled_delivery_can_t_say_how_it_ended(store: ControlSt
     number = enrolled(store, 1)
     (first,) = claimed(store, number)
     store.run(lambda connection: set_cancelled(connection, store.now(connection), ["hook-0001"], "by a test"))
-    assert settled(store, Result(first, Ending.RETRY, "http")) == {"hook-0001"}
+    assert settled(store, Result(first, AttemptOutcome.RETRY, "http")) == {"hook-0001"}
     store.run(lambda connection: set_pending(connection, store.now(connection), ["hook-0001"]))
-    assert settled(store, Result(first, Ending.DELIVERED)) == {"hook-0001"}
+    assert settled(store, Result(first, AttemptOutcome.DELIVERED)) == {"hook-0001"}
     assert rows(store)["hook-0001"].state == "pending"
 
 
@@ -185,26 +194,26 @@ def test_strict_order_is_one_at_a_time_and_the_oldest_first(store: ControlStore,
     (first,) = claimed(store, number, strict=True)
     assert first.delivery_id == "hook-0001"
     assert claimed(store, number, strict=True, owner="two") == []
-    settled(store, Result(first, Ending.RETRY, "http", wait=9000))
+    settled(store, Result(first, AttemptOutcome.RETRY, "http", wait=9000))
     assert claimed(store, number, strict=True) == []
     assert due(store, number, strict=True) == 9000
     clock.sleep(9)
     (again,) = claimed(store, number, strict=True)
-    settled(store, Result(again, Ending.DEAD, "http", on_failure="dead_letter"))
+    settled(store, Result(again, AttemptOutcome.DEAD, "http", on_failure="dead_letter"))
     (second,) = claimed(store, number, strict=True)
     assert second.delivery_id == "hook-0002"
-    settled(store, Result(second, Ending.DEAD, "http", on_failure="block"))
+    settled(store, Result(second, AttemptOutcome.DEAD, "http", on_failure="block"))
     assert claimed(store, number, strict=True) == []
     assert due(store, number, strict=True) is None
     store.run(lambda connection: set_cancelled(connection, store.now(connection), ["hook-0002"], ""))
-    assert [each.delivery_id for each in claimed(store, number, strict=True)] == ["hook-0003"]
+    assert [taken.delivery_id for taken in claimed(store, number, strict=True)] == ["hook-0003"]
 
 
 def test_strict_order_is_kept_for_each_table_by_itself(store: ControlStore) -> None:
     one = enrolled(store, 1, 2)
     other = enrolled(store, 1, key=KEY._replace(table="raw.items", trigger="other"))
     found = claimed(store, one, other, strict=True)
-    assert {each.endpoint_id for each in found} == {one, other}
+    assert {claim.endpoint_id for claim in found} == {one, other}
     assert len(found) == 2
 
 
@@ -212,7 +221,7 @@ def test_a_window_is_opened_by_the_first_commit_and_then_gathers(store: ControlS
     number = enrolled(store, 1)
     (first,) = claimed(store, number, interval=600_000)
     assert first.delivery_id == "hook-0001"
-    settled(store, Result(first, Ending.DELIVERED))
+    settled(store, Result(first, AttemptOutcome.DELIVERED))
     clock.sleep(100)
     enrolled(store, 2, 3, 4)
     assert claimed(store, number, interval=600_000) == []
@@ -225,11 +234,11 @@ def test_a_window_is_opened_by_the_first_commit_and_then_gathers(store: ControlS
     assert {found[f"hook-000{n}"].state for n in (2, 3, 4)} == {"merged"}
     merged = found["m:e2:e4"]
     assert (merged.commits, merged.sequence, merged.first_commit, merged.last_commit) == (3, 4, "c2", "c4")
-    settled(store, Result(window, Ending.RETRY, "http", wait=1000))
+    settled(store, Result(window, AttemptOutcome.RETRY, "http", wait=1000))
     clock.sleep(1)
     (again,) = claimed(store, number, interval=600_000)
     assert (again.delivery_id, again.attempt) == ("m:e2:e4", 2)
-    settled(store, Result(again, Ending.DELIVERED))
+    settled(store, Result(again, AttemptOutcome.DELIVERED))
     clock.sleep(10_000)
     assert claimed(store, number, interval=600_000) == []
 
@@ -243,8 +252,8 @@ def test_what_was_claimed_for_a_window_and_lost_comes_again_under_its_own_id(
     clock.sleep(31)
     (again,) = claimed(store, number, interval=600_000)
     assert again.delivery_id == window.delivery_id == "m:e1:e2"
-    settled(store, Result(again, Ending.UNSENT))
-    assert [each.delivery_id for each in claimed(store, number, interval=600_000)] == ["m:e1:e2"]
+    settled(store, Result(again, AttemptOutcome.UNSENT))
+    assert [taken.delivery_id for taken in claimed(store, number, interval=600_000)] == ["m:e1:e2"]
 
 
 def test_an_interval_with_strict_order_opens_no_window_while_the_last_one_is_undone(
@@ -253,15 +262,15 @@ def test_an_interval_with_strict_order_opens_no_window_while_the_last_one_is_und
     number = enrolled(store, 1)
     options = {"interval": 60_000, "strict": True}
     (first,) = claimed(store, number, **options)
-    settled(store, Result(first, Ending.RETRY, "http", wait=3_600_000))
+    settled(store, Result(first, AttemptOutcome.RETRY, "http", wait=3_600_000))
     enrolled(store, 2, 3)
     clock.sleep(61)
     assert claimed(store, number, **options) == []
     clock.sleep(3600)
     (again,) = claimed(store, number, **options)
     assert again.delivery_id == "hook-0001"
-    settled(store, Result(again, Ending.DELIVERED))
-    assert [each.delivery_id for each in claimed(store, number, **options)] == ["m:e2:e3"]
+    settled(store, Result(again, AttemptOutcome.DELIVERED))
+    assert [taken.delivery_id for taken in claimed(store, number, **options)] == ["m:e2:e3"]
 
 
 def test_a_clock_that_is_set_back_delays_nothing_for_longer_than_it_may_take(
@@ -270,18 +279,18 @@ def test_a_clock_that_is_set_back_delays_nothing_for_longer_than_it_may_take(
     number = enrolled(store, 1, 2)
     clock.time += 30 * 86400
     first, _ = claimed(store, number)
-    settled(store, Result(first, Ending.RETRY, "http", wait=1000))
+    settled(store, Result(first, AttemptOutcome.RETRY, "http", wait=1000))
     store.run(lambda connection: change_endpoints(connection, [number], last_fired_at=store.now(connection)))
     store.run(lambda connection: change_endpoints(connection, [number], open_until=store.now(connection) + 9000))
     clock.time -= 30 * 86400
     store.run(lambda connection: mend_times(connection, store.now(connection), [number], LEASE))
-    assert [each.delivery_id for each in claimed(store, number)] == ["hook-0001"]
+    assert [taken.delivery_id for taken in claimed(store, number)] == ["hook-0001"]
     clock.sleep(LEASE / 1000 + 1)
-    assert {each.delivery_id for each in claimed(store, number)} == {"hook-0001", "hook-0002"}
+    assert {taken.delivery_id for taken in claimed(store, number)} == {"hook-0001", "hook-0002"}
     enrolled(store, 3)
-    assert claimed(store, number, interval=60_000, room=100) == []
+    assert claimed(store, number, interval=60_000, capacity=100) == []
     clock.sleep(61)
-    assert "hook-0003" in {each.delivery_id for each in claimed(store, number, interval=60_000)}
+    assert "hook-0003" in {taken.delivery_id for taken in claimed(store, number, interval=60_000)}
 
 
 def test_four_deliverers_at_once_claim_each_row_once(store_url: str) -> None:
@@ -291,9 +300,9 @@ def test_four_deliverers_at_once_claim_each_row_once(store_url: str) -> None:
 
     def work(mine: list[str], owner: str) -> None:
         own = open_store(store_url)
-        while claims := claimed(own, number, owner=owner, room=7):
-            mine.extend(each.delivery_id for each in claims)
-            settled(own, *(Result(each, Ending.DELIVERED) for each in claims))
+        while claims := claimed(own, number, owner=owner, capacity=7):
+            mine.extend(taken.delivery_id for taken in claims)
+            settled(own, *(Result(taken, AttemptOutcome.DELIVERED) for taken in claims))
         own.close()
 
     threads = [threading.Thread(target=work, args=(mine, str(n))) for n, mine in enumerate(found)]
@@ -301,12 +310,12 @@ def test_four_deliverers_at_once_claim_each_row_once(store_url: str) -> None:
         thread.start()
     for thread in threads:
         thread.join(120)
-    everything = [each for mine in found for each in mine]
+    everything = [delivery_id for mine in found for delivery_id in mine]
     assert len(everything) == len(set(everything))
     # One that met only rows that others were just claiming has stopped early.
-    rest = claimed(store, number, owner="last", room=1000)
+    rest = claimed(store, number, owner="last", capacity=1000)
     assert len(everything) + len(rest) == 200
-    assert not [each for each in rest if each.attempt > 1]
+    assert not [taken for taken in rest if taken.attempt > 1]
 
 
 def test_four_deliverers_open_one_window(store_url: str) -> None:
@@ -325,7 +334,7 @@ def test_four_deliverers_open_one_window(store_url: str) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [each.delivery_id for each in found] == ["m:e1:e49"]
+    assert [claim.delivery_id for claim in found] == ["m:e1:e49"]
 
 
 def test_four_deliverers_keep_a_strict_order(store_url: str) -> None:
@@ -339,13 +348,13 @@ def test_four_deliverers_keep_a_strict_order(store_url: str) -> None:
     def work(owner: str) -> None:
         own = open_store(store_url)
         while not over.is_set():
-            for each in claimed(own, number, owner=owner, strict=True):
+            for taken in claimed(own, number, owner=owner, strict=True):
                 with lock:
-                    under_way.add(each.delivery_id)
+                    under_way.add(taken.delivery_id)
                     together.append(set(under_way))
-                    order.append(each.delivery_id)
-                    under_way.discard(each.delivery_id)
-                settled(own, Result(each, Ending.DELIVERED))
+                    order.append(taken.delivery_id)
+                    under_way.discard(taken.delivery_id)
+                settled(own, Result(taken, AttemptOutcome.DELIVERED))
             if len(order) >= 40:
                 over.set()
 
@@ -368,7 +377,9 @@ def test_rows_are_made_once_whoever_makes_them(store: ControlStore) -> None:
 def test_what_ended_long_ago_is_forgotten_and_the_dead_stay(store: ControlStore, clock: FakeClock) -> None:
     number = enrolled(store, 1, 2, 3)
     first, second, _ = claimed(store, number)
-    settled(store, Result(first, Ending.DELIVERED), Result(second, Ending.DEAD, "http", on_failure="block"))
+    settled(
+        store, Result(first, AttemptOutcome.DELIVERED), Result(second, AttemptOutcome.DEAD, "http", on_failure="block")
+    )
     clock.sleep(100)
     before = int((clock.now() - 50) * 1000)
     assert store.run(lambda connection: delete_ended(connection, before, Selection(), 1000)) == 1
@@ -383,11 +394,11 @@ def test_a_settlement_of_many_kinds_is_one_transaction(store: ControlStore) -> N
     foreign = replace(claims[4], token=99)
     lost = settled(
         store,
-        Result(claims[0], Ending.DELIVERED, status=204, body_sha256="aa"),
-        Result(claims[1], Ending.RETRY, "timeout", "slow", wait=5),
-        Result(claims[2], Ending.DEAD, "template", "line 1", on_failure="ignore", notified=True),
-        Result(claims[3], Ending.UNSENT),
-        Result(foreign, Ending.DELIVERED),
+        Result(claims[0], AttemptOutcome.DELIVERED, status=204, body_sha256="aa"),
+        Result(claims[1], AttemptOutcome.RETRY, "timeout", "slow", wait=5),
+        Result(claims[2], AttemptOutcome.DEAD, "template", "line 1", on_failure="ignore", notified=True),
+        Result(claims[3], AttemptOutcome.UNSENT),
+        Result(foreign, AttemptOutcome.DELIVERED),
     )
     assert lost == {"hook-0005"}
     found = rows(store)
@@ -398,7 +409,7 @@ def test_a_settlement_of_many_kinds_is_one_transaction(store: ControlStore) -> N
     assert told == ["hook-0003"]
 
 
-@pytest.mark.parametrize("room", [0, 1, 3])
-def test_no_more_is_claimed_than_there_is_room_for(store: ControlStore, room: int) -> None:
+@pytest.mark.parametrize("capacity", [0, 1, 3])
+def test_no_more_is_claimed_than_there_is_room_for(store: ControlStore, capacity: int) -> None:
     number = enrolled(store, 1, 2, 3, 4)
-    assert len(claimed(store, number, room=room)) == room
+    assert len(claimed(store, number, capacity=capacity)) == capacity

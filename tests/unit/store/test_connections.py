@@ -6,12 +6,13 @@ import threading
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.store import connection_audit as audit
-from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes
+from airflow_provider_rfr.store import connections as audit
 from airflow_provider_rfr.store.connections import (
     FAILED,
     IDLE,
     RUNNING,
+    AlterationState,
+    ConnectionNotes,
     TaskRef,
     UsedConnection,
     beat,
@@ -64,7 +65,7 @@ def test_a_later_start_takes_the_row_and_the_former_one_can_neither_end_nor_beat
         found = load_use(connection, TASK)
     assert found is not None
     assert (found.state, found.error, found.seen_at) == (RUNNING, None, 1)
-    assert {each.running for each in found.connections} == {"unread"}
+    assert {copy.running for copy in found.connections} == {"unread"}
 
 
 def test_uses_are_found_by_any_connection_and_those_of_ended_runs_make_place(store: ControlStore) -> None:
@@ -110,7 +111,7 @@ def test_of_many_at_once_one_gets_the_lease(store: ControlStore) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len([each for each in won if each is not None]) == 1
+    assert len([grant for grant in won if grant is not None]) == 1
     assert lease(store, 1_000, "who", "other") is not None
 
 
@@ -126,7 +127,7 @@ def test_a_dead_ones_lease_ends_by_itself_and_its_row_is_found(store: ControlSto
     assert not store.run(lambda connection: first.renew(connection, later))
     store.run(lambda connection: audit.begin_alteration(connection, later, "other", "next", "text"))
     with store.read() as connection:
-        assert [each.id for each in audit.open_alterations(connection, "api")] == [row]
+        assert [alteration.id for alteration in audit.open_alterations(connection, "api")] == [row]
 
 
 def test_the_last_change_of_an_option_is_one_that_was_stored(store: ControlStore) -> None:

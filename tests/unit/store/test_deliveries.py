@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from airflow_provider_rfr.store import deliveries as rows
-from airflow_provider_rfr.store._tables import DELIVERIES
 from airflow_provider_rfr.store.deliveries import EndpointKey, add_deliveries, ensure_endpoint
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.tables import DELIVERIES
 from airflow_provider_rfr.webhooks import operations
 from benchmarks.deliveries import LAKE, QUERIES, fill
 from tests.webhook_receiver import FakeClock
@@ -104,7 +104,7 @@ def test_what_ended_long_ago_is_deleted_in_parts_and_nothing_undelivered_is(
     clock.sleep(31 * DAY)
     assert operations.forget(store, 32 * DAY) == 0
     assert operations.forget(store, 30 * DAY) == 99
-    kept = {each.id: each.state for each in operations.deliveries(store)}
+    kept = {delivery.id: delivery.state for delivery in operations.deliveries(store)}
     pending = {f"{n:032x}": "pending" for n in (100, 101, 102, 104)}
     assert kept == {f"{0:032x}": "merged", dead: "dead", **pending}
     with store.read() as connection:

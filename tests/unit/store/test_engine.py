@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import Connection, insert, select, text
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store._tables import METADATA, SCHEMA_VERSION, SETTINGS
 from airflow_provider_rfr.store.engine import find_store, open_store
+from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
 from tests.soon import SOON, soon
 from tests.unit.messages import raises
 
@@ -224,8 +224,8 @@ def test_two_threads_and_two_processes_write_without_an_error(url: str) -> None:
     threads = [threading.Thread(target=write_many, args=(url, number)) for number in (2, 3)]
     for thread in threads:
         thread.start()
-    for each in (*threads, *processes):
-        each.join(60)
+    for worker in (*threads, *processes):
+        worker.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
     with open_store(url).read() as connection:
         assert len(connection.execute(select(SETTINGS.c.name)).all()) == 1 + 4 * 25

@@ -17,8 +17,8 @@ from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
 from airflow_provider_rfr.lake.schemas import partition_spec
 from airflow_provider_rfr.store import history as store_rows
-from airflow_provider_rfr.store._tables import HISTORY
 from airflow_provider_rfr.store.engine import ControlStore, instant
+from airflow_provider_rfr.store.tables import HISTORY
 from tests.unit.messages import raises
 from tests.webhook_receiver import FakeClock
 

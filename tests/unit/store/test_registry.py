@@ -14,7 +14,7 @@ from airflow_provider_rfr.store.deploys import (
     DeployState,
     Entry,
     Garbage,
-    Opening,
+    NewDeploy,
     StepState,
     read_registry,
     write_registry,
@@ -56,7 +56,7 @@ def write(store: ControlStore, base: int, *entries: Entry, forgotten: tuple[str,
 
 def recorded(store: ControlStore) -> list[tuple[str, str]]:
     with store.read() as connection:
-        return [(each.uuid, each.name) for each in read_registry(connection, P).entries]
+        return [(stored.uuid, stored.name) for stored in read_registry(connection, P).entries]
 
 
 def test_a_registry_is_written_on_top_of_the_revision_that_was_read(control: ControlStore) -> None:
@@ -145,9 +145,9 @@ def test_a_lease_is_taken_away_by_its_token_alone(control: ControlStore) -> None
         force_unlock(control, "never", 1)
 
 
-def opening(deploy_id: str, *names: str) -> Opening:
+def opening(deploy_id: str, *names: str) -> NewDeploy:
     steps = [(number, f"u-{name}", name, "create") for number, name in enumerate(names, 1)]
-    return Opening(deploy_id, P, 0, None, "1.0", "hash", "{}", "ann", steps)
+    return NewDeploy(deploy_id, P, 0, None, "1.0", "hash", "{}", "ann", steps)
 
 
 def begin(store: ControlStore, deploy_id: str, *names: str) -> None:
@@ -161,11 +161,11 @@ def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(con
     control.run(lambda connection: deploys.start_step(connection, "d1", 2, token=1, now=4))
     with control.read() as connection:
         assert deploys.touched(connection, P) == {"u-a", "u-b"}
-        assert [each.deploy_id for each in deploys.open_deploys(connection, P)] == ["d1"]
+        assert [deploy.deploy_id for deploy in deploys.open_deploys(connection, P)] == ["d1"]
     begin(control, "d2", "z")
     with control.read() as connection:
         assert deploys.touched(connection, P) == {"u-a", "u-b"}
-        assert [each.deploy_id for each in deploys.open_deploys(connection, P)] == ["d2"]
+        assert [deploy.deploy_id for deploy in deploys.open_deploys(connection, P)] == ["d2"]
         assert deploys.unfinished_ids(connection, P) == {"d1", "d2"}
 
     def finish(connection: Connection) -> None:
@@ -175,7 +175,7 @@ def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(con
     control.run(finish)
     with control.read() as connection:
         assert deploys.touched(connection, P) == frozenset() == deploys.unfinished_ids(connection, P)
-        assert {each.deploy_id: each.state.value for each in deploys.history(connection, P)} == {
+        assert {deploy.deploy_id: deploy.state.value for deploy in deploys.history(connection, P)} == {
             "d1": "abandoned",
             "d2": "done",
         }
@@ -188,7 +188,7 @@ def test_garbage_is_queued_once_and_a_failure_leaves_it_there(control: ControlSt
     control.run(lambda connection: deploys.failed(connection, P, row.physical, "no room"))
     with control.read() as connection:
         found = deploys.queued(connection, P)
-    assert [(each.queued_at, each.attempts, each.last_error) for each in found] == [(1, 1, "no room")]
+    assert [(table.queued_at, table.attempts, table.last_error) for table in found] == [(1, 1, "no room")]
     control.run(lambda connection: deploys.retract(connection, P, row.physical))
     with control.read() as connection:
         assert deploys.queued(connection, P) == ()

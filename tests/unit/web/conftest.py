@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from sqlalchemy import delete
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.web import reading
+from airflow_provider_rfr.web import lakes
 from airflow_provider_rfr.web.lakes import Lakes
 from tests.soon import PATIENCE
 
@@ -40,21 +40,21 @@ def application() -> Iterator[FastAPI]:
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "owner:admin,viewer:viewer")
         patch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "tests.unit.web.managers.PickyManager")
         purge_cached_app()
-        for each in caches:
-            each.cache_clear()
+        for cache in caches:
+            cache.cache_clear()
         yield create_app(apps="core")
     purge_cached_app()
-    for each in caches:
-        each.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.fixture
 def pages(application: FastAPI, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     """The application that the plugin mounts, which knows nothing yet, and waits as long as this machine takes."""
-    found = next(each.app for each in application.routes if getattr(each, "path", "") == "/rfr")
+    found = next(route.app for route in application.routes if getattr(route, "path", "") == "/rfr")
     monkeypatch.setitem(found.state._state, "lakes", Lakes())
-    monkeypatch.setattr(reading, "_LONG_WAIT_SECONDS", PATIENCE)
-    monkeypatch.setattr(reading, "_WAIT_SECONDS", PATIENCE)
+    monkeypatch.setattr(lakes, "_LONG_WAIT_SECONDS", PATIENCE)
+    monkeypatch.setattr(lakes, "_WAIT_SECONDS", PATIENCE)
     return found
 
 

@@ -23,7 +23,7 @@ from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.web import access, lakes, reading
+from airflow_provider_rfr.web import access, lakes
 from airflow_provider_rfr.web.app import make_app
 from tests.soon import PATIENCE, soon
 from tests.unit.web.conftest import Login, second_lake
@@ -135,17 +135,17 @@ def test_a_lake_that_hangs_holds_few_threads_however_many_of_its_pages_are_asked
         may_answer.wait(PATIENCE)
 
     for place in ("_LONG_WAIT_SECONDS", "_WAIT_SECONDS"):
-        monkeypatch.setattr(reading, place, 0.0)
+        monkeypatch.setattr(lakes, place, 0.0)
     monkeypatch.setattr(pages.state.lakes, "catalog", hangs)
     try:
         said = [
-            viewer.get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": each}).text for each in names * 2
+            viewer.get("/rfr/refresh", params={"lake": "rfr_lake_default", "ledger": name}).text for name in names * 2
         ]
-        threads = [each for each in threading.enumerate() if each.name == "rfr-page"]
+        threads = [thread for thread in threading.enumerate() if thread.name == "rfr-page"]
     finally:
         may_answer.set()
     assert 0 < len(threads) <= 20
-    assert all("raw." in each for each in said)
+    assert all("raw." in problem for problem in said)
     assert "too many other reads have not ended yet" in said[-1]
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_provider_rfr.exceptions import CatalogError
-from airflow_provider_rfr.web import reading
-from airflow_provider_rfr.web.reading import Latest, SharedRead
+from airflow_provider_rfr.web import lakes
+from airflow_provider_rfr.web.lakes import Latest, SharedRead
 from tests.soon import PATIENCE, soon, wait_until
 from tests.unit.messages import check_messages
 
@@ -61,7 +61,7 @@ async def viewers(read: SharedRead[int], count: int) -> list[Latest[int]]:
 
 def test_all_viewers_together_ask_once_in_two_seconds(source: Source, clock: Clock) -> None:
     read = SharedRead(source, clock=clock)
-    assert {each.value for each in asyncio.run(viewers(read, 50))} == {1}
+    assert {latest.value for latest in asyncio.run(viewers(read, 50))} == {1}
     clock.now += 1.9
     assert asyncio.run(read.latest()) == Latest(1, pytest.approx(1.9), None)
     clock.now += 0.2
@@ -72,8 +72,8 @@ def test_all_viewers_together_ask_once_in_two_seconds(source: Source, clock: Clo
 def test_a_read_that_is_always_late_is_shown_all_the_same(
     source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_LONG_WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(reading, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(lakes, "_LONG_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(lakes, "_WAIT_SECONDS", 0.0)
     read = SharedRead(source, clock=clock)
     source.may_answer.clear()
     asyncio.run(read.latest())
@@ -108,7 +108,7 @@ def test_a_read_that_may_not_begin_shows_what_is_known(source: Source, clock: Cl
 def test_a_source_that_hangs_costs_a_bounded_wait_and_is_not_asked_again(
     source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_LONG_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(lakes, "_LONG_WAIT_SECONDS", 0.05)
     source.may_answer.clear()
     read = SharedRead(source, clock=clock)
     with soon():
@@ -136,10 +136,10 @@ def test_what_was_read_last_stays_with_its_age_while_the_source_fails(source: So
 def test_what_is_old_is_waited_for_as_if_nothing_were_known(
     source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch, age: float, shown: int
 ) -> None:
-    monkeypatch.setattr(reading, "_LONG_WAIT_SECONDS", PATIENCE)
+    monkeypatch.setattr(lakes, "_LONG_WAIT_SECONDS", PATIENCE)
     read = SharedRead(source, clock=clock)
     asyncio.run(read.latest())
-    monkeypatch.setattr(reading, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(lakes, "_WAIT_SECONDS", 0.0)
     source.may_answer.clear()
     clock.now += age
 
@@ -170,7 +170,7 @@ def test_the_text_of_an_error_that_is_not_ours_is_not_told_and_its_place_is_logg
 def test_a_read_that_never_ends_is_given_up_and_replaced_a_few_times(
     source: Source, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_LONG_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(lakes, "_LONG_WAIT_SECONDS", 0.05)
     source.may_answer.clear()
     read = SharedRead(source, clock=clock)
     for _ in range(8):

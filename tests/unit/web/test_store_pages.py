@@ -23,10 +23,15 @@ from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import RefreshState
-from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
-from airflow_provider_rfr.store.claims import Claim, Window, Wish, claim
-from airflow_provider_rfr.store.connection_audit import AlterationState, begin_alteration, note_alteration
-from airflow_provider_rfr.store.connections import TaskRef, end_use, register_use
+from airflow_provider_rfr.store.claims import Claim, ClaimRequest, MergedCommits, claim
+from airflow_provider_rfr.store.connections import (
+    AlterationState,
+    TaskRef,
+    begin_alteration,
+    end_use,
+    note_alteration,
+    register_use,
+)
 from airflow_provider_rfr.store.deliveries import (
     EndpointKey,
     add_deliveries,
@@ -35,6 +40,7 @@ from airflow_provider_rfr.store.deliveries import (
     ensure_endpoint,
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, DEPLOYS, ENDPOINTS
 from airflow_provider_rfr.web import access, deliveries
 from airflow_provider_rfr.web.access import Viewer
 from airflow_provider_rfr.web.deliveries import control_store
@@ -132,8 +138,11 @@ def test_an_attempt_that_told_of_several_commits_belongs_to_all_their_dags(
     def claimed(connection: Any) -> Claim:
         connection.execute(delete(ATTEMPTS))
         [row] = endpoints_of_table(connection, "rfr")
-        wish, known = Wish((row.id,), room=9, lease=1000, interval=1), endpoints_with_ids(connection, [row.id])
-        return claim(connection, store.now(connection), "one", wish, known, lambda *_: Window("m", "{}"))[0]
+        request, known = (
+            ClaimRequest((row.id,), capacity=9, lease=1000, interval=1),
+            endpoints_with_ids(connection, [row.id]),
+        )
+        return claim(connection, store.now(connection), "one", request, known, lambda *_: MergedCommits("m", "{}"))[0]
 
     assert store.run(claimed).delivery_id == "m"
     values = {"delivery_id": "m", "number": 1, "at": 1, "milliseconds": 1, "outcome": "failed", "answer": "of both"}
@@ -361,12 +370,12 @@ def test_a_lake_to_which_nothing_was_deployed_is_not_told_that_it_lost_everythin
     assert before.count("What a deploy to ") == before.count("<pre>") == 2
     hook = BuiltinsHook(lake_conn_id="rfr_lake_default")
     hook.apply(hook.plan(), sql=DuckEngine(catalog, tmp_path / "views"))
-    for each in pages.state.lakes._reads.values():
-        each._pause = 0.0
+    for read in pages.state.lakes._reads.values():
+        read._pause = 0.0
     text = login("owner").get("/rfr/migrations").text
     assert text.count("None of the objects that were deployed is in this lake:") == 1
     assert "Changed by hand" not in text
-    assert [text.count(each) for each in ("<pre>", "Last deploys", 'data-label="State"')] == [1, 1, 1]
+    assert [text.count(words) for words in ("<pre>", "Last deploys", 'data-label="State"')] == [1, 1, 1]
 
 
 def test_who_altered_and_who_deployed_is_told_to_who_may_see_all_dags(
@@ -424,8 +433,8 @@ def test_webhooks_that_were_read_before_the_control_store_went_away_are_shown_wi
         raise ConfigurationError("control store", "is away")
 
     monkeypatch.setattr(deliveries, "control_store", away)
-    for each in pages.state.lakes._reads.values():
-        each._pause, each._read_at = 0.0, each._read_at - 70.0
+    for read in pages.state.lakes._reads.values():
+        read._pause, read._read_at = 0.0, read._read_at - 70.0
     text = login("owner").get("/rfr/refresh", params=address).text
     assert "The control store can&#39;t be read now: control store: is away" in text
     assert "What is shown is 70 s old." in text
@@ -439,8 +448,8 @@ def test_another_file_in_the_place_of_the_control_store_is_read(
     assert "raw.before" in login("owner").get("/rfr/deliveries").text
     other = open_store(f"sqlite:///{tmp_path}/other.db")
     deliver(other, "raw.after", "shop", outcome="delivered", status=200)
-    for each in (store, other):
-        each.close()
+    for opened in (store, other):
+        opened.close()
     # With its journal, which SQLite would take for the other file's.
     for file in tmp_path.glob("control.db*"):
         file.unlink()

@@ -17,14 +17,14 @@ from pyiceberg.types import StringType
 from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.table_facts import table_facts
+from airflow_provider_rfr.lake.tables import table_facts
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import details
 from airflow_provider_rfr.refresh.details import read_details
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.status import State, TableStatus, read_again, status_of, statuses
-from airflow_provider_rfr.web import charts, words
+from airflow_provider_rfr.web import charts, filters
 from tests.unit.messages import check_messages
 from tests.unit.web.ledgers import CANARY, begun, read_page
 
@@ -46,16 +46,16 @@ def test_the_details_count_what_attempts_and_partitions_read(catalog: Catalog) -
     read_page(second, 1, page=2)
     found = read_details(catalog, told(catalog))
     assert found is not None
-    assert [(each.epoch, each.pages) for each in found.attempts] == [(1, 2), (2, 1)]
+    assert [(attempt.epoch, attempt.pages) for attempt in found.attempts] == [(1, 2), (2, 1)]
     assert [pages for _, pages in found.points] == [1, 2, 3]
-    assert {each.key: (each.pages, each.is_complete) for each in found.slowest} == {
+    assert {partition.key: (partition.pages, partition.is_complete) for partition in found.slowest} == {
         '{"n":0}': (1, True),
         '{"n":1}': (2, True),
     }
     assert (found.unfinished, found.files, found.files_read, found.target) == ((), 3, 3, None)
     curve = charts.pages_over_time(found)
     assert curve is not None
-    assert [each.label for each in curve.marks] == ["2"]
+    assert [mark.label for mark in curve.marks] == ["2"]
     assert curve.points.startswith("0.0,160.0 ")
     assert curve.points.endswith(" 640.0,10.0")
 
@@ -83,7 +83,7 @@ def test_a_table_s_columns_are_told_with_their_changes(catalog: Catalog) -> None
     assert facts is not None
     assert (facts.rows, facts.files, facts.snapshot_id is not None) == (1, 1, True)
     assert (facts.snapshots, facts.max_copies) == (1, None)
-    assert [each.name for each in facts.columns] == ["id", "new", "note"]
+    assert [column.name for column in facts.columns] == ["id", "new", "note"]
     assert [set(change.sentences) for change in facts.changes] == [
         {"old was renamed to new", "note was added (string)"}
     ]
@@ -101,7 +101,7 @@ def test_a_column_that_came_and_went_is_two_changes(catalog: Catalog) -> None:
     facts = table_facts(catalog, "raw.orders")
     assert facts is not None
     assert [change.sentences for change in facts.changes] == [("note was dropped",), ("note was added (string)",)]
-    assert all(each.at is not None for each in facts.changes)
+    assert all(schema_change.at is not None for schema_change in facts.changes)
 
 
 def test_a_replaced_column_and_one_without_values_are_one_sentence_each(catalog: Catalog) -> None:
@@ -126,7 +126,7 @@ def test_bars_stand_for_rows_and_for_records_where_nothing_was_published(catalog
     read_page(begun(catalog, "raw.orders", **TASK))
     begun(catalog, "raw.orders", **TASK)
     bars = charts.generations(told(catalog).history)
-    assert [(each.label, each.outcome) for each in bars] == [("1", "abandoned"), ("2", "reading")]
+    assert [(bar.label, bar.outcome) for bar in bars] == [("1", "abandoned"), ("2", "reading")]
     assert bars[0].height > bars[1].height > 0
     assert charts.generations(()) == ()
 
@@ -150,7 +150,7 @@ def test_a_refresh_whose_task_is_not_at_it_waits_or_is_interrupted_before_its_le
     began = None if later is None else datetime.now(timezone.utc) + timedelta(seconds=later)
 
     def states(wanted: Any) -> dict[Any, Any]:
-        return {each: tasks._TaskState(state, began) for each in wanted}
+        return {task: tasks._TaskState(state, began) for task in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
     [found] = tasks.with_tasks([told(catalog)], partial(read_again, catalog))
@@ -182,7 +182,7 @@ def test_a_refused_publish_stays_failed(catalog: Catalog, monkeypatch: pytest.Mo
 def test_a_task_that_airflow_does_not_know_changes_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(catalog, "raw.orders", **TASK)
     monkeypatch.setattr(tasks, "_states", lambda _: {})
-    assert [each.state for each in tasks.with_tasks([told(catalog)], partial(read_again, catalog))] == [State.READING]
+    assert [task.state for task in tasks.with_tasks([told(catalog)], partial(read_again, catalog))] == [State.READING]
 
 
 def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
@@ -193,11 +193,11 @@ def test_a_refresh_that_ended_before_airflow_was_asked_is_not_interrupted(
 
     def states(wanted: Any) -> dict[Any, Any]:
         ledger.commit([], state=RefreshState.PUBLISHED, snapshot_id=7, published_rows=1)
-        return {each: tasks._TaskState("success", None) for each in wanted}
+        return {task: tasks._TaskState("success", None) for task in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
     found = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
-    assert {each.table: each.state for each in found} == {
+    assert {item.table: item.state for item in found} == {
         "raw.orders": State.PUBLISHED,
         "raw.lost": State.INTERRUPTED,
     }
@@ -210,7 +210,7 @@ def test_an_attempt_that_went_on_before_airflow_was_asked_is_not_interrupted(
 
     def states(wanted: Any) -> dict[Any, Any]:
         read_page(ledger)
-        return {each: tasks._TaskState("queued", None) for each in wanted}
+        return {task: tasks._TaskState("queued", None) for task in wanted}
 
     monkeypatch.setattr(tasks, "_states", states)
     [found] = tasks.with_tasks(statuses(catalog), partial(read_again, catalog))
@@ -271,14 +271,14 @@ def test_the_plugin_imports_no_page_until_the_application_is_asked_for() -> None
     ],
 )
 def test_an_error_is_shown_without_tokens_queries_and_logins(error: str, shown: str) -> None:
-    assert words.without_cursors(error) == shown
+    assert filters.without_cursors(error) == shown
 
 
 @pytest.mark.parametrize("error", ["a token of 3 is and/or? Yes", "what? no: https://a.example/b, see docs/ui.md#this"])
 def test_an_error_without_any_is_shown_as_it_is(error: str) -> None:
-    assert words.without_cursors(error) == error
+    assert filters.without_cursors(error) == error
 
 
 def test_a_time_that_no_calendar_has_is_not_shown() -> None:
-    assert words.at(0) == datetime(1970, 1, 1, tzinfo=timezone.utc)
-    assert [words.at(each) for each in (10**17, -(10**17), 10**30, 10**400)] == [None] * 4
+    assert filters.at(0) == datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert [filters.at(milliseconds) for milliseconds in (10**17, -(10**17), 10**30, 10**400)] == [None] * 4

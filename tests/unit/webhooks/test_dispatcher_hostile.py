@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store.claims import Wish, claim
+from airflow_provider_rfr.store.claims import ClaimRequest, claim
 from airflow_provider_rfr.store.deliveries import Selection, endpoints_of_table, endpoints_with_ids, load_endpoints
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
@@ -154,8 +154,8 @@ def abandoned(store: ControlStore, endpoints: Any, lease: int, interval: float, 
 
     def work(connection: Connection) -> None:
         ids = tuple(row.id for row in load_endpoints(connection, endpoints).values())
-        wish = Wish(ids, 5, lease, int(interval * 1000), strict)
-        claim(connection, store.now(connection), "killed", wish, endpoints_with_ids(connection, ids), _merge_events)
+        request = ClaimRequest(ids, 5, lease, int(interval * 1000), strict)
+        claim(connection, store.now(connection), "killed", request, endpoints_with_ids(connection, ids), _merge_events)
 
     store.run(work)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.http.client import retry_after
-from airflow_provider_rfr.store.claims import Claim, Ending, Result
+from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
 from airflow_provider_rfr.webhooks._attempts import (
     _LONGEST_WAIT,
     scheduled_wait,
@@ -92,9 +92,9 @@ def test_an_endpoint_that_failed_thrice_rests_and_then_longer() -> None:
     claim = Claim("d", 1, "{}", 1, 0, 1, "me", 0)
     breaker, opened = CircuitBreaker(), []
     for _ in range(9):
-        breaker = breaker.after([Result(claim, Ending.RETRY, "timeout")])
+        breaker = breaker.after([Result(claim, AttemptOutcome.RETRY, "timeout")])
         opened.append((breaker.open_ms, breaker.is_open, breaker.needs_probe))
     assert [ms / 1000 for ms, _, _ in opened] == [0, 0, 1, 2, 4, 8, 16, 30, 30]
     assert [each[1:] for each in opened] == [(False, False)] * 2 + [(True, True)] * 7
-    closed = breaker.after([Result(claim, Ending.DELIVERED)])
+    closed = breaker.after([Result(claim, AttemptOutcome.DELIVERED)])
     assert (closed.is_open, closed.needs_probe, closed.failures) == (False, False, 0)

@@ -28,7 +28,7 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import append_files
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.inventory import LiveColumn, ViewEntry, list_views
+from airflow_provider_rfr.lake.tables import LiveColumn, ViewEntry, list_views
 from airflow_provider_rfr.lake.types import ColumnType
 from airflow_provider_rfr.store.engine import Clock, ControlStore, open_store
 from tests.unit.builtins.catalogs import PROJECT

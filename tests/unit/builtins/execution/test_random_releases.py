@@ -26,7 +26,7 @@ from airflow_provider_rfr.builtins.fingerprint import same_query
 from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
-from airflow_provider_rfr.lake.inventory import LiveColumn
+from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink
 from tests.releases import Author, Release, Row, Table, registered, write
 from tests.unit.builtins.catalogs import PROJECT

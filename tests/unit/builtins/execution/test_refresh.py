@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from airflow_provider_rfr.builtins.execution.refresh import Refreshed, due, refresh
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkHeldError, StepError
-from airflow_provider_rfr.lake.increments import MIGRATION_TAG, Brings, SourceTable
+from airflow_provider_rfr.lake.increments import MIGRATION_TAG, SnapshotKind, SourceTable
 from airflow_provider_rfr.sinks.run import run_sink
 from tests.unit.builtins.catalogs import PROJECT, mview, sink, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
@@ -344,7 +344,7 @@ def test_any_other_sink_does_what_it_is_declared_to_when_rows_are_replaced(place
     again(place)
     source = SourceTable.load(place.catalog, "ops.m")
     assert source is not None
-    assert source.increments(None)[-1].brings is Brings.OTHERS
+    assert source.increments(None)[-1].kind is SnapshotKind.REPLACES_ROWS
     with raises(SinkHeldError):
         run()
         run()

@@ -14,8 +14,8 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, Spa
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake import spark
 from airflow_provider_rfr.lake.catalog import LakeSettings
-from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.spark import spark_errors, spark_problem
+from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.lake.types import ColumnType, parse_type
 from tests.unit.messages import raises
 

@@ -1,4 +1,4 @@
-"""Tables and views of a catalog as plain values, read without Spark.
+"""Tables and views of a catalog as plain values, and facts of one table for display. Reads no rows, needs no Spark.
 
 PyIceberg's SQL catalog has no views, but Iceberg's JDBC catalog in Java, which Spark SQL uses on the same database,
 stores them there, so they are read from the database. REST catalogs are asked through PyIceberg.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,17 +22,18 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, NoSuchViewError
 from pyiceberg.schema import Schema
 
-from airflow_provider_rfr.lake.catalog import namespaces
+from airflow_provider_rfr.lake.catalog import load_table, namespaces
 from airflow_provider_rfr.lake.commits import summary_of
+from airflow_provider_rfr.lake.expiry import max_copies
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.schema_change import KEYS
 from airflow_provider_rfr.lake.schemas import partition_texts, type_text
+from airflow_provider_rfr.lake.target import NO_VALUE, SCHEMA_CHANGES_KEY
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-KEYS: Final = "rfr.keys"
-"""Property: names of the key's columns, as JSON. Iceberg keeps a key only of required columns, and unordered."""
 COMMENT: Final = "comment"
 """Property in which Spark keeps a view's comment."""
 TEXT: Final = "rfr.text"
@@ -78,9 +81,7 @@ def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
 
     A table whose metadata can't be read is listed with its name only: it takes up the name.
     """
-    names = sorted(
-        {".".join(list_table) for namespace in namespaces(catalog) for list_table in catalog.list_tables(namespace)}
-    )
+    names = sorted({".".join(table) for namespace in namespaces(catalog) for table in catalog.list_tables(namespace)})
 
     def read(name: str) -> TableEntry | None:
         try:
@@ -90,8 +91,9 @@ def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
         except (OSError, ValueError, KeyError):
             return TableEntry(name)
 
+    # Each table is a file of an object store, which is mostly waited for.
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="rfr-inventory") as pool:
-        return tuple(facts for facts in pool.map(read, names) if facts is not None)
+        return tuple(entry for entry in pool.map(read, names) if entry is not None)
 
 
 def entry_of(name: str, table: Table) -> TableEntry:
@@ -167,16 +169,16 @@ def list_views(catalog: Catalog) -> tuple[ViewEntry, ...]:
     if not holds_views(catalog):
         return ()
     if isinstance(catalog, SqlCatalog):
-        return tuple(sorted(_sql_views(catalog), key=lambda each: each.name))
-    found = []
+        return tuple(sorted(_sql_views(catalog), key=lambda view: view.name))
+    views = []
     for namespace in namespaces(catalog):
         for identifier in catalog.list_views(namespace):
             try:
                 view = catalog.load_view(identifier)
             except NoSuchViewError:
                 continue
-            found.append(_view_entry(".".join(identifier), json.loads(view.metadata.model_dump_json())))
-    return tuple(sorted(found, key=lambda each: each.name))
+            views.append(_view_entry(".".join(identifier), json.loads(view.metadata.model_dump_json())))
+    return tuple(sorted(views, key=lambda view: view.name))
 
 
 def view_names(catalog: Catalog) -> frozenset[str]:
@@ -185,14 +187,14 @@ def view_names(catalog: Catalog) -> frozenset[str]:
         return frozenset(name.casefold() for name, _ in _view_rows(catalog))
     if not holds_views(catalog):
         return frozenset()
-    found = (identifier for namespace in namespaces(catalog) for identifier in catalog.list_views(namespace))
-    return frozenset(".".join(candidate).casefold() for candidate in found)
+    identifiers = (identifier for namespace in namespaces(catalog) for identifier in catalog.list_views(namespace))
+    return frozenset(".".join(identifier).casefold() for identifier in identifiers)
 
 
 def find_view(catalog: Catalog, name: str) -> ViewEntry | None:
     """Return the view of this name, compared without case; None if there is none."""
-    found = _sql_views(catalog, name) if isinstance(catalog, SqlCatalog) else list_views(catalog)
-    return next((candidate for candidate in found if candidate.name.casefold() == name.casefold()), None)
+    views = _sql_views(catalog, name) if isinstance(catalog, SqlCatalog) else list_views(catalog)
+    return next((view for view in views if view.name.casefold() == name.casefold()), None)
 
 
 def _sql_views(catalog: SqlCatalog, name: str | None = None) -> list[ViewEntry]:
@@ -207,13 +209,13 @@ def _sql_views(catalog: SqlCatalog, name: str | None = None) -> list[ViewEntry]:
             before, rows = rows, _view_rows(catalog, name)
             if rows == before:
                 break
-    found = []
+    views = []
     for row in rows:
         try:
-            found.append(_read_view(store, *row))
+            views.append(_read_view(store, *row))
         except FileNotFoundError:
-            found.append(ViewEntry(row[0]))
-    return found
+            views.append(ViewEntry(row[0]))
+    return views
 
 
 def _view_rows(catalog: SqlCatalog, name: str | None = None) -> list[tuple[str, str]]:
@@ -227,8 +229,8 @@ def _view_rows(catalog: SqlCatalog, name: str | None = None) -> list[tuple[str, 
         sa.column("catalog_name"),
     )
     with catalog.engine.connect() as connection:
-        known = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-        if "iceberg_type" not in known:
+        columns = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+        if "iceberg_type" not in columns:
             return []  # the catalog's own tables are of the schema version before views
         query = sa.select(table.c.table_namespace, table.c.table_name, table.c.metadata_location).where(
             table.c.catalog_name == catalog.name, table.c.iceberg_type == "VIEW"
@@ -272,3 +274,109 @@ def _view_entry(name: str, metadata: Mapping[str, Any]) -> ViewEntry:
         ".".join(version["default-namespace"]),
         version.get("default-catalog") or "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """One change of the columns.
+
+    :ivar at: of the first snapshot with these columns; None where the table has none yet
+    :ivar sentences: one for each column, and one for columns that a publish left without values
+    """
+
+    at: datetime | None
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A table.
+
+    :ivar snapshot_id: as text, because JavaScript rounds a number of its size; None before the first commit
+    :ivar rows: by the newest snapshot's summary; ``files`` and ``bytes``, too
+    :ivar snapshots: how many can be read
+    :ivar max_copies: how many replaced copies of its files stay at most; None without a limit
+    :ivar changes: of its columns, the newest first
+    """
+
+    snapshot_id: str | None
+    committed_at: datetime | None
+    rows: int | None
+    files: int | None
+    bytes: int | None
+    snapshots: int
+    max_copies: str | None
+    columns: tuple[LiveColumn, ...]
+    partitioning: tuple[str, ...]
+    changes: tuple[SchemaChange, ...]
+
+
+def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
+    """Return the facts of the table as it is now; None if it does not exist."""
+    table = load_table(catalog, name)
+    if table is None:
+        return None
+    entry, snapshot = entry_of(name, table), table.current_snapshot()
+    files = summary_of(snapshot).get("total-data-files", "")
+    return TableFacts(
+        snapshot_id=None if entry.snapshot_id is None else str(entry.snapshot_id),
+        committed_at=None if snapshot is None else _moment(snapshot.timestamp_ms),
+        rows=entry.rows,
+        files=int(files) if files.isdigit() else None,
+        bytes=entry.bytes,
+        snapshots=len(table.metadata.snapshots),
+        max_copies=max_copies(table.properties),
+        columns=entry.columns,
+        partitioning=entry.partitioning,
+        changes=tuple(_changes(table)),
+    )
+
+
+def _changes(table: Table) -> Iterator[SchemaChange]:
+    """Yield the schema changes between snapshots and since the last one, the newest first.
+
+    Schemas without a snapshot are steps of one change: a replaced column is renamed before it is dropped.
+    """
+    metadata = table.metadata
+    schemas = {schema.schema_id: schema for schema in metadata.schemas}
+    snapshots = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)
+    states: list[tuple[Schema | None, int | None, str]] = [
+        (schemas.get(snapshot.schema_id or 0), snapshot.timestamp_ms, summary_of(snapshot).get(SCHEMA_CHANGES_KEY, ""))
+        for snapshot in snapshots
+    ]
+    states.append((metadata.schema(), None, ""))
+    for (before, _, _), (after, at, published) in reversed(list(pairwise(states))):
+        sentences = tuple(_differences(before, after)) if before is not None and after is not None else ()
+        if NO_VALUE in (last := published.rpartition("; ")[2]):
+            sentences += (last,)
+        if sentences:
+            yield SchemaChange(None if at is None else _moment(at), sentences)
+
+
+def _differences(before: Schema, after: Schema) -> Iterator[str]:
+    """Yield a sentence for each column that differs. Columns are compared by name: a replaced one has a new id."""
+    old, new = ({column.name: column for column in schema.fields} for schema in (before, after))
+    renamed = {column.field_id: column.name for column in after.fields if column.name not in old}
+    for column in after.fields:
+        was = old.get(column.name) or next(
+            (former for former in before.fields if former.field_id == column.field_id), None
+        )
+        kind = type_text(column.field_type)
+        if was is None:
+            yield f"{column.name} was added ({kind})"
+            continue
+        if was.name != column.name:
+            yield f"{was.name} was renamed to {column.name}"
+        if (old_kind := type_text(was.field_type)) != kind:
+            yield f"{column.name}: {old_kind} -> {kind}"
+        if was.required != column.required:
+            yield f"{column.name} became {'required' if column.required else 'optional'}"
+    yield from (
+        f"{column.name} was dropped"
+        for column in before.fields
+        if column.name not in new and column.field_id not in renamed
+    )
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)

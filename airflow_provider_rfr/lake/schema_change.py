@@ -1,4 +1,7 @@
-"""Plans and stages the schema changes that a published table needs so that new rows fit, by name; or says why it can't.
+"""Changes of a table's columns, partitioning and keys, from new rows or from a declaration.
+
+:func:`plan_evolution` compares a published table with the columns of new rows, by name, and says which changes make
+them fit, or why it can't. Declared tables come with their operations (:class:`TableChange`).
 
 PyIceberg accepts some changes that the table format forbids (a decimal's scale), so changes are classified here. Where
 the commit replaces every row, no row needs an old column: one whose type can't be widened is dropped and added under a
@@ -10,32 +13,47 @@ checks that.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from itertools import count, takewhile
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import pyarrow as pa
 from pyiceberg import types as iceberg
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, index_by_id, index_by_name
 
 from airflow_provider_rfr.exceptions import SchemaEvolutionError
+from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.schemas import (
     JSON_TEXT_DOC,
     column_doc,
     full_names,
+    iceberg_transform,
     iceberg_type,
     json_text_field,
+    partition_spec,
+    partition_text,
+    type_from_text,
+    type_text,
     with_system_columns,
 )
+from airflow_provider_rfr.lake.types import parse_transform
 
 if TYPE_CHECKING:
     from pyiceberg.table import Transaction
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update.schema import UpdateSchema
 
 Policy = Literal["evolve", "fail"]
 _Path = tuple[str, ...]
 _SHOWN = 20
+
+KEYS: Final = "rfr.keys"
+"""Property: names of the key's columns, as JSON. Iceberg keeps a key only of required columns, and unordered."""
 
 
 class _ChangeKind(str, Enum):
@@ -48,7 +66,7 @@ class _ChangeKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _SchemaChange:
+class _ColumnChange:
     """One change of one column.
 
     :ivar path: names from the table's root; a list's inner column is below ``element``
@@ -76,7 +94,7 @@ class EvolutionPlan:
     :ivar rows: the columns to read the rows as: the wanted ones, in the table's type where that holds more
     """
 
-    changes: tuple[_SchemaChange, ...]
+    changes: tuple[_ColumnChange, ...]
     rows: pa.Schema
 
     def __str__(self) -> str:
@@ -95,14 +113,14 @@ class _Findings:
 
     inferred: Collection[str]
     pinned: Mapping[int, str] | None
-    changes: list[_SchemaChange] = field(default_factory=list)
+    changes: list[_ColumnChange] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     stale: dict[_Path, iceberg.NestedField] = field(default_factory=dict)
 
     def reject(self, path: _Path, problem: str) -> None:
         self.problems.append(f"{'.'.join(path)}: {problem}")
 
-    def drop(self, change: _SchemaChange, column: iceberg.NestedField, problem: str) -> None:
+    def drop(self, change: _ColumnChange, column: iceberg.NestedField, problem: str) -> None:
         """Add a change that drops the table's column; or the problem, if the column is still needed."""
         if self.pinned is None:
             self.reject(change.path, problem)
@@ -188,10 +206,7 @@ def apply_evolution(transaction: Transaction, plan: EvolutionPlan) -> None:
             elif change.kind is not _ChangeKind.DROP:
                 update.add_column(change.path, change.type, doc=change.doc, required=change.required)
         for path, after in _moves(before, plan):
-            if after is None:
-                update.move_first(path)
-            else:
-                update.move_after(path, (*path[:-1], after))
+            _move(update, path, after)
 
 
 def _temporary_name(schema: Schema, path: _Path) -> str:
@@ -215,12 +230,12 @@ def _columns(
     current: Sequence[iceberg.NestedField], wanted: Iterable[pa.Field], path: _Path, findings: _Findings
 ) -> Iterator[pa.Field]:
     """Yield the fields to read rows as; add changes and problems to the findings."""
-    known = {column.name: column for column in current}
+    remaining = {column.name: column for column in current}
     for column in wanted:
         place = (*path, column.name)
-        if (present := known.pop(column.name, None)) is None:
+        if (present := remaining.pop(column.name, None)) is None:
             new = iceberg_type(column.type)
-            findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, new, column_doc(column)))
+            findings.changes.append(_ColumnChange(_ChangeKind.ADD, place, new, column_doc(column)))
             yield column
         elif (
             place[0] in findings.inferred
@@ -228,15 +243,15 @@ def _columns(
             and isinstance(present.field_type, iceberg.StringType)
         ):
             yield json_text_field(column.name)
-        elif (found := _typed(present.field_type, column, place, findings)) is not None:
-            yield found
+        elif (field := _typed(present.field_type, column, place, findings)) is not None:
+            yield field
         else:
             old, new = present.field_type, iceberg_type(column.type)
             doc = column_doc(column) or (present.doc if present.doc != JSON_TEXT_DOC else None)
-            change = _SchemaChange(_ChangeKind.REPLACE, place, new, doc, old, present.required)
+            change = _ColumnChange(_ChangeKind.REPLACE, place, new, doc, old, present.required)
             findings.drop(change, present, f"the table has {_brief(old)}, the rows have {_brief(new)}")
             yield column
-    findings.stale.update({(*path, name): column for name, column in known.items()})
+    findings.stale.update({(*path, name): column for name, column in remaining.items()})
 
 
 def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:
@@ -261,7 +276,7 @@ def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings
         return json_text_field(wanted.name) if pa.types.is_nested(wanted.type) else wanted.with_type(pa.string())
     if not _widens(current, new):
         return None
-    findings.changes.append(_SchemaChange(_ChangeKind.WIDEN, path, new))
+    findings.changes.append(_ColumnChange(_ChangeKind.WIDEN, path, new))
     return wanted
 
 
@@ -274,7 +289,7 @@ def _check_stale(wanted: pa.Schema, findings: _Findings) -> None:
         clash = next((taken[name] for name in names if name in taken), None)
         if clash is not None:
             problem = f"the table has {'.'.join(path)!r}, the rows have {clash!r}, and engines can't tell them apart"
-            findings.drop(_SchemaChange(_ChangeKind.DROP, path, column.field_type), column, problem)
+            findings.drop(_ColumnChange(_ChangeKind.DROP, path, column.field_type), column, problem)
         elif column.required:
             findings.reject(path, "the table requires a value and the rows have no such column")
 
@@ -290,3 +305,205 @@ def _brief(kind: iceberg.IcebergType) -> str:
     if isinstance(kind, iceberg.ListType):
         return f"list<{_brief(kind.element_type)}>"
     return "struct" if isinstance(kind, iceberg.StructType) else str(kind)
+
+
+_FORMAT = "format-version"
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+TableDefinition = tuple[Schema, PartitionSpec, dict[str, str]]
+"""Schema, partitioning and properties of a table that is to be created."""
+
+
+class ColumnLike(Protocol):
+    """A declared column; its type is a canonical text."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def required(self) -> bool: ...
+
+    @property
+    def comment(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """A change of everything but the rows.
+
+    :ivar updates: batches of operations (``drop``, ``rename``, ``widen``, ``narrow``, ``relax``, ``add``, ``move``,
+        ``comment``), one schema update each; ``rename`` may have ``field``, the path to one inside the column
+    :ivar tighten: ``require`` operations, applied once no row has a NULL there
+    :ivar partitioning: canonical texts; None for no change
+    :ivar keys: names of columns; None for no change
+    """
+
+    updates: Sequence[Sequence[Mapping[str, Any]]] = ()
+    tighten: Sequence[Mapping[str, Any]] = ()
+    partitioning: Sequence[str] | None = None
+    keys: Sequence[str] | None = None
+    properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES)
+    unset: Sequence[str] = ()
+
+
+def table_definition(
+    columns: Sequence[ColumnLike],
+    partitioning: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    properties: Mapping[str, str] = _NO_PROPERTIES,
+) -> TableDefinition:
+    """Return the schema, partitioning and properties that a table is created with.
+
+    :param partitioning: canonical texts
+    :param keys: names of columns
+    """
+    ids = count(1)
+    fields = [
+        iceberg.NestedField(
+            next(ids), column.name, type_from_text(column.type, ids), required=column.required, doc=column.comment
+        )
+        for column in columns
+    ]
+    schema = Schema(*fields)
+    identifiers = [schema.find_field(name).field_id for name in _identifier_names(schema, keys)]
+    schema = Schema(*fields, identifier_field_ids=identifiers)
+    return schema, partition_spec(partitioning, schema), {**TABLE_PROPERTIES, **properties, **_key_properties(keys)}
+
+
+def stage_columns(transaction: Transaction, change: TableChange) -> None:
+    """Stage changes of columns and partitioning, except those that depend on the finished rows (:func:`stage_rest`)."""
+    # A column can't be dropped while it partitions the table or identifies rows, and can't partition before it exists.
+    if change.partitioning is not None:
+        fields = transaction.table_metadata.spec().fields
+        if removed := fields[_kept_partitions(transaction, change.partitioning) :]:
+            with transaction.update_spec() as spec:
+                for partition_field in removed:
+                    spec.remove_field(partition_field.name)
+    if change.keys is not None:
+        with transaction.update_schema(allow_incompatible_changes=True, case_sensitive=False) as update:
+            update.set_identifier_fields()
+    for batch in change.updates:
+        with transaction.update_schema(allow_incompatible_changes=True, case_sensitive=False) as update:
+            for operation in batch:
+                _stage_operation(update, operation)
+    if change.partitioning is not None:
+        schema = transaction.table_metadata.schema()
+        if added := change.partitioning[_kept_partitions(transaction, change.partitioning) :]:
+            with transaction.update_spec() as spec:
+                for transform in map(parse_transform, added):
+                    column = schema.find_field(transform.column, case_sensitive=False)
+                    spec.add_field(column.name, iceberg_transform(transform))
+
+
+def stage_rest(transaction: Transaction, change: TableChange) -> None:
+    """Stage required columns, keys, format and properties, after the rows were staged that fulfil them."""
+    if change.tighten:
+        with transaction.update_schema(allow_incompatible_changes=True, case_sensitive=False) as update:
+            for operation in change.tighten:
+                update.update_column((operation["column"],), required=True)
+    if change.keys is not None:
+        identifiers = _identifier_names(transaction.table_metadata.schema(), change.keys)
+        with transaction.update_schema(allow_incompatible_changes=True) as update:
+            update.set_identifier_fields(*identifiers)
+    properties = {name: value for name, value in change.properties.items() if name != _FORMAT}
+    present = transaction.table_metadata.properties
+    unset = [name for name in change.unset if name in present]
+    if change.keys is not None:
+        properties |= _key_properties(change.keys)
+        unset += [KEYS] if not change.keys and KEYS in present else []
+    if unset:
+        transaction.remove_properties(*unset)
+    version = change.properties.get(_FORMAT, "")
+    # A format can't be downgraded.
+    if version.isdigit() and int(version) > transaction.table_metadata.format_version:
+        transaction.upgrade_table_version(int(version))  # type: ignore[arg-type]
+    transaction.set_properties(properties)
+
+
+def _key_properties(keys: Sequence[str]) -> dict[str, str]:
+    return {KEYS: json.dumps(list(keys))} if keys else {}
+
+
+def _identifier_names(schema: Schema, keys: Iterable[str]) -> list[str]:
+    """Return the key's columns as Iceberg's identifier fields, which must be required; none if one of them is not."""
+    columns = [schema.find_field(key, case_sensitive=False) for key in keys]
+    return [column.name for column in columns] if all(column.required for column in columns) else []
+
+
+def _kept_partitions(transaction: Transaction, wanted: Sequence[str]) -> int:
+    """Count the first partition fields that are the wanted ones already."""
+    metadata = transaction.table_metadata
+    present = (partition_text(field, metadata.schema()) for field in metadata.spec().fields)
+    pairs = zip(present, wanted, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].casefold() == pair[1].casefold(), pairs))
+
+
+def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None:
+    path = (operation["column"], *operation.get("field", ()))
+    match operation["op"]:
+        case "drop":
+            update.delete_column(path)
+        case "rename":
+            update.rename_column(path, operation["to"])
+        case "relax":
+            update.make_column_optional(path)
+        case "add":
+            # A refresh adds columns to its target by itself, so the column may exist already.
+            wanted = operation["column"].casefold(), operation["type"].casefold()
+            present = (field for field in update._schema.fields if field.field_id not in update._deletes)
+            if wanted not in ((field.name.casefold(), type_text(field.field_type).casefold()) for field in present):
+                update.add_column(path, type_from_text(operation["type"]))
+        case "widen" | "narrow":
+            column = update._schema.find_field(operation["column"], case_sensitive=False)
+            _retype(update, (column.name,), column.field_type, type_from_text(operation["type"]))
+        case "move":
+            _move(update, path, operation["after"])
+        case "comment":
+            # None would keep the old comment.
+            update.update_column(path, doc=operation["comment"] or "")
+        case other:
+            raise ValueError(f"unknown operation {other!r}")
+
+
+def _move(update: UpdateSchema, path: _Path, after: str | None) -> None:
+    if after is None:
+        update.move_first(path)
+    else:
+        update.move_after(path, (*path[:-1], after))
+
+
+def _retype(update: UpdateSchema, path: _Path, old: iceberg.IcebergType, new: iceberg.IcebergType) -> None:
+    """Change one type to another in place; structs field by field, because each field has an id of its own."""
+    if isinstance(old, iceberg.StructType) and isinstance(new, iceberg.StructType):
+        _retype_struct(update, path, old, new)
+    elif isinstance(old, iceberg.ListType) and isinstance(new, iceberg.ListType):
+        _retype(update, (*path, "element"), old.element_type, new.element_type)
+    elif isinstance(old, iceberg.MapType) and isinstance(new, iceberg.MapType):
+        _retype(update, (*path, "value"), old.value_type, new.value_type)
+    elif old != new:
+        update.update_column(path, field_type=new)
+
+
+def _retype_struct(update: UpdateSchema, path: _Path, old: iceberg.StructType, new: iceberg.StructType) -> None:
+    before = {field.name.casefold(): field for field in old.fields}
+    kept = {inner.name.casefold() for inner in new.fields}
+    present = [inner.name for name, inner in before.items() if name in kept]
+    for dropped in (inner.name for name, inner in before.items() if name not in kept):
+        update.delete_column((*path, dropped))
+    wanted = []
+    for new_field in new.fields:
+        old_field = before.get(new_field.name.casefold())
+        if old_field is None:
+            update.add_column((*path, new_field.name), new_field.field_type)
+            present.append(new_field.name)
+        else:
+            _retype(update, (*path, old_field.name), old_field.field_type, new_field.field_type)
+        wanted.append(new_field.name if old_field is None else old_field.name)
+    for place, name in enumerate(wanted):
+        if present[place] != name:
+            present.remove(name)
+            present.insert(place, name)
+            _move(update, (*path, name), wanted[place - 1] if place else None)
