@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @command
 def render(args: Namespace) -> None:
-    from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+    from airflow_provider_rfr.webhooks.handlebars.render import compile_template
 
     try:
         variables = json.loads(_text(args.variables, "--variables"))
@@ -55,7 +55,7 @@ def validate(args: Namespace) -> None:
 @command
 def schema(args: Namespace) -> None:
     """Print the schema; it is JSON already, which ``--json`` leaves as it is."""
-    from airflow_provider_rfr.webhooks.trigger_schema import schema_text
+    from airflow_provider_rfr.webhooks.block import schema_text
 
     text = schema_text().rstrip()
     if args.output != "yaml" or not print_data(json.loads(text), args):

@@ -18,10 +18,9 @@ from typing import Any, NoReturn
 
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, rfc3339
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.handlebars.json_mode import well_formed
-from airflow_provider_rfr.webhooks.handlebars.template import compile_template
-from airflow_provider_rfr.webhooks.handlebars.values import Budget
+from airflow_provider_rfr.webhooks.block import Endpoint
+from airflow_provider_rfr.webhooks.handlebars.render import compile_template
+from airflow_provider_rfr.webhooks.handlebars.values import Budget, well_formed
 
 _LARGEST_BODY = 1024 * 1024
 

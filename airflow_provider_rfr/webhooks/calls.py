@@ -28,7 +28,7 @@ from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
 from airflow_provider_rfr.webhooks._model import shown
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.presets import TokenStep
 
 _PUBLIC_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})

@@ -29,11 +29,11 @@ from airflow_provider_rfr.store import deliveries
 from airflow_provider_rfr.store.claims import Claim, Result, Window, claim, next_due, settle
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import Clock, ControlStore, SystemClock
-from airflow_provider_rfr.webhooks._endpoint_worker import Ended, EndpointWorker
 from airflow_provider_rfr.webhooks._fields import holds_sealed_text
+from airflow_provider_rfr.webhooks._worker import Ended, EndpointWorker
+from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.calls import Call, Connections, ConnectionSettings, TokenKeeper, resolve
-from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary, Notifier, notify_dead_letters
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.deliveries import DeliverySummary, Notifier, notify_dead_letters
 from airflow_provider_rfr.webhooks.outbox import merged_id
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.claims import Claim, Ending
 from airflow_provider_rfr.store.deliveries import EVERYTHING, Delivery, EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import ControlStore, SystemClock, in_chunks
-from airflow_provider_rfr.webhooks._attempts import call_endpoint
+from airflow_provider_rfr.webhooks._worker import call_endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.calls import Connections, resolve
 from airflow_provider_rfr.webhooks.dispatcher import enable, no_connections
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 _FORGOTTEN_AT_ONCE: Final = 1000
 

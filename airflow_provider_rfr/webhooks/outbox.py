@@ -22,8 +22,7 @@ from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.store import deliveries
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.webhooks.config import TriggerBlock
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -31,9 +31,8 @@ from airflow_provider_rfr.webhooks._templates import (
     render_leaf,
     template_variables,
 )
-from airflow_provider_rfr.webhooks.config import TriggerBlock, label, load_document, parse_triggers, unwrapped
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, label, load_document, parse_triggers, unwrapped
+from airflow_provider_rfr.webhooks.handlebars.render import compile_template
 
 _HOSTILE = "\"\\ \n\t\u2028</script>{{x}}'😀"
 _HEADER = "placeholder"

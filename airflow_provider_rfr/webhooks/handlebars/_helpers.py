@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from airflow_provider_rfr.webhooks.handlebars.json_mode import json_text
 from airflow_provider_rfr.webhooks.handlebars.values import (
     MAX_VALUE_DEPTH,
     UNDEFINED,
@@ -26,6 +25,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     is_nothing,
     is_number,
     is_true,
+    json_text,
     kind_of,
     size_of,
     text_of,

@@ -15,8 +15,15 @@ from pydantic import SecretStr, ValidationError
 
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
-from airflow_provider_rfr.webhooks.config import TriggerBlock, load_document, parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint, OnFailure, Ordering, Schedule
+from airflow_provider_rfr.webhooks.block import (
+    Endpoint,
+    OnFailure,
+    Ordering,
+    Schedule,
+    TriggerBlock,
+    load_document,
+    parse_triggers,
+)
 from tests.unit.messages import check_messages, raises
 
 URL = "https://hooks.example/t0ken-in-path?key=s3cr3t"

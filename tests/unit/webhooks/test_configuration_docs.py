@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from airflow_provider_rfr.webhooks._templates import template_variables
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.presets import PRESETS
 from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events
 

@@ -12,8 +12,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.deliveries import EndpointKey, Selection
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
 from tests.unit.messages import raises
 from tests.webhook_receiver import (

@@ -17,8 +17,7 @@ from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, expire_table
 from airflow_provider_rfr.store.deliveries import Selection, load_endpoints, set_cancelled
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.operations import deliveries
 from airflow_provider_rfr.webhooks.outbox import (
     _since_property,

@@ -11,8 +11,7 @@ import pytest
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
 from airflow_provider_rfr.webhooks._templates import NotJsonError, content_type, render_body, template_variables
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.validation import _HOSTILE, placeholder_events
 from tests.unit.messages import raises
 

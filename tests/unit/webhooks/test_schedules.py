@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.http.client import retry_after
 from airflow_provider_rfr.store.claims import Claim, Ending, Result
-from airflow_provider_rfr.webhooks._attempts import (
+from airflow_provider_rfr.webhooks._worker import (
     _LONGEST_WAIT,
+    CircuitBreaker,
     scheduled_wait,
     wait_before,
 )
-from airflow_provider_rfr.webhooks._endpoint_worker import CircuitBreaker
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0

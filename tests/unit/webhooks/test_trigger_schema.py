@@ -9,8 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.trigger_schema import _SCHEMA_FILE, schema_text
+from airflow_provider_rfr.webhooks.block import _SCHEMA_FILE, parse_triggers, schema_text
 from tests.unit.messages import raises
 
 MINIMAL = {"url": "https://h/x", "payloadTemplate": "{}"}
@@ -28,7 +27,7 @@ def nodes(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 def test_the_package_s_file_is_what_the_model_gives() -> None:
     assert _SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
-        "write it anew: python -m airflow_provider_rfr.webhooks.trigger_schema"
+        "write it anew: python -m airflow_provider_rfr.webhooks.block"
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks._templates import render_payload
-from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+from airflow_provider_rfr.webhooks.handlebars.render import compile_template
 from tests.soon import SOON, soon
 from tests.unit.messages import raises
 
@@ -181,7 +181,7 @@ GROWING = """
 import sys, yaml
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
 from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS
-from airflow_provider_rfr.webhooks.handlebars.template import render
+from airflow_provider_rfr.webhooks.handlebars.render import render
 from airflow_provider_rfr.webhooks._templates import render_payload
 from airflow_provider_rfr.webhooks.validation import check_triggers
 from tests.memory import memory_limited

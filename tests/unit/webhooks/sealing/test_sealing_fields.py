@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.webhooks.config import TriggerBlock, parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, parse_triggers
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
 from airflow_provider_rfr.webhooks.sealing._policy import _BLOCK_FIELDS, _EDITABLE, _SEALED, _SPELLINGS, ENCRYPTED_REGEX
 from airflow_provider_rfr.webhooks.sealing._sops import names_regex, rule_of

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.webhooks.config import _parse_document
+from airflow_provider_rfr.webhooks.block import _parse_document
 from airflow_provider_rfr.webhooks.sealing import (
     check_sealed,
     open_sealed,
