@@ -59,18 +59,17 @@ def sops(tmp_path: Path, document: dict[str, Any]) -> Sops:
 @pytest.fixture
 def foreign(sealed: dict[str, Any]) -> dict[str, Any]:
     metadata = {name: value for name, value in sealed["sops"].items() if name != "age"}
-    return {**sealed, "sops": {**metadata, "kms": [KMS], "overlay": {"interval": "9m"}}}
+    return {**sealed, "sops": {**metadata, "kms": [KMS]}}
 
 
 def test_the_program_gets_the_document_on_its_input_and_its_answer_counts(
     foreign: dict[str, Any], sops: Sops, document: dict[str, Any]
 ) -> None:
     opened = open_sealed(foreign, environment=sops.environment)
-    assert opened == {**document, "interval": "9m"}
+    assert opened == document
     assert sops.called["arguments"] == ["--decrypt", "--input-type", "json", "--output-type", "json", "/dev/stdin"]
     given = sops.called["document"]
     assert given["config"] == foreign["config"]
-    assert "overlay" not in given["sops"]
     assert list(given["config"]["startDownstream"]) == list(foreign["config"]["startDownstream"])
 
 
@@ -174,7 +173,7 @@ def test_what_the_program_says_is_never_repeated(
     monkeypatch.setattr(keys, "_SECONDS", 2)
     sops.says(body)
     if not said:
-        assert open_sealed(foreign, environment=sops.environment) == {"config": {}, "interval": "9m"}
+        assert open_sealed(foreign, environment=sops.environment) == {"config": {}}
         return
     told = refusal(open_sealed, foreign, environment=sops.environment, secrets=("canary-of-stderr",))
     assert said in told
@@ -239,9 +238,9 @@ def test_a_program_that_can_not_be_started_is_told(foreign: dict[str, Any], sops
 
 
 def test_sealing_again_for_other_sources_wants_recipients(
-    foreign: dict[str, Any], sops: Sops, key: Any, refusal: Any
+    foreign: dict[str, Any], sops: Sops, key: Any, document: dict[str, Any], refusal: Any
 ) -> None:
     assert "give the recipients" in refusal(reseal, foreign, environment=sops.environment)
     again = reseal(foreign, recipients=[key.public], environment=sops.environment)
     assert "kms" not in again["sops"]
-    assert open_sealed(again, environment=key.environment)["interval"] == "9m"
+    assert open_sealed(again, environment=key.environment) == document

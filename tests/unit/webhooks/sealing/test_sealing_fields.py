@@ -10,7 +10,13 @@ import pytest
 
 from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, parse_triggers
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing._policy import _BLOCK_FIELDS, _EDITABLE, _SEALED, _SPELLINGS, ENCRYPTED_REGEX
+from airflow_provider_rfr.webhooks.sealing._documents import (
+    _BLOCK_FIELDS,
+    _EDITABLE,
+    _SEALED,
+    _SPELLINGS,
+    ENCRYPTED_REGEX,
+)
 from airflow_provider_rfr.webhooks.sealing._sops import names_regex, rule_of
 from tests.unit.messages import check_messages
 
@@ -188,3 +194,12 @@ def test_the_documentation_has_a_reason_for_every_field() -> None:
     assert ENCRYPTED_REGEX in page
     told = {name: state for names, state in rows.items() for name in re.findall("`([A-Za-z]+)`", names)}
     assert told == {**dict.fromkeys(_SEALED, "sealed"), **dict.fromkeys(_EDITABLE, "editable")}
+
+
+def test_an_overlay_which_nothing_would_apply_is_refused(
+    sealed: dict[str, Any], document: dict[str, Any], key: Any, refusal: Any
+) -> None:
+    sealed["sops"]["overlay"] = None
+    assert open_sealed(sealed, environment=key.environment) == document
+    sealed["sops"]["overlay"] = {"interval": "15m"}
+    check_messages(refusal(open_sealed, sealed, environment=key.environment))

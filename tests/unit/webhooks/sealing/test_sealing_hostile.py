@@ -23,7 +23,7 @@ from airflow_provider_rfr.webhooks.sealing import (
     seal,
     seal_file,
 )
-from airflow_provider_rfr.webhooks.sealing._files import _MAX_FILE, _read_json, _read_yaml, _write_yaml
+from airflow_provider_rfr.webhooks.sealing._documents import _MAX_FILE, _read_json, _read_yaml, _write_yaml
 from airflow_provider_rfr.webhooks.sealing._sops import _MAX_CHARACTERS, _MAX_DEPTH, _MAX_NODES, plain_copy
 from tests.soon import soon
 from tests.unit.messages import check_messages
@@ -71,7 +71,7 @@ def test_metadata_are_bounded_as_the_document_is(sealed: dict[str, Any], key: An
     deep: Any = {}
     for _ in range(_MAX_DEPTH + 1):
         deep = {"config": deep}
-    sealed["sops"]["overlay"] = deep
+    sealed["sops"]["unknown"] = deep
     everywhere(sealed, key, refusal, "deeper than")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing import open_sealed
-from airflow_provider_rfr.webhooks.sealing._policy import _EDITABLE, _SEALED, _leaves
+from airflow_provider_rfr.webhooks.sealing._documents import _EDITABLE, _SEALED, _leaves
 from tests.profile import examples
 
 NAMES = st.sampled_from(

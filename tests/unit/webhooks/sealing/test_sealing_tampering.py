@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing._documents import open_document
-from airflow_provider_rfr.webhooks.sealing._policy import ENCRYPTED_REGEX
+from airflow_provider_rfr.webhooks.sealing._documents import ENCRYPTED_REGEX, open_document
 from tests.unit.messages import check_messages
 
 EVIL = "https://evil.example.com/"
