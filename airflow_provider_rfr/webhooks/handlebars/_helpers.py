@@ -104,8 +104,6 @@ def _lookup(arguments: Arguments) -> object:
     value, name = arguments[0].value, arguments[1]
     if not (is_true(value) or is_list(value)):
         return value
-    if isinstance(value, str):
-        arguments.budget.read(len(value), arguments.at)
     if is_nothing(name.value):
         return get(value, "null" if name.value is None else "undefined")
     try:

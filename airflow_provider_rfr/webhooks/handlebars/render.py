@@ -303,8 +303,6 @@ class _Evaluation:
                 raise _missing(path, part, value, frame)
             if is_nothing(value) and missing is not Missing.UNDEFINED:
                 raise _missing(path, part, value, frame)
-            if isinstance(value, str):
-                self._budget.read(len(value), path.at)
             value = get(value, part)
         return value
 

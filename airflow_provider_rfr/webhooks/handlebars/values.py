@@ -23,19 +23,14 @@ MAX_VALUE_DEPTH = 100
 _MAX_INTEGER_BITS = 13_000
 _LAST_INDEX = 2**32 - 2
 
-# JavaScript's objects and arrays inherit these names, so handlebars.js finds them and prints nothing. For us they exist
-# and are undefined.
-_OF_OBJECTS = (
-    "constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString toString valueOf"
-    " __defineGetter__ __defineSetter__ __lookupGetter__ __lookupSetter__ __proto__"
+# JavaScript's objects inherit these names, so handlebars.js finds them in maps and prints nothing. Here they exist and
+# are undefined.
+_INHERITED = frozenset(
+    {
+        *("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString", "toString"),
+        *("valueOf", "__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__", "__proto__"),
+    }
 )
-_OF_LISTS = (
-    "at concat copyWithin entries every fill filter find findIndex findLast findLastIndex flat flatMap forEach includes"
-    " indexOf join keys lastIndexOf map pop push reduce reduceRight reverse shift slice some sort splice toReversed"
-    " toSorted toSpliced unshift values with"
-)
-_OBJECT_NAMES = frozenset(_OF_OBJECTS.split())
-_LIST_NAMES = _OBJECT_NAMES | frozenset(_OF_LISTS.split())
 _INDEX = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z", re.ASCII)
 _JS_NUMBER = re.compile(r"(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\Z", re.ASCII)
 
@@ -212,23 +207,16 @@ def _float_text(value: float) -> str:
 def has(value: object, name: str) -> bool:
     """Tell whether strict mode finds the name: only on lists and maps."""
     if is_map(value):
-        return name in value or name in _OBJECT_NAMES
-    return is_list(value) and (name == "length" or name in _LIST_NAMES or _item(value, name) is not UNDEFINED)
+        return name in value or name in _INHERITED
+    return is_list(value) and (name == "length" or _item(value, name) is not UNDEFINED)
 
 
 def get(value: object, name: str) -> object:
     """Return the key of a map, item of a list, or character of a text; ``UNDEFINED`` if there is none."""
     if is_map(value):
         return value.get(name, UNDEFINED)
-    if is_list(value):
+    if is_list(value) or isinstance(value, str):
         return len(value) if name == "length" else _item(value, name)
-    if isinstance(value, str) and (name == "length" or _INDEX.match(name)):
-        # JavaScript counts and indexes UTF-16 code units.
-        units = text_of(value).encode("utf-16-le", "surrogatepass")
-        if name == "length":
-            return len(units) // 2
-        unit = units[2 * int(name) : 2 * int(name) + 2]
-        return unit.decode("utf-16-le", "surrogatepass") if unit else UNDEFINED
     return UNDEFINED
 
 
