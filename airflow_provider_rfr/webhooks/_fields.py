@@ -1,4 +1,4 @@
-"""Field types of a triggers block: secrets, addresses, headers, JSON trees, and the rule for success."""
+"""Field types of a triggers block: secrets, addresses, headers, JSON trees, conditions, and the rule for success."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     SecretStr,
+    StrictInt,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
@@ -25,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.webhooks._model import TriggerModel, details, mistake, refusal, worded
 
 NONSENSITIVE: dict[str, Any] = {"nonsensitive": True}
@@ -361,6 +364,39 @@ class _TreeCopier:
 def _kind(value: Any) -> str:
     name = type(value).__name__
     return _KINDS.get(name, f"a {name}")
+
+
+class When(TriggerModel):
+    """Which commits the endpoint gets.
+
+    :ivar collections: patterns with ``*``, ``?`` and ``[...]``; None for all collections
+    :ivar min_documents: fewest documents, of the collections that match
+    """
+
+    collections: tuple[str, ...] | None = Field(
+        default=None, min_length=1, max_length=1000, json_schema_extra=NONSENSITIVE
+    )
+    min_documents: StrictInt = Field(default=1, ge=0, json_schema_extra=NONSENSITIVE)
+
+    def accepts(self, event: CommitEvent) -> bool:
+        """Tell whether this commit fulfils the conditions."""
+        if self.collections is None:
+            return event.documents >= self.min_documents
+        names = {*event.collection_names, *(binding.collection for binding in event.bindings)}
+        matching = {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.collections)}
+        documents = sum(binding.documents for binding in event.bindings if binding.collection in matching)
+        return bool(matching) and documents >= self.min_documents
+
+
+class Signing(TriggerModel):
+    """Secrets that sign every call; with several the receiver may check with any, so that one can be replaced."""
+
+    secrets: tuple[SigningSecret, ...] = Field(min_length=1, max_length=10)
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Return the keys in the secrets' order; only of an opened document."""
+        return tuple(map(signing_key, self.secrets))
 
 
 _STATUS = re.compile(r"[245](xx|[0-9]{2})")

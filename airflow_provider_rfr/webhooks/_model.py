@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -17,6 +18,7 @@ from pydantic import (
     ConfigDict,
     ModelWrapValidatorHandler,
     PlainValidator,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     WithJsonSchema,
@@ -172,16 +174,34 @@ Wait = Annotated[Duration, PlainValidator(between("0s", "30d")), DURATION_SCHEMA
 """A duration of at most 30 days."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherSpelling:
+    """Another spelling of a field, with values of another kind.
+
+    :ivar field: the field as documents spell it
+    :ivar read: from a value as it was written to one of the field; raises a mistake
+    :ivar write: back
+    :ivar schema: JSON schema of a value
+    """
+
+    field: str
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+    schema: dict[str, Any]
+
+
 class TriggerModel(BaseModel):
     """Frozen; reads ``camelCase`` and ``snake_case``, writes ``camelCase``, refuses unknown fields.
 
-    :cvar camel_case_only: fields that have one spelling
+    :cvar other_spellings: in ``camelCase`` alone
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, hide_input_in_errors=True, revalidate_instances="never"
     )
-    camel_case_only: ClassVar[frozenset[str]] = frozenset()
+    other_spellings: ClassVar[Mapping[str, OtherSpelling]] = {}
+
+    _spelled: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -190,24 +210,53 @@ class TriggerModel(BaseModel):
             return data
         if not isinstance(data, Mapping):
             raise mistake("must be a mapping")
-        known = {name: field.alias or name for name, field in cls.model_fields.items()}
+        aliases = cls._aliases()
         written: dict[Any, Any] = {}
-        found: list[InitErrorDetails] = []
+        problems: list[InitErrorDetails] = []
         for key, value in data.items():
             # An alias that is another word than the field's name is the field's only spelling.
-            both = key in known and known[key] == to_camel(key) and key not in cls.camel_case_only
-            name = known[key] if both else key
+            name = aliases[key] if key in aliases and aliases[key] == to_camel(key) else key
             if name in written:
-                found.append(details(mistake("is given in two spellings", f"keep {name}"), [str(name)]))
+                problems.append(details(mistake("is given in two spellings", f"keep {name}"), [str(name)]))
             written[name] = value
-        found += map(details, cls.contradictions(written))
+        problems += map(details, cls.contradictions(written))
+        spelled = cls._resolve_spellings(written, problems)
         try:
             model = handler(written)
         except ValidationError as error:
-            raise refusal(cls.__name__, [*worded(error, known), *found]) from None
-        if found:
-            raise refusal(cls.__name__, found)
+            raise refusal(cls.__name__, [*worded(error, aliases), *problems]) from None
+        if problems:
+            raise refusal(cls.__name__, problems)
+        if spelled:
+            model._spelled = spelled
         return model
+
+    @classmethod
+    def _resolve_spellings(cls, written: dict[Any, Any], problems: list[InitErrorDetails]) -> dict[str, str]:
+        """Replace other spellings by their fields, and return by field how it was spelled."""
+        spelled = {}
+        for name in [name for name in cls.other_spellings if name in written]:
+            other, value = cls.other_spellings[name], written.pop(name)
+            if value is not None and written.get(other.field) is not None:
+                problems.append(details(mistake(f"{other.field} and {name} are both given", "keep one of them")))
+            elif value is not None and other.field not in written:
+                spelled[other.field] = name
+                try:
+                    written[other.field] = other.read(value)
+                except PydanticCustomError as error:
+                    # At the spelling that was written; the field has its default until the error is raised.
+                    problems.append(details(error, [name]))
+        return spelled
+
+    @classmethod
+    def _aliases(cls) -> dict[str, str]:
+        """Return by name of the field how documents spell it, and other spellings by themselves."""
+        aliases: dict[str, str] = {}
+        for name, field in cls.model_fields.items():
+            alias = field.alias or name
+            aliases |= {spelling: spelling for spelling, other in cls.other_spellings.items() if other.field == alias}
+            aliases[name] = alias
+        return aliases
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
@@ -220,15 +269,16 @@ class TriggerModel(BaseModel):
     @classmethod
     def spellings(cls) -> list[str]:
         """Return the names of the fields as documents spell them."""
-        return [field.alias or name for name, field in cls.model_fields.items()]
+        return list(cls._aliases().values())
 
     def dump(self) -> dict[str, Any]:
         """Return the document that was read, in plain JSON values, secrets included."""
-        written = {
-            field.alias or name: _plain(getattr(self, name))
-            for name, field in type(self).model_fields.items()
-            if name in self.model_fields_set
-        }
+        written = {}
+        for name, field in type(self).model_fields.items():
+            if name in self.model_fields_set:
+                alias, value = field.alias or name, getattr(self, name)
+                spelled = self._spelled.get(alias, alias)
+                written[spelled] = _plain(value if spelled == alias else self.other_spellings[spelled].write(value))
         return {name: value for name, value in written.items() if value is not None}
 
     def secret_texts(self) -> Iterator[str]:

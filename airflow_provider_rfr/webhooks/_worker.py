@@ -365,7 +365,7 @@ def _judge(call: Call, claim: Claim, answer: Answer | NoAnswer, now: float) -> R
         return Result(claim, Ending.DEAD if answer.permanent else Ending.RETRY, answer.reason, answer.detail)
     status = answer.status
     is_redirect = 300 <= status < 400
-    if not is_redirect and call.endpoint.success.accepts(status, answer.body):
+    if not is_redirect and call.endpoint.accepts(status, answer.body):
         return Result(claim, Ending.DELIVERED, status=status)
     if status == 410:
         return Result(claim, Ending.DEAD, "gone", f"HTTP {status}: {call.host} wants no more calls", status)

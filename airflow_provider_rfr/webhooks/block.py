@@ -13,7 +13,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -37,7 +36,6 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import Problem, TriggerConfigError
-from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.webhooks._fields import (
     NONSENSITIVE,
     ConnectionId,
@@ -45,19 +43,20 @@ from airflow_provider_rfr.webhooks._fields import (
     Headers,
     HostPattern,
     JsonTree,
-    SigningSecret,
+    Signing,
     Success,
     Url,
+    When,
     check_base,
     holds_sealed_text,
     is_sealed_text,
     one_of,
     plain_tree,
-    signing_key,
 )
 from airflow_provider_rfr.webhooks._model import (
     DURATION_SCHEMA,
     Duration,
+    OtherSpelling,
     TriggerModel,
     Wait,
     between,
@@ -105,50 +104,12 @@ class Retry(TriggerModel):
     )
 
 
-class When(TriggerModel):
-    """Which commits the endpoint gets.
-
-    :ivar collections: patterns with ``*``, ``?`` and ``[...]``; None for all collections
-    :ivar min_documents: fewest documents, of the collections that match
-    """
-
-    collections: tuple[str, ...] | None = Field(
-        default=None, min_length=1, max_length=1000, json_schema_extra=NONSENSITIVE
-    )
-    min_documents: StrictInt = Field(default=1, ge=0, json_schema_extra=NONSENSITIVE)
-
-    def accepts(self, event: CommitEvent) -> bool:
-        """Tell whether this commit fulfils the conditions."""
-        if self.collections is None:
-            return event.documents >= self.min_documents
-        names = {*event.collection_names, *(binding.collection for binding in event.bindings)}
-        matching = {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.collections)}
-        documents = sum(binding.documents for binding in event.bindings if binding.collection in matching)
-        return bool(matching) and documents >= self.min_documents
-
-
-class Signing(TriggerModel):
-    """Secrets that sign every call; with several the receiver may check with any, so that one can be replaced."""
-
-    secrets: tuple[SigningSecret, ...] = Field(min_length=1, max_length=10)
-
-    @property
-    def keys(self) -> tuple[bytes, ...]:
-        """Return the keys in the secrets' order; only of an opened document."""
-        return tuple(map(signing_key, self.secrets))
-
-
 _METHODS = ("POST", "PUT", "PATCH")
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 1, 300
 _LONGEST_TEMPLATE = 64 * 1024
 _MOST_ATTEMPTS = 100
 _DEFAULT_ATTEMPTS = {Schedule.QUICK: 3, Schedule.STANDARD: 10}
-_ONE_OF_TWO = (
-    ("url", "connection"),
-    ("payload", "payloadTemplate"),
-    ("timeout", "timeoutSecs"),
-    ("maxAttempts", "maxRetries"),
-)
+_ONE_OF_TWO = (("url", "connection"), ("payload", "payloadTemplate"))
 
 
 def _check_timeout(seconds: Any) -> Any:
@@ -158,6 +119,22 @@ def _check_timeout(seconds: Any) -> Any:
     if seconds > _LONGEST_TIMEOUT:
         raise mistake(f"timeout must be at most {_LONGEST_TIMEOUT}s", whole=True)
     return seconds
+
+
+def _whole_number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise mistake("must be a whole number")
+    return value
+
+
+def _read_retries(value: Any) -> int:
+    """Return the number of attempts for a number of retries."""
+    retries = _whole_number(value)
+    if retries < 0:
+        raise mistake("must be at least 0")
+    if retries >= _MOST_ATTEMPTS:
+        raise mistake(f"must be less than {_MOST_ATTEMPTS}")
+    return retries + 1
 
 
 _Method = Annotated[str, PlainValidator(one_of(*_METHODS)), WithJsonSchema({"enum": list(_METHODS), "type": "string"})]
@@ -176,9 +153,9 @@ class Endpoint(TriggerModel):
     :ivar payload_template: text of a template whose result is JSON
     :ivar payload: JSON whose string leaves are templates; the better way to say it
     :ivar timeout: of one attempt, from connecting to the end of the answer; seconds
-    :ivar timeout_secs: the same as a number
+    :ivar timeoutSecs: the same as a number
     :ivar max_attempts: 3, or 10 with the schedule ``standard``; 0 is one attempt too
-    :ivar max_retries: attempts after the first, instead of the number of all
+    :ivar maxRetries: attempts after the first, instead of the number of all
     :ivar retry: how attempts follow each other
     :ivar written_interval: shortest time between two calls; commits in between are merged into one event
     :ivar when: which commits the endpoint gets
@@ -190,41 +167,40 @@ class Endpoint(TriggerModel):
     :ivar allowed_hosts: of the private hosts that the installation allows, those that may be called; empty for all
     """
 
-    camel_case_only: ClassVar[frozenset[str]] = frozenset({"timeout_secs", "max_retries"})
+    other_spellings: ClassVar[Mapping[str, OtherSpelling]] = {
+        "timeoutSecs": OtherSpelling(
+            "timeout",
+            read=lambda value: Duration(f"{_check_timeout(_whole_number(value))}s"),
+            write=int,
+            schema={**NONSENSITIVE, "type": "integer"},
+        ),
+        "maxRetries": OtherSpelling(
+            "maxAttempts",
+            read=_read_retries,
+            write=lambda attempts: attempts - 1,
+            schema={"exclusiveMaximum": _MOST_ATTEMPTS, "minimum": 0, **NONSENSITIVE, "type": "integer"},
+        ),
+    }
 
-    # Fields are validated in this order: defaults below depend on fields above them.
     url: Url | None = None
     connection: ConnectionId | None = None
     preset: str | None = None
+    # Its validator needs the two above: a preset decides which parameters there are, and which addresses it can have.
     parameters: Preset | None = Field(default=None, alias="with", validate_default=True)
     method: _Method = _METHODS[0]
     headers: Headers = Field(default_factory=dict)
     expose_headers: tuple[HeaderName, ...] = ()
     payload_template: str | None = Field(default=None, max_length=_LONGEST_TEMPLATE, json_schema_extra=NONSENSITIVE)
     payload: JsonTree = Field(default=None, json_schema_extra=NONSENSITIVE)
-    timeout_secs: Annotated[StrictInt, AfterValidator(_check_timeout)] | None = Field(
-        default=None, json_schema_extra=NONSENSITIVE
-    )
     timeout: _Timeout = Field(
-        default_factory=lambda data: Duration(f"{data['timeout_secs'] or 30}s"),
-        json_schema_extra={**NONSENSITIVE, "default": "30s"},
+        default_factory=lambda: Duration("30s"), json_schema_extra={**NONSENSITIVE, "default": "30s"}
     )
     retry: Retry = Field(default=Retry(), json_schema_extra=NONSENSITIVE)
-    max_retries: StrictInt | None = Field(default=None, ge=0, lt=_MOST_ATTEMPTS, json_schema_extra=NONSENSITIVE)
-    max_attempts: StrictInt = Field(
-        default_factory=lambda data: (
-            _DEFAULT_ATTEMPTS[data["retry"].schedule] if data["max_retries"] is None else data["max_retries"] + 1
-        ),
-        ge=0,
-        le=_MOST_ATTEMPTS,
-        json_schema_extra={**NONSENSITIVE, "default": 3},
-    )
+    max_attempts: StrictInt = Field(default=3, ge=0, le=_MOST_ATTEMPTS, json_schema_extra=NONSENSITIVE)
     written_interval: Wait | None = Field(default=None, alias="interval", json_schema_extra=NONSENSITIVE)
     when: When = Field(default=When(), json_schema_extra=NONSENSITIVE)
     on_failure: OnFailure = Field(default=OnFailure.DEAD_LETTER, json_schema_extra=NONSENSITIVE)
-    success: Success = Field(
-        default_factory=lambda data: data["parameters"].receiver.success if data["parameters"] else Success()
-    )
+    success: Success = Success()
     signing: Signing | None = None
     ordering: Ordering = Field(default=Ordering.NONE, json_schema_extra=NONSENSITIVE)
     enabled: StrictBool = Field(default=True, json_schema_extra=NONSENSITIVE)
@@ -245,8 +221,9 @@ class Endpoint(TriggerModel):
 
     @property
     def attempts(self) -> int:
-        """Return the number of attempts, at least one."""
-        return max(1, self.max_attempts)
+        """Return the number of attempts, at least one; by default that of the schedule."""
+        is_written = "max_attempts" in self.model_fields_set
+        return max(1, self.max_attempts if is_written else _DEFAULT_ATTEMPTS[self.retry.schedule])
 
     @property
     def address_digest(self) -> str:
@@ -255,6 +232,12 @@ class Endpoint(TriggerModel):
         parameters = None if self.parameters is None else self.parameters.dump()
         address = json.dumps([url, self.connection, self.preset, parameters], sort_keys=True)
         return hashlib.sha256(address.encode()).hexdigest()[:16]
+
+    def accepts(self, status: int, body: bytes) -> bool:
+        """Tell whether this answer counts as delivery; by default as the preset's receiver has it."""
+        if self.parameters is None or "success" in self.model_fields_set:
+            return self.success.accepts(status, body)
+        return self.parameters.receiver.success.accepts(status, body)
 
     def exposed_headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the values that templates may print, by the names under which headers and ``exposeHeaders`` have them.
@@ -443,6 +426,8 @@ class TriggerBlock(TriggerModel):
             raise refusal("TriggerBlock", [details(many, ("config",))])
         block = handler(document)
         block._as_list = as_list
+        interval = float(block.interval or 0)
+        block.config.update({name: endpoint.placed(name, interval) for name, endpoint in block.config.items()})
         if block.is_sealed:
             block._sealed = written
             return block
@@ -454,12 +439,6 @@ class TriggerBlock(TriggerModel):
         if sealed:
             raise refusal("TriggerBlock", sealed)
         return block
-
-    @field_validator("config")
-    @classmethod
-    def _place_endpoints(cls, value: dict[str, Endpoint], info: ValidationInfo) -> dict[str, Endpoint]:
-        interval = float(info.data.get("interval") or 0)
-        return {name: endpoint.placed(name, interval) for name, endpoint in value.items()}
 
 
 def parse_triggers(
@@ -560,7 +539,9 @@ def schema_text() -> str:
     schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
     endpoint = schema["$defs"]["Endpoint"]
     endpoint["anyOf"] = [{"required": ["url"]}, {"required": ["connection"]}, {"required": ["preset"]}]
-    endpoint["properties"]["preset"]["enum"] = sorted(PRESETS)
+    properties = endpoint["properties"] | {name: other.schema for name, other in Endpoint.other_spellings.items()}
+    properties["preset"]["enum"] = sorted(PRESETS)
+    endpoint["properties"] = {name: properties[name] for name in Endpoint.spellings()}
     schema["properties"]["config"] = {
         "description": "Endpoints by name.",
         "type": "object",

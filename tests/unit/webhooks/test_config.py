@@ -69,10 +69,10 @@ def event(*bindings: Binding) -> CommitEvent:
 
 def test_the_least_that_is_needed_has_the_documented_defaults() -> None:
     found = endpoint()
-    assert (found.method, found.timeout, found.max_attempts, found.headers) == ("POST", 30.0, 3, {})
+    assert (found.method, found.timeout, found.attempts, found.headers) == ("POST", 30.0, 3, {})
     assert (found.retry.schedule, found.interval, found.when.min_documents) == (Schedule.QUICK, 0.0, 1)
     assert (found.on_failure, found.ordering, found.enabled) == (OnFailure.DEAD_LETTER, Ordering.NONE, True)
-    assert found.success.accepts(204, b"") and not found.success.accepts(500, b"")
+    assert found.accepts(204, b"") and not found.accepts(500, b"")
 
 
 def test_a_document_comes_back_as_it_was_written_with_its_method() -> None:
@@ -148,8 +148,8 @@ def test_no_attempts_are_one_attempt() -> None:
 
 
 def test_the_standard_schedule_has_more_attempts() -> None:
-    assert endpoint(retry={"schedule": "standard"}).max_attempts == 10
-    assert endpoint(retry={"schedule": "standard"}, maxAttempts=4).max_attempts == 4
+    assert endpoint(retry={"schedule": "standard"}).attempts == 10
+    assert endpoint(retry={"schedule": "standard"}, maxAttempts=4).attempts == 4
 
 
 def test_an_endpoint_without_an_interval_has_the_block_s() -> None:
