@@ -119,9 +119,9 @@ def list_deliveries(args: Namespace) -> None:
     if not 0 <= args.limit < 2**63:
         raise ConfigurationError("--limit", "is no number of deliveries", "give a number from 0 on")
     store, selection = _selected(args)
-    found = operations.deliveries(store, selection, args.limit)
+    newest = operations.deliveries(store, selection, args.limit)
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
-    shown = [_row(delivery, rows.get(delivery.key)) for delivery in found]
+    shown = [_row(delivery, rows.get(delivery.key)) for delivery in newest]
     if not print_data(shown, args):
         print_columns(shown, "there are no such deliveries")
 

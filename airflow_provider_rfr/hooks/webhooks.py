@@ -240,12 +240,12 @@ class WebhookHook(BaseHook):
             self._dispatcher.stop()
 
     def endpoints(self, tables: Iterable[str]) -> dict[EndpointKey, Endpoint]:
-        from airflow_provider_rfr.webhooks.block import made_name
+        from airflow_provider_rfr.webhooks.block import valid_name
         from airflow_provider_rfr.webhooks.outbox import endpoints_of
 
         # Of a block without a name: the same wherever the file is, in a DAG and at a shell.
         dag_id = "" if self._task is None else self._task.dag_id
-        name = made_name(Path(self._triggers).stem if isinstance(self._triggers, (str, Path)) else dag_id)
+        name = valid_name(Path(self._triggers).stem if isinstance(self._triggers, (str, Path)) else dag_id)
         lake, block = self.lake, self.block
         return {key: found for table in tables for key, found in endpoints_of(lake, table, block, name).items()}
 

@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.webhooks._model import TriggerModel, details, mistake, refusal, worded
+from airflow_provider_rfr.webhooks._model import TriggerModel, as_mistakes, details, mistake, refusal
 
 NONSENSITIVE: dict[str, Any] = {"nonsensitive": True}
 """Marks a field in the JSON schema that stays editable in a sealed document."""
@@ -164,13 +164,13 @@ def _value_fault(text: str) -> PydanticCustomError | None:
 
 def _check_headers(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     faults = header_faults(value) if isinstance(value, Mapping) else ()
-    found = [details(fault, (name,)) for name, fault in faults]
+    problems = [details(fault, (name,)) for name, fault in faults]
     try:
         headers = handler(value)
     except ValidationError as error:
-        raise refusal("headers", [*worded(error, {}), *found]) from None
-    if found:
-        raise refusal("headers", found)
+        raise refusal("headers", [*as_mistakes(error, {}), *problems]) from None
+    if problems:
+        raise refusal("headers", problems)
     return headers
 
 
@@ -457,8 +457,8 @@ class Success(TriggerModel):
             return False
         if self.pointer is None:
             return True
-        found = _value_at(self.pointer, body)
-        return found is not _ABSENT and ("equals" not in self.model_fields_set or _is_same(found, self.equals))
+        value = _value_at(self.pointer, body)
+        return value is not _ABSENT and ("equals" not in self.model_fields_set or _is_same(value, self.equals))
 
 
 def _value_at(pointer: str, body: bytes) -> Any:

@@ -77,28 +77,28 @@ def refusal(title: str, found: list[InitErrorDetails]) -> ValidationError:
     return ValidationError.from_exception_data(title, found, hide_input=True)
 
 
-def worded(error: ValidationError, known: Mapping[str, str]) -> list[InitErrorDetails]:
+def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[InitErrorDetails]:
     """Convert errors to mistakes; ``known``: aliases of the fields of the model that was validated, by name."""
     items = error.errors(include_url=False, include_input=False)
     below = {item["loc"][:-1] for item in items}
-    found = []
+    mistakes = []
     for item in items:
         kind, place, context = item["type"], item["loc"], dict(item.get("ctx", {}))
-        # A default factory lacks a field that was refused itself; a list whose entries were refused is too short, too.
-        if kind == "default_factory_not_called" or (kind == "too_short" and place in below):
+        # A list whose entries were refused is too short, too.
+        if kind == "too_short" and place in below:
             continue
         if kind == _KIND:
             fault = mistake(**context)
         elif kind == "extra_forbidden":
-            fault = mistake("unknown field", nearest(str(place[-1]), known.values()))
+            fault = mistake("unknown field", nearest(str(place[-1]), aliases.values()))
         else:
             problem = _PROBLEMS.get(kind, "").format(**context)
             fault = mistake(problem or str(item["msg"]).removeprefix("Value error, "))
         if place and kind != "extra_forbidden":
             # For a default that was validated, pydantic gives the field's name and not its alias.
-            place = (known.get(str(place[0]), place[0]), *place[1:])
-        found.append(details(fault, place))
-    return found
+            place = (aliases.get(str(place[0]), place[0]), *place[1:])
+        mistakes.append(details(fault, place))
+    return mistakes
 
 
 def path_of(location: Sequence[str | int]) -> str:
@@ -118,10 +118,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the remedy for an unknown name."""
     names = list(known)
     by_lower_case = {name.lower(): name for name in reversed(names)}
-    found = difflib.get_close_matches(name, names, 1)
-    found = found or [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, 1)]
-    if found:
-        return f"did you mean {shown(found[0])}?"
+    matches = difflib.get_close_matches(name, names, 1)
+    matches = matches or [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, 1)]
+    if matches:
+        return f"did you mean {shown(matches[0])}?"
     return f"known are {', '.join(map(shown, names))}" if names else "there are none"
 
 
@@ -138,9 +138,9 @@ class Duration(float):
         form = _DURATION.fullmatch(text)
         if form is None:
             raise ValueError("invalid duration")
-        made = super().__new__(cls, int(form[1]) * _SECONDS[form[2]])
-        made.text = text
-        return made
+        duration = super().__new__(cls, int(form[1]) * _SECONDS[form[2]])
+        duration.text = text
+        return duration
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.text,)
@@ -205,7 +205,7 @@ class TriggerModel(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _reworded(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _validate_document(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
@@ -224,7 +224,7 @@ class TriggerModel(BaseModel):
         try:
             model = handler(written)
         except ValidationError as error:
-            raise refusal(cls.__name__, [*worded(error, aliases), *problems]) from None
+            raise refusal(cls.__name__, [*as_mistakes(error, aliases), *problems]) from None
         if problems:
             raise refusal(cls.__name__, problems)
         if spelled:

@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, rfc3339
 from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.handlebars.render import compile_template
-from airflow_provider_rfr.webhooks.handlebars.values import Budget, well_formed
+from airflow_provider_rfr.webhooks.handlebars.values import RenderBudget, well_formed
 
 _LARGEST_BODY = 1024 * 1024
 
@@ -65,22 +65,24 @@ def template_variables(
     return variables | {alias: variables[name] for alias, name in _FLOW_ALIASES.items()}
 
 
-def render_payload(tree: Any, variables: Mapping[str, Any], budget: Budget | None = None, pointer: str = "") -> Any:
+def render_payload(
+    tree: Any, variables: Mapping[str, Any], budget: RenderBudget | None = None, pointer: str = ""
+) -> Any:
     """Render a tree of templates with these variables; return new lists and maps, as JSON has them.
 
     :param tree: JSON, as :data:`~airflow_provider_rfr.webhooks._fields.JsonTree` has checked it
     :param budget: the limits of one template, which hold for all of the tree
-    :raises TemplateError: as ``Template.render``, with the place in the payload as a JSON pointer
+    :raises TemplateError: as ``CompiledTemplate.render``, with the place in the payload as a JSON pointer
     """
-    budget = budget or Budget()
+    budget = budget or RenderBudget()
     if isinstance(tree, str):
         try:
             return compile_template(tree).value(variables, budget=budget)
         except TemplateError as error:
-            found = error
+            failure = error
         # Outside of the except clause, so that no context hangs on the error.
-        problem = f"{found.problem} (in the payload at {pointer or 'its top'})"
-        raise TemplateError(problem, found.line, found.column)
+        problem = f"{failure.problem} (in the payload at {pointer or 'its top'})"
+        raise TemplateError(problem, failure.line, failure.column)
     if isinstance(tree, (list, tuple)):
         return [render_payload(item, variables, budget, f"{pointer}/{n}") for n, item in enumerate(tree)]
     if isinstance(tree, Mapping):
@@ -135,9 +137,9 @@ def _names(endpoint: Endpoint, variables: Mapping[str, Any]) -> dict[str, Any]:
     preset = endpoint.parameters
     if preset is None:
         return dict(variables)
-    found = {name: _escaped(value, preset.escaped) for name, value in variables.items()}
+    names = {name: _escaped(value, preset.escaped) for name, value in variables.items()}
     secrets = preset.body_secrets()
-    return {**found, **({"preset": secrets} if secrets else {})}
+    return {**names, **({"preset": secrets} if secrets else {})}
 
 
 def _escaped(value: Any, escape: Callable[[str], str]) -> Any:

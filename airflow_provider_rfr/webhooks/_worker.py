@@ -28,7 +28,7 @@ from airflow_provider_rfr.store.engine import Clock
 from airflow_provider_rfr.webhooks._templates import content_type, render_body, template_variables
 from airflow_provider_rfr.webhooks.block import Endpoint, OnFailure, Ordering
 from airflow_provider_rfr.webhooks.calls import Call, webhook_headers
-from airflow_provider_rfr.webhooks.deliveries import Failure
+from airflow_provider_rfr.webhooks.deliveries import FailedDelivery
 
 _MOST_CLAIMS: Final = 16
 _MOST_THREADS: Final = 4
@@ -201,13 +201,13 @@ class EndpointWorker:
         for _ in self._threads:
             self._jobs.put(None)
 
-    def failure(self, result: Result) -> Failure | None:
+    def failure(self, result: Result) -> FailedDelivery | None:
         """Return the report of a delivery that was given up or refused; None for others."""
         is_refusal = result.reason in _REFUSALS
         if result.ending is not Ending.DEAD and not is_refusal:
             return None
         trigger, detail = self.keys[result.claim.endpoint_id].trigger, result.detail or result.reason or ""
-        return Failure(trigger, self._host, detail, self._endpoint.on_failure.value, is_refusal)
+        return FailedDelivery(trigger, self._host, detail, self._endpoint.on_failure.value, is_refusal)
 
     @property
     def _host(self) -> str:
@@ -340,12 +340,12 @@ def _exchange(call: Call, delivery_id: str, body: bytes, client: Client, timesta
     while True:
         if call.tokens is not None:
             try:
-                found = call.tokens.token(client, deadline, refused)
+                answer_or_token = call.tokens.token(client, deadline, refused)
             except DeadlineExceeded:
                 return NoAnswer("timeout", f"{call.host} gave no complete answer within {deadline.seconds:g} s")
-            if isinstance(found, NoAnswer):
-                return found
-            token = found
+            if isinstance(answer_or_token, NoAnswer):
+                return answer_or_token
+            token = answer_or_token
             headers["Authorization"] = f"Bearer {token}"
         request = Request(call.endpoint.method, call.url, headers, body, call.verify)
         answer = client.send(request, deadline, call.guard)

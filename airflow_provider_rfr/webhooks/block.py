@@ -287,28 +287,28 @@ class Endpoint(TriggerModel):
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
         """Refuse fields that exclude each other, and the lack of fields of which one is needed."""
-        given = {name for name, value in written.items() if value is not None}
-        found = [
+        names = {name for name, value in written.items() if value is not None}
+        problems = [
             mistake(f"{one} and {other} are both given", "keep one of them")
             for one, other in _ONE_OF_TWO
-            if {one, other} <= given
+            if {one, other} <= names
         ]
-        if not {"payload", "payloadTemplate", "preset"} & given:
-            found.append(mistake("has no body", "write payload, payloadTemplate or preset"))
-        if "with" in given and "preset" not in given:
-            found.append(mistake("goes with preset", "name the preset", at=("with",)))
-        if not {"url", "connection"} & given and _needs_address(written.get("preset")):
-            found.append(mistake("has no address", "write url, or connection with an HTTP connection of Airflow"))
+        if not {"payload", "payloadTemplate", "preset"} & names:
+            problems.append(mistake("has no body", "write payload, payloadTemplate or preset"))
+        if "with" in names and "preset" not in names:
+            problems.append(mistake("goes with preset", "name the preset", at=("with",)))
+        if not {"url", "connection"} & names and _needs_address(written.get("preset")):
+            problems.append(mistake("has no address", "write url, or connection with an HTTP connection of Airflow"))
         headers, exposed = written.get("headers") or {}, written.get("exposeHeaders") or ()
         # Headers of a connection are not known before delivery.
-        if "connection" not in given and isinstance(headers, Mapping) and isinstance(exposed, list | tuple):
-            known = {str(name).lower() for name in headers}
-            found += [
+        if "connection" not in names and isinstance(headers, Mapping) and isinstance(exposed, list | tuple):
+            own_headers = {str(name).lower() for name in headers}
+            problems += [
                 mistake("is not a header of this endpoint", nearest(name, map(str, headers)), at=("exposeHeaders", n))
                 for n, name in enumerate(exposed)
-                if isinstance(name, str) and name.lower() not in known and not is_sealed_text(name)
+                if isinstance(name, str) and name.lower() not in own_headers and not is_sealed_text(name)
             ]
-        return found
+        return problems
 
 
 def _needs_address(preset: Any) -> bool:
@@ -330,8 +330,8 @@ _LONGEST_QUOTED = 60
 _LARGEST_FILE = 4 * 1024 * 1024
 
 
-def made_name(text: str) -> str:
-    """Return a valid name that is made from any text."""
+def valid_name(text: str) -> str:
+    """Return a valid name for any text."""
     usable = "".join(part if _name_fault(part) is None else "_" for part in text[:LONGEST_NAME])
     return usable or "_"
 
@@ -456,9 +456,9 @@ def parse_triggers(
     try:
         return TriggerBlock.model_validate(unwrapped(document))
     except ValidationError as error:
-        found = error
+        invalid = error
     problems = []
-    for item in found.errors(include_url=False, include_input=False):
+    for item in invalid.errors(include_url=False, include_input=False):
         location, trigger, context = item["loc"], "", item.get("ctx", {})
         if location[:1] == ("config",) and len(location) > 1 and location[2:] != ("[key]",):
             trigger, path = label(str(location[1])), path_of(location[2:])
@@ -569,8 +569,8 @@ class _Generator(GenerateJsonSchema):
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        made = super().default_schema(schema)
-        return {key: value for key, value in made.items() if key != "default" or not isinstance(value, dict | None)}
+        node = super().default_schema(schema)
+        return {key: value for key, value in node.items() if key != "default" or not isinstance(value, dict | None)}
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -54,7 +54,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedDelivery:
     """A delivery that was given up in this run, or that was refused here and never sent.
 
     :ivar is_refusal: a setting is wrong (a private address, a connection), so that no retry helps until it is corrected
@@ -95,11 +95,11 @@ class DeliverySummary:
     skipped: int = 0
     pending: int = 0
     next_due: datetime | None = None
-    failures: list[Failure] = field(default_factory=list)
-    refusals: list[Failure] = field(default_factory=list)
+    failures: list[FailedDelivery] = field(default_factory=list)
+    refusals: list[FailedDelivery] = field(default_factory=list)
     notification_errors: list[str] = field(default_factory=list)
 
-    def add(self, results: Iterable[tuple[Result, Failure | None]], lost: set[str]) -> None:
+    def add(self, results: Iterable[tuple[Result, FailedDelivery | None]], lost: set[str]) -> None:
         """Count the results that were written to the store; ``lost``: ids of deliveries whose lease had run out."""
         for result, failure in results:
             if failure is not None and failure.is_refusal and failure not in self.refusals:
@@ -118,7 +118,7 @@ class DeliverySummary:
                     self.failures.append(failure)
 
     @property
-    def problems(self) -> list[Failure]:
+    def problems(self) -> list[FailedDelivery]:
         """Return the failures that were given up or refused, each once."""
         return list(dict.fromkeys((*self.failures, *self.refusals)))
 

@@ -48,9 +48,9 @@ def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> Window:
 
     :raises ValueError: one of them can't be read
     """
-    found = [CommitEvent.from_json(event) for event in events]
-    merged = reduce(merge, found)
-    return Window(merged_id(endpoint.key.name, found[0].commit_id, found[-1].commit_id), merged.to_json())
+    owed = [CommitEvent.from_json(event) for event in events]
+    merged = reduce(merge, owed)
+    return Window(merged_id(endpoint.key.name, owed[0].commit_id, owed[-1].commit_id), merged.to_json())
 
 
 class _Run:

@@ -148,7 +148,7 @@ def check_triggers(
     try:
         block = parse_triggers(document, where=where)
     except TriggerConfigError as error:
-        found = error.problems
+        problems = error.problems
     else:
         validate_block(block)
         return block
@@ -162,8 +162,8 @@ def check_triggers(
             order[f"trigger {label(name)}"] = len(order)
             endpoint = _without_faults(written)
             if endpoint is not None:
-                found = (*found, *template_problems(endpoint.placed(label(name), 0)))
-    raise TriggerConfigError.of(sorted(found, key=lambda each: order.get(each.place, -1)))
+                problems = (*problems, *template_problems(endpoint.placed(label(name), 0)))
+    raise TriggerConfigError.of(sorted(problems, key=lambda problem: order.get(problem.place, -1)))
 
 
 def check_file(path: str | Path) -> TriggerBlock:
@@ -175,15 +175,15 @@ def _without_faults(written: Any) -> Endpoint | None:
     """Return the endpoint without the fields that are wrong; None if that leaves nothing to try."""
     if not isinstance(written, Mapping):
         return None
-    given = dict(written)
+    remaining = dict(written)
     for _ in range(2):
         try:
-            return Endpoint.model_validate(plain_tree(given))
+            return Endpoint.model_validate(plain_tree(remaining))
         except ValidationError as error:
             wrong = {str(item["loc"][0]) for item in error.errors(include_input=False) if item["loc"]}
             wrong |= {"url", "connection"}
-            given = {key: value for key, value in written.items() if not {str(key), to_camel(str(key))} & wrong}
-            given["url"] = "https://placeholder.invalid"
+            remaining = {key: value for key, value in written.items() if not {str(key), to_camel(str(key))} & wrong}
+            remaining["url"] = "https://placeholder.invalid"
     return None
 
 
@@ -232,23 +232,25 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
             else:
                 render_leaf(endpoint, leaf, variables)
     except TemplateError as error:
-        found = error
+        failure = error
     else:
         return None
     root = "payload" if endpoint.payload is not None else "body"
     path = "" if endpoint.payload_template is not None else path_of((root, *place))
-    if isinstance(found, NotJsonError) and trial is not None:
+    if isinstance(failure, NotJsonError) and trial is not None:
         remedy = "outside quotes write {{json name}}" if trial is _HOSTILE_TRIAL else ""
-        problem = f"{found.problem} (line {found.line}, column {found.column} of the rendered text), {trial.words}"
+        problem = (
+            f"{failure.problem} (line {failure.line}, column {failure.column} of the rendered text), {trial.words}"
+        )
         return Problem(path, problem, remedy, f"trigger {endpoint.name}")
-    problem = f"payload template is invalid: {found}" + (f", {trial.words}" if trial else "")
+    problem = f"payload template is invalid: {failure}" + (f", {trial.words}" if trial else "")
     return Problem(path, problem, _header_remedy(endpoint), f"trigger {endpoint.name}")
 
 
 def _header_remedy(endpoint: Endpoint) -> str:
     """Return a hint for a header that is not listed in ``exposeHeaders`` (Estuary Flow exposes all headers)."""
     text = endpoint.payload_template or json.dumps(payload_tree(endpoint))
-    known = {name.lower(): name for name in endpoint.headers}
+    own_names = {name.lower(): name for name in endpoint.headers}
     exposed = {name.lower() for name in endpoint.expose_headers}
-    hidden = [name for name in _HEADER_IN_TEMPLATE.findall(text) if name.lower() in known.keys() - exposed]
-    return f"list {known[hidden[0].lower()]} in exposeHeaders, if the body may hold it" if hidden else ""
+    hidden = [name for name in _HEADER_IN_TEMPLATE.findall(text) if name.lower() in own_names.keys() - exposed]
+    return f"list {own_names[hidden[0].lower()]} in exposeHeaders, if the body may hold it" if hidden else ""

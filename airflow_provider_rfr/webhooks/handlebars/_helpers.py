@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 from airflow_provider_rfr.webhooks.handlebars.values import (
     MAX_VALUE_DEPTH,
     UNDEFINED,
-    Budget,
     NoText,
+    RenderBudget,
     TemplateProblem,
     get,
     is_list,
@@ -66,7 +66,7 @@ class Arguments:
 
     positional: Sequence[Argument]
     named: Mapping[str, Argument]
-    budget: Budget
+    budget: RenderBudget
     at: int
 
     def __getitem__(self, index: int) -> Argument:
@@ -124,7 +124,7 @@ def _eq(arguments: Arguments) -> bool:
     return _equal(arguments[0].value, arguments[1].value, arguments.budget, arguments.at)
 
 
-def _equal(one: Any, other: Any, budget: Budget, at: int, depth: int = 0) -> bool:
+def _equal(one: Any, other: Any, budget: RenderBudget, at: int, depth: int = 0) -> bool:
     """Tell whether two values are deeply equal in kind and value; null equals undefined."""
     budget.step(at)
     if depth > MAX_VALUE_DEPTH:
@@ -254,11 +254,11 @@ def parse_time(text: str) -> tuple[datetime, str] | None:
 
     Such pairs compare as instants.
     """
-    found = _RFC3339.match(text)
-    if found is None:
+    match = _RFC3339.match(text)
+    if match is None:
         return None
-    year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
-    fraction, sign, hours, minutes = found.group(7, 8, 9, 10)
+    year, month, day, hour, minute, second = map(int, match.group(1, 2, 3, 4, 5, 6))
+    fraction, sign, hours, minutes = match.group(7, 8, 9, 10)
     if sign and (hours > "23" or minutes > "59"):
         return None
     offset = timedelta(hours=int(hours), minutes=int(minutes)) if sign else timedelta()
@@ -294,8 +294,8 @@ def _date(arguments: Arguments) -> object:
     # Two characters, as %s or %B, become twelve at most.
     arguments.budget.make(6 * size_of(form), first.at)
     if any(found.group(1) not in _DIRECTIVES for found in _DIRECTIVE.finditer(form)):
-        known = " ".join(f"%{letter}" for letter in _DIRECTIVES)
-        raise TemplateProblem(f"the format of date can only have these fields: {known}", first.at)
+        directives = " ".join(f"%{letter}" for letter in _DIRECTIVES)
+        raise TemplateProblem(f"the format of date can only have these fields: {directives}", first.at)
     second, fraction = when
     try:
         local = second.replace(microsecond=int(fraction[:6].ljust(6, "0"))).astimezone(where)

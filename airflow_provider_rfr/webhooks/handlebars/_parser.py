@@ -109,8 +109,8 @@ def tags(source: str) -> Iterator[Tag]:
             yield _text(source, place, end)
         if escaped:
             # handlebars.js ends this text at the next tag, and whitespace control sees two texts.
-            found = _ESCAPED_END.search(source, start + 2)
-            place = found.start() if found else len(source)
+            next_tag = _ESCAPED_END.search(source, start + 2)
+            place = next_tag.start() if next_tag else len(source)
             yield _text(source, start, place)
             continue
         tag, place = _tag(source, start)
@@ -135,10 +135,10 @@ def _tag(source: str, start: int) -> tuple[Tag, int]:
     if kind == "otherwise":
         end = opening.end()
     elif kind in _COMMENT_ENDS:
-        found = _COMMENT_ENDS[kind].search(source, opening.end() - 2)
-        if found is None:
+        end_mark = _COMMENT_ENDS[kind].search(source, opening.end() - 2)
+        if end_mark is None:
             raise TemplateProblem("this comment is not closed", start)
-        kind, end = "comment", found.end()
+        kind, end = "comment", end_mark.end()
     else:
         tokens, end = _tokens(source, opening.end(), start)
         closing = tokens.pop()
@@ -155,8 +155,8 @@ def _tokens(source: str, place: int, start: int) -> tuple[list[Token], int]:
     """Return the tokens up to and with the one that closes the tag, and the offset behind it."""
     tokens: list[Token] = []
     while place < len(source):
-        found = _TOKEN.match(source, place)
-        if found is None or found.lastgroup == "nested":
+        match = _TOKEN.match(source, place)
+        if match is None or match.lastgroup == "nested":
             if source[place] in "\"'":
                 raise TemplateProblem("this string is not closed", place)
             if source[place] == "[" and source.find("]", place) < 0:
@@ -165,10 +165,10 @@ def _tokens(source: str, place: int, start: int) -> tuple[list[Token], int]:
                 break
             remedy = "names with such characters are written [in brackets]"
             raise TemplateProblem(f"unexpected character {shown(source[place])}; {remedy}", place)
-        kind = str(found.lastgroup)
+        kind = str(match.lastgroup)
         if kind != "space":
-            tokens.append(Token(kind, found.group(), place))
-        place = found.end()
+            tokens.append(Token(kind, match.group(), place))
+        place = match.end()
         if kind.startswith("close"):
             return tokens, place
     raise TemplateProblem("this tag is not closed with }}", start)

@@ -21,9 +21,9 @@ from airflow_provider_rfr.webhooks.handlebars._parser import Expression, Literal
 from airflow_provider_rfr.webhooks.handlebars.values import (
     LONGEST_SHOWN,
     UNDEFINED,
-    Budget,
     JsonText,
     NoText,
+    RenderBudget,
     TemplateProblem,
     copied,
     get,
@@ -45,7 +45,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
 )
 
 
-def render_program(program: Program, variables: Mapping[str, object], budget: Budget, *, json_mode: bool) -> str:
+def render_program(program: Program, variables: Mapping[str, object], budget: RenderBudget, *, json_mode: bool) -> str:
     """Return a template's text.
 
     :raises TemplateProblem: a variable is missing or can't be printed, or a limit is reached
@@ -55,7 +55,7 @@ def render_program(program: Program, variables: Mapping[str, object], budget: Bu
     return well_formed("".join(output.parts))
 
 
-def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: Budget) -> Any:
+def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: RenderBudget) -> Any:
     """Return a copy of the value of one expression.
 
     :raises TemplateProblem: as :func:`render_program`
@@ -68,7 +68,7 @@ def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: Budget
 class _PlainOutput:
     """Text, and values as JavaScript prints them."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: RenderBudget) -> None:
         self._budget = budget
         self.parts: list[str] = []
 
@@ -92,7 +92,7 @@ _QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 class _JsonOutput(_PlainOutput):
     """Text verbatim; a value inside a string literal is escaped for it, and elsewhere printed as a JSON scalar."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: RenderBudget) -> None:
         super().__init__(budget)
         self._state = _OUTSIDE
 
@@ -122,11 +122,11 @@ def state_behind(text: str, state: int) -> int:
                 break
             place, state = quote + 1, _INSIDE
         elif state == _INSIDE:
-            found = _QUOTE_OR_BACKSLASH.search(text, place)
-            if found is None:
+            match = _QUOTE_OR_BACKSLASH.search(text, place)
+            if match is None:
                 break
-            place = found.end()
-            state = _ESCAPE if found.group() == "\\" else _OUTSIDE
+            place = match.end()
+            state = _ESCAPE if match.group() == "\\" else _OUTSIDE
         elif state == _ESCAPE:
             state = _ESCAPE + _UNICODE_DIGITS if text[place] == "u" else _INSIDE
             place += 1
@@ -214,7 +214,7 @@ class _Frame:
 class _Evaluation:
     """One rendering."""
 
-    def __init__(self, output: _PlainOutput, budget: Budget) -> None:
+    def __init__(self, output: _PlainOutput, budget: RenderBudget) -> None:
         self._output = output
         self._budget = budget
 
@@ -333,7 +333,7 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
 
     It suggests names of variables and no others: keys may be secret.
     """
-    found = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
+    message = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
     root = frame.data.get("root")
     names = islice(root, 1000) if isinstance(root, Mapping) else ()
     variables = [name for name in names if isinstance(name, str) and len(name) <= LONGEST_SHOWN]
@@ -344,13 +344,13 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
         hint = f"; inside of this block, write @root.{name[:60]}"
     elif value is root and (near := get_close_matches(name[:60], variables, n=1)):
         hint = f"; did you mean {near[0]}?"
-    return TemplateProblem(found + hint, path.at)
+    return TemplateProblem(message + hint, path.at)
 
 
 _CACHED_TEMPLATES = 128
 
 
-class Template:
+class CompiledTemplate:
     """A compiled template. It is immutable, and threads may render it at the same time."""
 
     __slots__ = ("_json_mode", "_program", "_text")
@@ -360,7 +360,7 @@ class Template:
         self._program = program
         self._json_mode = json_mode
 
-    def render(self, variables: Mapping[str, Any], *, budget: Budget | None = None) -> str:
+    def render(self, variables: Mapping[str, Any], *, budget: RenderBudget | None = None) -> str:
         """Return the template's text with these variables.
 
         In JSON mode, a value inside a JSON string is escaped for it and a value elsewhere is printed as a JSON scalar,
@@ -370,25 +370,25 @@ class Template:
         :raises TemplateError: a variable is missing or can't be printed, or a limit is reached
         """
         try:
-            return render_program(self._program, variables, budget or Budget(), json_mode=self._json_mode)
+            return render_program(self._program, variables, budget or RenderBudget(), json_mode=self._json_mode)
         except (TemplateProblem, RecursionError) as problem:
-            found = problem
+            failure = problem
         # Outside of the handler, so that no context with values is attached to the error.
-        raise _error(self._text, found)
+        raise _error(self._text, failure)
 
-    def value(self, variables: Mapping[str, Any], *, budget: Budget | None = None) -> Any:
+    def value(self, variables: Mapping[str, Any], *, budget: RenderBudget | None = None) -> Any:
         """Return the text as :meth:`render` does, or the typed value if the template is exactly one expression."""
         body = self._program.body
         if len(body) != 1 or not isinstance(body[0], Mustache):
             return self.render(variables, budget=budget)
         try:
-            return evaluate(body[0], variables, budget or Budget())
+            return evaluate(body[0], variables, budget or RenderBudget())
         except (TemplateProblem, RecursionError) as problem:
-            found = problem
-        raise _error(self._text, found)
+            failure = problem
+        raise _error(self._text, failure)
 
 
-def compile_template(text: str, *, json_mode: bool = False) -> Template:
+def compile_template(text: str, *, json_mode: bool = False) -> CompiledTemplate:
     """Compile a template; the newest are cached.
 
     :raises TemplateError: it can't be read, or calls an unknown helper
@@ -398,21 +398,21 @@ def compile_template(text: str, *, json_mode: bool = False) -> Template:
     try:
         return _compiled(text, json_mode)
     except (TemplateProblem, RecursionError) as problem:
-        found = problem
-    raise _error(text, found)
+        failure = problem
+    raise _error(text, failure)
 
 
 def render(template: str, variables: Mapping[str, Any], *, json_mode: bool = False) -> str:
     """Return the template's text with these variables.
 
-    :raises TemplateError: as :func:`compile_template` and :meth:`Template.render`
+    :raises TemplateError: as :func:`compile_template` and :meth:`CompiledTemplate.render`
     """
     return compile_template(template, json_mode=json_mode).render(variables)
 
 
 @lru_cache(maxsize=_CACHED_TEMPLATES)
-def _compiled(text: str, json_mode: bool) -> Template:
-    return Template(text, parse(text), json_mode=json_mode)
+def _compiled(text: str, json_mode: bool) -> CompiledTemplate:
+    return CompiledTemplate(text, parse(text), json_mode=json_mode)
 
 
 def _error(text: str, problem: TemplateProblem | RecursionError) -> TemplateError:

@@ -76,7 +76,7 @@ MAX_TEXT = 1 << 20
 _CHARACTERS_PER_STEP = 256
 
 
-class Budget:
+class RenderBudget:
     """A budget that limits steps and bytes of one rendering, or of the renderings of one payload together.
 
     A step is a statement, a name or literal, an iteration of ``{{#each}}``, a node of a value written as JSON, or 256
@@ -333,7 +333,7 @@ def scalar(value: object) -> str:
     return text_of(value)
 
 
-def json_text(value: object, budget: Budget, label: str, at: int) -> JsonText:
+def json_text(value: object, budget: RenderBudget, label: str, at: int) -> JsonText:
     """Return the value as compact JSON, as JavaScript's ``JSON.stringify`` writes it.
 
     :param label: names the value in errors
@@ -350,7 +350,7 @@ def json_text(value: object, budget: Budget, label: str, at: int) -> JsonText:
 class _JsonWriter:
     """A writer that collects the parts of one JSON text; each is counted before it is made."""
 
-    def __init__(self, budget: Budget, at: int) -> None:
+    def __init__(self, budget: RenderBudget, at: int) -> None:
         self.parts: list[str] = []
         self._budget = budget
         self._at = at
@@ -387,7 +387,7 @@ class _JsonWriter:
         self.parts.append(text)
 
 
-def copied(value: Any, budget: Budget, label: str, at: int, depth: int = 0) -> Any:
+def copied(value: Any, budget: RenderBudget, label: str, at: int, depth: int = 0) -> Any:
     """Return a copy of the value with dicts, lists and scalars of Python's own types.
 
     :param label: names the value in errors

@@ -214,7 +214,7 @@ def seal(document: Mapping[str, Any], recipients: Sequence[str]) -> dict[str, An
     :param recipients: age or SSH public keys, each of which can open it
     :raises SealError: fields are unknown or empty, or a seal would not protect them
     """
-    located = _Located.of(plain_copy(document))
+    located = _BlockLocation.of(plain_copy(document))
     if located.metadata is not None:
         check_sealed(document)
         return dict(located.document)
@@ -271,7 +271,7 @@ def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] =
     check_sealed(document)
     located = _sealed_document(document)
     content = open_document(located.sealed, environment)
-    opened = _Located.of(content if located.outside else located.with_block(content))
+    opened = _BlockLocation.of(content if located.outside else located.with_block(content))
     check_block(opened.block, opened_leaf, title="the opened document is refused")
     plain: dict[str, Any] = _sops.hidden(opened.document)
     return plain
@@ -332,7 +332,7 @@ def open_document(document: Mapping[str, Any], environment: Mapping[str, str]) -
 
 
 @dataclass(frozen=True)
-class _Located:
+class _BlockLocation:
     """A document and where its triggers block and its metadata are.
 
     :ivar nested: the block is below the key ``triggers``
@@ -344,7 +344,7 @@ class _Located:
     outside: bool
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> _Located:
+    def of(cls, document: Mapping[str, Any]) -> _BlockLocation:
         """Locate the block and its seal in a document.
 
         :raises SealError: there are two blocks, or two seals
@@ -375,12 +375,12 @@ class _Located:
         return {**self.document, _TRIGGERS: dict(block)} if self.nested else dict(block)
 
 
-def _sealed_document(document: Mapping[str, Any]) -> _Located:
+def _sealed_document(document: Mapping[str, Any]) -> _BlockLocation:
     """Return a copy of a sealed document.
 
     :raises SealError: it is not sealed
     """
-    located = _Located.of(plain_copy(document))
+    located = _BlockLocation.of(plain_copy(document))
     if not isinstance(located.metadata, Mapping):
         raise SealError("the document is not sealed: it has no mapping under the key sops")
     return located
@@ -477,7 +477,7 @@ def _read_json(text: str) -> Any:
     raise SealError(problem)
 
 
-class _Loader(StrictLoader):
+class _SealedLoader(StrictLoader):
     """A YAML loader that refuses anchors, and keys that are not text: a sealed document can't have them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -501,13 +501,13 @@ def _read_yaml(text: str) -> Any:
     :raises SealError: wrong syntax, with line and column
     """
     try:
-        return documents.read_yaml(_checked_size(text), _Loader)
+        return documents.read_yaml(_checked_size(text), _SealedLoader)
     except DocumentError as error:
         problem = str(error)
     raise SealError(problem)
 
 
-class _Dumper(yaml.SafeDumper):
+class _SealedDumper(yaml.SafeDumper):
     """A YAML dumper that writes texts of several lines as blocks, and quotes texts that other readers may misread."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -522,10 +522,10 @@ class _Dumper(yaml.SafeDumper):
 _LINE_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 # Numbers for YAML 1.2, and so for the sops program, but text for PyYAML. A resolver makes PyYAML quote them.
 _NUMBER = re.compile(r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|0o[0-7]+)$")
-_Dumper.add_implicit_resolver(_FLOAT, _NUMBER, list("-+.0123456789"))
-_Dumper.add_representer(str, _Dumper.represent_text)
+_SealedDumper.add_implicit_resolver(_FLOAT, _NUMBER, list("-+.0123456789"))
+_SealedDumper.add_representer(str, _SealedDumper.represent_text)
 
 
 def _write_yaml(document: Any) -> str:
-    text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**30)
+    text: str = yaml.dump(document, Dumper=_SealedDumper, sort_keys=False, allow_unicode=True, width=2**30)
     return text
