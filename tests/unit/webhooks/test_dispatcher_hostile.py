@@ -208,8 +208,8 @@ def test_whatever_happens_in_whatever_order_every_commit_is_told_and_none_before
     ended = [rows.get(row.merged_into or "", row) for row in rows.values()]
     assert {row.state for row in ended} <= {"delivered"}
     assert {row.id for row in ended} <= set(accepted)
-    told = {row.last_commit for row in rows.values() if row.commits == 1}
-    assert told == {f"commit-{number}" for number in committed}
+    commit_ids = {row.last_commit for row in rows.values() if row.commits == 1}
+    assert commit_ids == {f"commit-{number}" for number in committed}
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,6 @@ def test_an_endpoint_that_failed_thrice_rests_and_then_longer() -> None:
         breaker = breaker.after([Result(claim, Ending.RETRY, "timeout")])
         opened.append((breaker.open_ms, breaker.is_open, breaker.needs_probe))
     assert [ms / 1000 for ms, _, _ in opened] == [0, 0, 1, 2, 4, 8, 16, 30, 30]
-    assert [each[1:] for each in opened] == [(False, False)] * 2 + [(True, True)] * 7
+    assert [state[1:] for state in opened] == [(False, False)] * 2 + [(True, True)] * 7
     closed = breaker.after([Result(claim, Ending.DELIVERED)])
     assert (closed.is_open, closed.needs_probe, closed.failures) == (False, False, 0)

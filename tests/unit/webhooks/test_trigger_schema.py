@@ -21,8 +21,8 @@ def nodes(schema: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(schema, Mapping):
         yield schema
         schema = list(schema.values())
-    for each in schema if isinstance(schema, list) else ():
-        yield from nodes(each)
+    for node in schema if isinstance(schema, list) else ():
+        yield from nodes(node)
 
 
 def test_the_package_s_file_is_what_the_model_gives() -> None:

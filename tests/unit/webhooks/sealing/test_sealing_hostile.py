@@ -108,10 +108,10 @@ def test_half_a_surrogate_pair_is_refused_as_key_and_as_value(document: dict[str
 
 
 def test_names_that_would_write_into_logs_are_shown_harmlessly(changed: Any, refusal: Any) -> None:
-    told = refusal(check_sealed, changed("config", "a\nroot: \x1b[2J" + "x" * 1000, {"url": "x"}))
-    assert "\n" not in told
-    assert "\x1b" not in told
-    assert len(told) < 500
+    message = refusal(check_sealed, changed("config", "a\nroot: \x1b[2J" + "x" * 1000, {"url": "x"}))
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert len(message) < 500
 
 
 class Masked(str):

@@ -53,9 +53,9 @@ rules = st.sampled_from(
 def as_printed(value: Any) -> Any:
     """Whole numbers without a point, as the sops program prints them."""
     if isinstance(value, dict):
-        return {key: as_printed(each) for key, each in value.items()}
+        return {key: as_printed(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [as_printed(each) for each in value]
+        return [as_printed(item) for item in value]
     whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53 and str(value) != "-0.0"
     return int(value) if whole else value
 
@@ -127,8 +127,8 @@ def test_equal_values_of_one_document_are_sealed_to_other_text(document: dict[st
 def test_each_recipient_can_open_it(document: dict[str, Any], key: Any, other_key: Any) -> None:
     sealed = seal(document, [key.public, other_key.public, key.public])
     assert len(sealed["sops"]["age"]) == 2
-    for each in (key, other_key):
-        assert open_sealed(sealed, environment=each.environment) == document
+    for identity in (key, other_key):
+        assert open_sealed(sealed, environment=identity.environment) == document
 
 
 def test_a_list_of_triggers_is_sealed_under_the_names_that_its_entries_have(document: dict[str, Any], key: Any) -> None:
@@ -201,7 +201,7 @@ def test_a_sealed_file_gets_other_recipients(
 
 def test_sealing_again_keeps_recipients_and_takes_a_new_data_key(sealed: dict[str, Any], key: Any) -> None:
     again = reseal(sealed, environment=key.environment)
-    assert [each["recipient"] for each in again["sops"]["age"]] == [key.public]
+    assert [item["recipient"] for item in again["sops"]["age"]] == [key.public]
     mixed = copy.deepcopy(again)
     mixed["sops"] = sealed["sops"]
     with raises(Exception):

@@ -97,8 +97,8 @@ def test_a_sealed_value_that_is_taken_away_is_missed(
     for part in where[:-1]:
         node = node[part]
     del node[where[-1]]
-    told = refusal(opens, sealed)
-    assert "does not match" in told or "must have one of url, connection, preset" in told
+    message = refusal(opens, sealed)
+    assert "does not match" in message or "must have one of url, connection, preset" in message
 
 
 @pytest.mark.parametrize(("source", "where"), pairwise((*SEALED_PLACES, SEALED_PLACES[0])), ids=place)
@@ -257,7 +257,7 @@ def test_sealed_values_of_a_list_of_triggers_could_be_regrouped_so_such_lists_ar
     ],
 )
 def test_changed_metadata_are_refused(name: str, value: Any, said: str, changed: Any, opens: Any, refusal: Any) -> None:
-    assert any(each in refusal(opens, changed("sops", name, value)) for each in said.split("|"))
+    assert any(phrase in refusal(opens, changed("sops", name, value)) for phrase in said.split("|"))
 
 
 @pytest.mark.parametrize("metadata", [None, "sops", 5, []])
