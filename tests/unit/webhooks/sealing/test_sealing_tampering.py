@@ -89,7 +89,16 @@ def test_nothing_but_a_sealed_value_is_taken_in_its_place(value: Any, changed: A
         assert place(where) in refusal(opens, changed("config", *where, value))
 
 
-@pytest.mark.parametrize("where", SEALED_PLACES, ids=place)
+@pytest.mark.parametrize(
+    "where",
+    [
+        ("startDownstream", "method"),
+        ("startDownstream", "headers", "X-Team"),
+        ("startDownstream", "success", "status", 0),
+        ("other", "connection"),
+    ],
+    ids=place,
+)
 def test_a_sealed_value_that_is_taken_away_is_missed(
     where: tuple[Any, ...], sealed: dict[str, Any], opens: Any, refusal: Any
 ) -> None:
@@ -101,7 +110,7 @@ def test_a_sealed_value_that_is_taken_away_is_missed(
     assert "does not match" in message or "must have one of url, connection, preset" in message
 
 
-@pytest.mark.parametrize(("source", "where"), pairwise((*SEALED_PLACES, SEALED_PLACES[0])), ids=place)
+@pytest.mark.parametrize(("source", "where"), [*pairwise((*SEALED_PLACES, SEALED_PLACES[0]))], ids=place)
 def test_a_sealed_value_is_refused_at_another_place(
     where: tuple[Any, ...], source: tuple[Any, ...], sealed: dict[str, Any], changed: Any, opens: Any, refusal: Any
 ) -> None:
@@ -112,7 +121,7 @@ def test_a_sealed_value_is_refused_at_another_place(
     assert place(where) in refusal(opens, changed("config", *where, moved))
 
 
-@pytest.mark.parametrize("where", SEALED_PLACES, ids=place)
+@pytest.mark.parametrize("where", [("startDownstream", "url"), ("startDownstream", "signing", "secrets", 1)], ids=place)
 def test_a_sealed_value_of_another_document_for_the_same_key_is_refused(
     where: tuple[Any, ...], document: dict[str, Any], recipients: list[str], changed: Any, opens: Any, refusal: Any
 ) -> None:
