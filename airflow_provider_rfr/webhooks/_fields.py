@@ -308,8 +308,8 @@ def plain_tree(value: Any) -> Any:
     """
     copier = _TreeCopier()
     plain = copier.copy(value, ())
-    if copier.found:
-        raise refusal("tree", copier.found)
+    if copier.problems:
+        raise refusal("tree", copier.problems)
     return plain
 
 
@@ -322,7 +322,7 @@ class _TreeCopier:
     def __init__(self) -> None:
         self._count = 0
         self._too_deep = False
-        self.found: list[InitErrorDetails] = []
+        self.problems: list[InitErrorDetails] = []
 
     def copy(self, value: Any, place: tuple[str | int, ...]) -> Any:
         self._count += 1
@@ -358,7 +358,7 @@ class _TreeCopier:
         return self._refuse(place, f"is {_kind(value)}, which JSON does not have", _IN_QUOTES)
 
     def _refuse(self, place: tuple[str | int, ...], problem: str, remedy: str = "") -> None:
-        self.found.append(details(mistake(problem, remedy), place))
+        self.problems.append(details(mistake(problem, remedy), place))
 
 
 def _kind(value: Any) -> str:

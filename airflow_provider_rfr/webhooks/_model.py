@@ -72,9 +72,9 @@ def details(error: PydanticCustomError, location: Sequence[str | int] = ()) -> I
     return InitErrorDetails(type=PydanticCustomError(_KIND, "{problem}", context), loc=place, input=None)
 
 
-def refusal(title: str, found: list[InitErrorDetails]) -> ValidationError:
+def refusal(title: str, problems: list[InitErrorDetails]) -> ValidationError:
     """Return one validation error that contains all these errors."""
-    return ValidationError.from_exception_data(title, found, hide_input=True)
+    return ValidationError.from_exception_data(title, problems, hide_input=True)
 
 
 def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[InitErrorDetails]:

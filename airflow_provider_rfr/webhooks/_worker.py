@@ -186,15 +186,15 @@ class EndpointWorker:
 
     def take_back(self) -> list[Ended]:
         """Return the claims that no thread has begun."""
-        found: list[Ended] = []
+        unsent: list[Ended] = []
         try:
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
-                    found.append((self, Result(job[0], Ending.UNSENT)))
+                    unsent.append((self, Result(job[0], Ending.UNSENT)))
         except Empty:
-            self.in_hand -= len(found)
-            return found
+            self.in_hand -= len(unsent)
+            return unsent
 
     def close(self) -> None:
         """Let the threads end after the attempt that they are at, whose time is limited."""
@@ -225,6 +225,7 @@ class EndpointWorker:
         thread.start()
 
     def _run(self) -> None:
+        # Of its own, since requests does not promise that threads can share a session.
         client = Client()
         while (job := self._jobs.get()) is not None:
             claim, latest = job
@@ -239,6 +240,7 @@ class EndpointWorker:
 
     def _send(self, claim: Claim, latest: float, client: Client) -> Result:
         try:
+            # One thread asks for the connection, and the others wait: secrets backends are slow.
             with self._lock:
                 call = self._call = self._call or self._resolve()
         except RfrError as error:

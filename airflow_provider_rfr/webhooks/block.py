@@ -246,11 +246,11 @@ class Endpoint(TriggerModel):
         """
         own = {name: value.get_secret_value() for name, value in self.headers.items()}
         wanted = {name.lower(): name for name in self.expose_headers}
-        found: dict[str, str] = {}
+        exposed: dict[str, str] = {}
         for name, value in {**(more or {}), **own}.items():
             if name.lower() in wanted:
-                found |= {name: value, wanted[name.lower()]: value}
-        return found
+                exposed |= {name: value, wanted[name.lower()]: value}
+        return exposed
 
     def placed(self, name: str, interval: float) -> Endpoint:
         """Return the same endpoint in a block of this interval."""

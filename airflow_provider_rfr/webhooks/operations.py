@@ -104,8 +104,7 @@ def replay(store: ControlStore, selection: Selection) -> list[str]:
     """Replay deliveries that ended: same id, same commit, today's template and address; return the ids.
 
     Without states in the selection, replay dead deliveries, and of those named by id all that ended. A delivery that
-    was
-    merged is replayed as the delivery that it was merged into.
+    was merged is replayed as the delivery that it was merged into.
     """
     return _change(store, selection, rows.REPLAYABLE if selection.ids else ("dead",), rows.REPLAYABLE, rows.set_pending)
 
@@ -186,16 +185,14 @@ def forget(store: ControlStore, older_than_seconds: float, selection: Selection 
 
     In transactions of a thousand, so that no dispatcher waits long for one.
     """
-    deleted = 0
+    deleted, age = 0, int(older_than_seconds * 1000)
     while True:
-        some = store.run(partial(_forget_some, store, int(older_than_seconds * 1000), selection))
+        some = store.run(
+            lambda connection: rows.delete_ended(connection, store.now(connection) - age, selection, _FORGOTTEN_AT_ONCE)
+        )
         deleted += some
         if some < _FORGOTTEN_AT_ONCE:
             return deleted
-
-
-def _forget_some(store: ControlStore, age: int, selection: Selection, connection: Connection) -> int:
-    return rows.delete_ended(connection, store.now(connection) - age, selection, _FORGOTTEN_AT_ONCE)
 
 
 def test_fire(

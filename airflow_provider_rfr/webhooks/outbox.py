@@ -67,6 +67,7 @@ def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endp
     """
     with store.read() as connection:
         rows = deliveries.load_endpoints(connection, endpoints)
+    # In the keys' order, so that two processes that register the same endpoints lock rows in the same order.
     changed = [key for key, row in sorted(rows.items()) if _place_values(row, endpoints[key], place)]
 
     def work(connection: Connection) -> None:
@@ -218,6 +219,7 @@ def _enqueue_new(
     rows = deliveries.load_endpoints(connection, endpoints)
     for key in sorted(endpoints):
         if key not in since and key not in rows:
+            # Switched off, and nothing was ever due to it: a row would only say so.
             continue
         row = deliveries.ensure_endpoint(connection, key)
         values = {"table_uuid": commits.table_uuid, "enqueued_until": newest}
@@ -228,6 +230,8 @@ def _enqueue_new(
                     # Commits up to this one were looked at.
                     after, first = row.enqueued_until, row.since
                 else:
+                    # The start was moved back. What was enqueued before is enqueued again under the same ids, so it
+                    # stays one delivery.
                     first = min(since[key], row.since)
                     after = first - 1
             values["since"] = first

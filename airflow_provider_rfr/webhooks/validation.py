@@ -176,6 +176,7 @@ def _without_faults(written: Any) -> Endpoint | None:
     if not isinstance(written, Mapping):
         return None
     remaining = dict(written)
+    # Twice: the first try shows which fields are wrong, the second is without them.
     for _ in range(2):
         try:
             return Endpoint.model_validate(plain_tree(remaining))

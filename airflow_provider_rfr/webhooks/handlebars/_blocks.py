@@ -142,6 +142,7 @@ class _BlockParser:
             else:
                 end = tag
                 break
+        # After all of its statements: a tag's line depends on the text behind it as well.
         _trim_program(program, root=depth == 0)
         return program, end
 

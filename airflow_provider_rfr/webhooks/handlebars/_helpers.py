@@ -293,13 +293,13 @@ def _date(arguments: Arguments) -> object:
     form = (_LOCAL_FORMAT if zone else _UTC_FORMAT) if len(arguments.positional) < 2 else arguments[1].text()
     # Two characters, as %s or %B, become twelve at most.
     arguments.budget.make(6 * size_of(form), first.at)
-    if any(found.group(1) not in _DIRECTIVES for found in _DIRECTIVE.finditer(form)):
+    if any(directive.group(1) not in _DIRECTIVES for directive in _DIRECTIVE.finditer(form)):
         directives = " ".join(f"%{letter}" for letter in _DIRECTIVES)
         raise TemplateProblem(f"the format of date can only have these fields: {directives}", first.at)
     second, fraction = when
     try:
         local = second.replace(microsecond=int(fraction[:6].ljust(6, "0"))).astimezone(where)
-        return _DIRECTIVE.sub(lambda found: _DIRECTIVES[found.group(1)](local), form)
+        return _DIRECTIVE.sub(lambda directive: _DIRECTIVES[directive.group(1)](local), form)
     except (ValueError, OverflowError):
         pass
     raise TemplateProblem(f"{first.label} is beyond the years 1 to 9999 in that time zone", first.at)

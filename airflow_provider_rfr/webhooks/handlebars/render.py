@@ -177,6 +177,8 @@ class _Frame:
     def root(cls, variables: Mapping[str, object]) -> _Frame:
         return cls(variables, (variables,), {"root": variables}, {})
 
+    # handlebars.js adds a level for ``../`` only if the context differs by JavaScript's ==, which templates rely on:
+    # {{#if}} and {{#with this}} add none.
     def inner(
         self,
         context: object,
@@ -282,9 +284,9 @@ class _Evaluation:
             return expression.value
         helper = expression.helper
 
-        def argument(given: Expression, missing: Missing) -> Argument:
-            value = self.value(given, frame, missing)
-            return Argument(None if value is _NO_CONTEXT else value, given.label, given.at)
+        def argument(parameter: Expression, missing: Missing) -> Argument:
+            value = self.value(parameter, frame, missing)
+            return Argument(None if value is _NO_CONTEXT else value, parameter.label, parameter.at)
 
         positional = [
             argument(parameter, helper.missing if index < helper.lenient else Missing.ERROR)

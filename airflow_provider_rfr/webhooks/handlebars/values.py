@@ -99,16 +99,16 @@ class RenderBudget:
         """Count characters that a helper is about to read."""
         self.step(at, characters // _CHARACTERS_PER_STEP)
 
-    def make(self, size: int, at: int, *, made: int = 0) -> int:
+    def make(self, size: int, at: int, *, size_so_far: int = 0) -> int:
         """Count bytes that a helper is about to add to a text.
 
-        :param made: bytes that the text has already
+        :param size_so_far: bytes that the text has already
         :returns: bytes that the text will have
         """
-        if made + size > MAX_TEXT:
+        if size_so_far + size > MAX_TEXT:
             raise TemplateProblem(f"a helper would make a text of more than {MAX_TEXT:,} bytes", at)
         self.read(size, at)
-        return made + size
+        return size_so_far + size
 
     def write(self, size: int, at: int) -> None:
         """Count bytes that are about to be added to the output."""
@@ -215,6 +215,9 @@ def get(value: object, name: str) -> object:
     """Return the key of a map, item of a list, or character of a text; ``UNDEFINED`` if there is none."""
     if is_map(value):
         return value.get(name, UNDEFINED)
+    if isinstance(value, str):
+        # A subclass may override what is used of it below.
+        value = text_of(value)
     if is_list(value) or isinstance(value, str):
         return len(value) if name == "length" else _item(value, name)
     return UNDEFINED
@@ -379,11 +382,11 @@ class _JsonWriter:
             self._token(scalar(value))
 
     def _string(self, text: str) -> None:
-        self._size = self._budget.make(quoted_size(text), self._at, made=self._size)
+        self._size = self._budget.make(quoted_size(text), self._at, size_so_far=self._size)
         self.parts.append(quoted(text))
 
     def _token(self, text: str) -> None:
-        self._size = self._budget.make(len(text), self._at, made=self._size)
+        self._size = self._budget.make(len(text), self._at, size_so_far=self._size)
         self.parts.append(text)
 
 
