@@ -533,8 +533,7 @@ def schema_text() -> str:
     """Return the schema as the file holds it.
 
     It is without ``sops`` and the list form of ``config``; names are in ``camelCase``. Descriptions are from
-    docstrings:
-    of a model its first paragraph, of a field its ``:ivar``.
+    docstrings: of a model its first paragraph, of a field its ``:ivar``.
     """
     schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
     endpoint = schema["$defs"]["Endpoint"]

@@ -176,8 +176,7 @@ def decrypt(sealed: str, key: bytes, data: bytes) -> _Scalar | None:
     """Open a sealed value.
 
     Return None if it is not a sealed value, is for another key or path, was changed, or is not of its type. Callers
-    can't
-    distinguish these cases, and no exception is left whose context might hold plaintext.
+    can't distinguish these cases, and no exception is left whose context might hold plaintext.
     """
     match = _SEALED.fullmatch(sealed)
     if match is None:
