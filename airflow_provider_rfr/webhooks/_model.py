@@ -20,6 +20,7 @@ from pydantic import (
     PlainValidator,
     PrivateAttr,
     SecretStr,
+    TypeAdapter,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -176,24 +177,24 @@ Wait = Annotated[Duration, PlainValidator(between("0s", "30d")), DURATION_SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class OtherSpelling:
-    """Another spelling of a field, with values of another kind.
+    """Another spelling of a field, with values of another type.
 
     :ivar field: the field as documents spell it
-    :ivar read: from a value as it was written to one of the field; raises a mistake
+    :ivar type: of a value as it is written
+    :ivar read: from that to a value of the field
     :ivar write: back
-    :ivar schema: JSON schema of a value
     """
 
     field: str
+    type: TypeAdapter[Any]
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
-    schema: dict[str, Any]
 
 
 class TriggerModel(BaseModel):
     """Frozen; reads ``camelCase`` and ``snake_case``, writes ``camelCase``, refuses unknown fields.
 
-    :cvar other_spellings: in ``camelCase`` alone
+    :cvar other_spellings: by name, from which ``camelCase`` follows
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
@@ -235,17 +236,18 @@ class TriggerModel(BaseModel):
     def _resolve_spellings(cls, written: dict[Any, Any], problems: list[InitErrorDetails]) -> dict[str, str]:
         """Replace other spellings by their fields, and return by field how it was spelled."""
         spelled = {}
-        for name in [name for name in cls.other_spellings if name in written]:
-            other, value = cls.other_spellings[name], written.pop(name)
+        for key, other in cls.other_spellings.items():
+            name = to_camel(key)
+            value = written.pop(name, None)
             if value is not None and written.get(other.field) is not None:
                 problems.append(details(mistake(f"{other.field} and {name} are both given", "keep one of them")))
             elif value is not None and other.field not in written:
-                spelled[other.field] = name
+                spelled[other.field] = key
                 try:
-                    written[other.field] = other.read(value)
-                except PydanticCustomError as error:
+                    written[other.field] = other.read(other.type.validate_python(value))
+                except ValidationError as error:
                     # At the spelling that was written; the field has its default until the error is raised.
-                    problems.append(details(error, [name]))
+                    problems += [{**item, "loc": (name, *item.get("loc", ()))} for item in as_mistakes(error, {})]
         return spelled
 
     @classmethod
@@ -254,7 +256,7 @@ class TriggerModel(BaseModel):
         aliases: dict[str, str] = {}
         for name, field in cls.model_fields.items():
             alias = field.alias or name
-            aliases |= {spelling: spelling for spelling, other in cls.other_spellings.items() if other.field == alias}
+            aliases |= {key: to_camel(key) for key, other in cls.other_spellings.items() if other.field == alias}
             aliases[name] = alias
         return aliases
 
@@ -277,8 +279,10 @@ class TriggerModel(BaseModel):
         for name, field in type(self).model_fields.items():
             if name in self.model_fields_set:
                 alias, value = field.alias or name, getattr(self, name)
-                spelled = self._spelled.get(alias, alias)
-                written[spelled] = _plain(value if spelled == alias else self.other_spellings[spelled].write(value))
+                key = self._spelled.get(alias)
+                if key is not None:
+                    alias, value = to_camel(key), self.other_spellings[key].write(value)
+                written[alias] = _plain(value)
         return {name: value for name, value in written.items() if value is not None}
 
     def secret_texts(self) -> Iterator[str]:

@@ -100,8 +100,8 @@ def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
     :raises TemplateError: the template is wrong, its result is not JSON (:class:`NotJsonError`), or too large
     """
     names = _names(endpoint, variables)
-    if endpoint.payload_template is not None:
-        body = _template_body(endpoint.payload_template, names)
+    if endpoint.text_template is not None:
+        body = _template_body(endpoint.text_template, names)
     else:
         tree = render_payload(payload_tree(endpoint), names)
         if endpoint.parameters is not None:
@@ -114,7 +114,7 @@ def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
 
 def payload_tree(endpoint: Endpoint) -> Any:
     """Return the body's tree of templates, the endpoint's own or its preset's; None with a ``payloadTemplate``."""
-    if endpoint.payload_template is not None:
+    if endpoint.text_template is not None:
         return None
     if endpoint.payload is not None or endpoint.parameters is None:
         return endpoint.payload

@@ -24,6 +24,7 @@ from pydantic import (
     PrivateAttr,
     StrictBool,
     StrictInt,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -109,7 +110,6 @@ _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 1, 300
 _LONGEST_TEMPLATE = 64 * 1024
 _MOST_ATTEMPTS = 100
 _DEFAULT_ATTEMPTS = {Schedule.QUICK: 3, Schedule.STANDARD: 10}
-_ONE_OF_TWO = (("url", "connection"), ("payload", "payloadTemplate"))
 
 
 def _check_timeout(seconds: Any) -> Any:
@@ -121,20 +121,10 @@ def _check_timeout(seconds: Any) -> Any:
     return seconds
 
 
-def _whole_number(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise mistake("must be a whole number")
-    return value
+class TextTemplate(str):
+    """A body that is one template as a whole, and not a tree of templates."""
 
-
-def _read_retries(value: Any) -> int:
-    """Return the number of attempts for a number of retries."""
-    retries = _whole_number(value)
-    if retries < 0:
-        raise mistake("must be at least 0")
-    if retries >= _MOST_ATTEMPTS:
-        raise mistake(f"must be less than {_MOST_ATTEMPTS}")
-    return retries + 1
+    __slots__ = ()
 
 
 _Method = Annotated[str, PlainValidator(one_of(*_METHODS)), WithJsonSchema({"enum": list(_METHODS), "type": "string"})]
@@ -150,7 +140,7 @@ class Endpoint(TriggerModel):
     :ivar parameters: what the preset needs to know
     :ivar headers: values are secret
     :ivar expose_headers: headers that templates may print
-    :ivar payload_template: text of a template whose result is JSON
+    :ivar payloadTemplate: text of a template whose result is JSON
     :ivar payload: JSON whose string leaves are templates; the better way to say it
     :ivar timeout: of one attempt, from connecting to the end of the answer; seconds
     :ivar timeoutSecs: the same as a number
@@ -168,17 +158,20 @@ class Endpoint(TriggerModel):
     """
 
     other_spellings: ClassVar[Mapping[str, OtherSpelling]] = {
+        "payload_template": OtherSpelling(
+            "payload", TypeAdapter(Annotated[str, Field(max_length=_LONGEST_TEMPLATE)]), read=TextTemplate, write=str
+        ),
         "timeoutSecs": OtherSpelling(
             "timeout",
-            read=lambda value: Duration(f"{_check_timeout(_whole_number(value))}s"),
+            TypeAdapter(Annotated[StrictInt, AfterValidator(_check_timeout)]),
+            read=lambda seconds: Duration(f"{seconds}s"),
             write=int,
-            schema={**NONSENSITIVE, "type": "integer"},
         ),
         "maxRetries": OtherSpelling(
             "maxAttempts",
-            read=_read_retries,
+            TypeAdapter(Annotated[StrictInt, Field(ge=0, lt=_MOST_ATTEMPTS)]),
+            read=lambda retries: retries + 1,
             write=lambda attempts: attempts - 1,
-            schema={"exclusiveMaximum": _MOST_ATTEMPTS, "minimum": 0, **NONSENSITIVE, "type": "integer"},
         ),
     }
 
@@ -190,7 +183,6 @@ class Endpoint(TriggerModel):
     method: _Method = _METHODS[0]
     headers: Headers = Field(default_factory=dict)
     expose_headers: tuple[HeaderName, ...] = ()
-    payload_template: str | None = Field(default=None, max_length=_LONGEST_TEMPLATE, json_schema_extra=NONSENSITIVE)
     payload: JsonTree = Field(default=None, json_schema_extra=NONSENSITIVE)
     timeout: _Timeout = Field(
         default_factory=lambda: Duration("30s"), json_schema_extra={**NONSENSITIVE, "default": "30s"}
@@ -218,6 +210,11 @@ class Endpoint(TriggerModel):
     def interval(self) -> float:
         """Return the least number of seconds between two calls; by default the block's."""
         return self._interval if self.written_interval is None else float(self.written_interval)
+
+    @property
+    def text_template(self) -> TextTemplate | None:
+        """Return the template of the whole body; None if the body is a tree of templates, or the preset's."""
+        return self.payload if isinstance(self.payload, TextTemplate) else None
 
     @property
     def attempts(self) -> int:
@@ -288,11 +285,9 @@ class Endpoint(TriggerModel):
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
         """Refuse fields that exclude each other, and the lack of fields of which one is needed."""
         names = {name for name, value in written.items() if value is not None}
-        problems = [
-            mistake(f"{one} and {other} are both given", "keep one of them")
-            for one, other in _ONE_OF_TWO
-            if {one, other} <= names
-        ]
+        problems = []
+        if {"url", "connection"} <= names:
+            problems.append(mistake("url and connection are both given", "keep one of them"))
         if not {"payload", "payloadTemplate", "preset"} & names:
             problems.append(mistake("has no body", "write payload, payloadTemplate or preset"))
         if "with" in names and "preset" not in names:
@@ -538,7 +533,10 @@ def schema_text() -> str:
     schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
     endpoint = schema["$defs"]["Endpoint"]
     endpoint["anyOf"] = [{"required": ["url"]}, {"required": ["connection"]}, {"required": ["preset"]}]
-    properties = endpoint["properties"] | {name: other.schema for name, other in Endpoint.other_spellings.items()}
+    properties = endpoint["properties"] | {
+        to_camel(key): dict(sorted({**other.type.json_schema(), **NONSENSITIVE}.items()))
+        for key, other in Endpoint.other_spellings.items()
+    }
     properties["preset"]["enum"] = sorted(PRESETS)
     endpoint["properties"] = {name: properties[name] for name in Endpoint.spellings()}
     schema["properties"]["config"] = {

@@ -195,7 +195,7 @@ _HEADER_IN_TEMPLATE = re.compile(r"headers\.\[?([!#$%&'*+\-^_`|~0-9A-Za-z]+)")
 
 def template_problems(endpoint: Endpoint) -> list[Problem]:
     """Return the first problem of each of the endpoint's templates. A sealed one is not tried."""
-    if is_sealed_text(endpoint.payload_template):
+    if is_sealed_text(endpoint.text_template):
         return []
     whole = _first_problem(endpoint, (), None)
     if whole is None:
@@ -225,7 +225,7 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
     """Return the first problem of a leaf of the payload, or (None) of the body as a whole."""
     trial: _Trial | None = None
     try:
-        compile_template(leaf or endpoint.payload_template or "")
+        compile_template(leaf or endpoint.text_template or "")
         for trial in _TRIALS:
             variables = trial.variables(endpoint)
             if leaf is None:
@@ -237,7 +237,7 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
     else:
         return None
     root = "payload" if endpoint.payload is not None else "body"
-    path = "" if endpoint.payload_template is not None else path_of((root, *place))
+    path = "" if endpoint.text_template is not None else path_of((root, *place))
     if isinstance(failure, NotJsonError) and trial is not None:
         remedy = "outside quotes write {{json name}}" if trial is _HOSTILE_TRIAL else ""
         problem = (
@@ -250,7 +250,7 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
 
 def _header_remedy(endpoint: Endpoint) -> str:
     """Return a hint for a header that is not listed in ``exposeHeaders`` (Estuary Flow exposes all headers)."""
-    text = endpoint.payload_template or json.dumps(payload_tree(endpoint))
+    text = endpoint.text_template or json.dumps(payload_tree(endpoint))
     own_names = {name.lower(): name for name in endpoint.headers}
     exposed = {name.lower() for name in endpoint.expose_headers}
     hidden = [name for name in _HEADER_IN_TEMPLATE.findall(text) if name.lower() in own_names.keys() - exposed]
