@@ -121,7 +121,7 @@ def deliver(task: dict[str, Any]) -> dict[str, Any]:
 
     from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
     from airflow_provider_rfr.store.engine import open_store
-    from airflow_provider_rfr.webhooks.config import parse_triggers
+    from airflow_provider_rfr.webhooks.block import parse_triggers
     from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
     from airflow_provider_rfr.webhooks.outbox import endpoints_of, enqueue
 

@@ -22,9 +22,8 @@ from cryptography.x509.oid import NameOID
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.store.deliveries import EndpointKey
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 LAKE, TABLE = "rfr", "raw.orders"
 LOOPBACK = ("127.0.0.1", "localhost")

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.http import HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
-    from airflow_provider_rfr.webhooks.config import TriggerBlock
-    from airflow_provider_rfr.webhooks.endpoint import Endpoint
+    from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock
 
 _OK, _MISSING, _SKIPPED = "ok", "missing", "skipped"
 _MARKS: Final = {_OK: ("\N{CHECK MARK}", "ok"), _MISSING: ("\N{BALLOT X}", "NO"), _SKIPPED: ("-", "-")}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @command
 def render(args: Namespace) -> None:
-    from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+    from airflow_provider_rfr.webhooks.handlebars.render import compile_template
 
     try:
         variables = json.loads(_text(args.variables, "--variables"))
@@ -55,7 +55,7 @@ def validate(args: Namespace) -> None:
 @command
 def schema(args: Namespace) -> None:
     """Print the schema; it is JSON already, which ``--json`` leaves as it is."""
-    from airflow_provider_rfr.webhooks.trigger_schema import schema_text
+    from airflow_provider_rfr.webhooks.block import schema_text
 
     text = schema_text().rstrip()
     if args.output != "yaml" or not print_data(json.loads(text), args):
@@ -81,16 +81,16 @@ def deliver(args: Namespace) -> int:
     hook = _hook(args)
     tables = args.target or hook.all_tables()
     enqueued = hook.enqueue(tables, args.start_from)
-    tally = hook.deliver(tables)
-    counts = {"enqueued": enqueued, "delivered": tally.delivered, "to be repeated": tally.failed}
-    counts |= {"given up": tally.dead, "pending": tally.pending}
+    summary = hook.deliver(tables)
+    counts = {"enqueued": enqueued, "delivered": summary.delivered, "to be repeated": summary.failed}
+    counts |= {"given up": summary.dead, "pending": summary.pending}
     named = {name.replace(" ", "_"): count for name, count in counts.items()}
-    if not print_data({**named, "problems": list(tally.problems)}, args):
+    if not print_data({**named, "problems": list(summary.problems)}, args):
         print(", ".join(f"{count} {name}" for name, count in counts.items()))
-    for problem in tally.problems:
+    for problem in summary.problems:
         print(problem, file=sys.stderr)
     hook.raise_unread()
-    return 1 if tally.error() else 0
+    return 1 if summary.error() else 0
 
 
 @command
@@ -119,9 +119,9 @@ def list_deliveries(args: Namespace) -> None:
     if not 0 <= args.limit < 2**63:
         raise ConfigurationError("--limit", "is no number of deliveries", "give a number from 0 on")
     store, selection = _selected(args)
-    found = operations.deliveries(store, selection, args.limit)
+    newest = operations.deliveries(store, selection, args.limit)
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
-    shown = [_row(delivery, rows.get(delivery.key)) for delivery in found]
+    shown = [_row(delivery, rows.get(delivery.key)) for delivery in newest]
     if not print_data(shown, args):
         print_columns(shown, "there are no such deliveries")
 
@@ -234,11 +234,11 @@ def _show_change(args: Namespace, changed: list[str], refused: Mapping[str, str]
 
 
 def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
-    is_pending, held = delivery.state == "pending", ""
+    is_pending, hold_reason = delivery.state == "pending", ""
     if is_pending and endpoint is not None and endpoint.disabled_at is not None:
-        held = f"the endpoint is disabled: {endpoint.disabled_reason}"
+        hold_reason = f"the endpoint is disabled: {endpoint.disabled_reason}"
     elif is_pending and endpoint is not None and endpoint.paused_at is not None:
-        held = "the endpoint is paused"
+        hold_reason = "the endpoint is paused"
     return {
         "id": delivery.id,
         "table": delivery.key.table,
@@ -247,8 +247,8 @@ def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
         "attempts": str(delivery.attempts),
         "sequence": str(delivery.sequence),
         "status": str(delivery.status or ""),
-        "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_pending and not held else "",
-        "detail": held or delivery.detail or "",
+        "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_pending and not hold_reason else "",
+        "detail": hold_reason or delivery.detail or "",
     }
 
 

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.store.deliveries import EndpointKey
     from airflow_provider_rfr.store.engine import ControlStore
-    from airflow_provider_rfr.webhooks.config import TriggerBlock
-    from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary, Notifier
+    from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock
+    from airflow_provider_rfr.webhooks.deliveries import DeliverySummary, Notifier
     from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
-    from airflow_provider_rfr.webhooks.endpoint import Endpoint
     from airflow_provider_rfr.webhooks.outbox import StartFrom
 
 
@@ -197,7 +196,7 @@ class WebhookHook(BaseHook):
         :param notify_later: leave dead letters to :meth:`notify`, here or in another task
         """
         from airflow_provider_rfr.webhooks import operations
-        from airflow_provider_rfr.webhooks.delivery_history import record_deliveries
+        from airflow_provider_rfr.webhooks.deliveries import record_deliveries
         from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
         from airflow_provider_rfr.webhooks.outbox import release_snapshots
 
@@ -229,7 +228,7 @@ class WebhookHook(BaseHook):
         Where it raised, it is called again the next time.
         """
         from airflow_provider_rfr.store.deliveries import load_endpoints
-        from airflow_provider_rfr.webhooks.delivery_summary import notify_dead_letters
+        from airflow_provider_rfr.webhooks.deliveries import notify_dead_letters
 
         with self.store.read() as connection:
             rows = load_endpoints(connection, self.endpoints(tables))
@@ -241,12 +240,12 @@ class WebhookHook(BaseHook):
             self._dispatcher.stop()
 
     def endpoints(self, tables: Iterable[str]) -> dict[EndpointKey, Endpoint]:
-        from airflow_provider_rfr.webhooks.config import made_name
+        from airflow_provider_rfr.webhooks.block import valid_name
         from airflow_provider_rfr.webhooks.outbox import endpoints_of
 
         # Of a block without a name: the same wherever the file is, in a DAG and at a shell.
         dag_id = "" if self._task is None else self._task.dag_id
-        name = made_name(Path(self._triggers).stem if isinstance(self._triggers, (str, Path)) else dag_id)
+        name = valid_name(Path(self._triggers).stem if isinstance(self._triggers, (str, Path)) else dag_id)
         lake, block = self.lake, self.block
         return {key: found for table in tables for key, found in endpoints_of(lake, table, block, name).items()}
 

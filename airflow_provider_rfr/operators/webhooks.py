@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from airflow_provider_rfr.store.engine import ControlStore
-    from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter, Failure
+    from airflow_provider_rfr.webhooks.deliveries import DeadLetter, FailedDelivery
 
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class CommitWebhookOperator(BaseOperator):
             return hook.known_tables()
         return hook.all_tables() if self.target is None else table_names(self.target)
 
-    def _raise_failed(self, problems: Sequence[Failure], dead: Sequence[DeadLetter]) -> None:
+    def _raise_failed(self, problems: Sequence[FailedDelivery], dead: Sequence[DeadLetter]) -> None:
         """Fail for blocking deliveries, for wrong settings, and with ``fail_on_dead`` for dead letters."""
         failing = [
             problem

@@ -8,8 +8,8 @@ from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.webhooks.handlebars.template import render
+    from airflow_provider_rfr.webhooks.handlebars.render import render
 
 __all__ = ["TemplateError", "render"]
 
-__getattr__ = lazy_exports(__name__, {"handlebars.template": ("render",)})
+__getattr__ = lazy_exports(__name__, {"handlebars.render": ("render",)})

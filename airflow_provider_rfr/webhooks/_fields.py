@@ -1,4 +1,4 @@
-"""Field types of a triggers block: secrets, addresses, headers, JSON trees, and the rule for success."""
+"""Field types of a triggers block: secrets, addresses, headers, JSON trees, conditions, and the rule for success."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     SecretStr,
+    StrictInt,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
@@ -25,7 +27,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from airflow_provider_rfr.webhooks._model import TriggerModel, details, mistake, refusal, worded
+from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.webhooks._model import TriggerModel, as_mistakes, details, mistake, refusal
 
 NONSENSITIVE: dict[str, Any] = {"nonsensitive": True}
 """Marks a field in the JSON schema that stays editable in a sealed document."""
@@ -161,13 +164,13 @@ def _value_fault(text: str) -> PydanticCustomError | None:
 
 def _check_headers(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     faults = header_faults(value) if isinstance(value, Mapping) else ()
-    found = [details(fault, (name,)) for name, fault in faults]
+    problems = [details(fault, (name,)) for name, fault in faults]
     try:
         headers = handler(value)
     except ValidationError as error:
-        raise refusal("headers", [*worded(error, {}), *found]) from None
-    if found:
-        raise refusal("headers", found)
+        raise refusal("headers", [*as_mistakes(error, {}), *problems]) from None
+    if problems:
+        raise refusal("headers", problems)
     return headers
 
 
@@ -305,8 +308,8 @@ def plain_tree(value: Any) -> Any:
     """
     copier = _TreeCopier()
     plain = copier.copy(value, ())
-    if copier.found:
-        raise refusal("tree", copier.found)
+    if copier.problems:
+        raise refusal("tree", copier.problems)
     return plain
 
 
@@ -319,7 +322,7 @@ class _TreeCopier:
     def __init__(self) -> None:
         self._count = 0
         self._too_deep = False
-        self.found: list[InitErrorDetails] = []
+        self.problems: list[InitErrorDetails] = []
 
     def copy(self, value: Any, place: tuple[str | int, ...]) -> Any:
         self._count += 1
@@ -355,12 +358,45 @@ class _TreeCopier:
         return self._refuse(place, f"is {_kind(value)}, which JSON does not have", _IN_QUOTES)
 
     def _refuse(self, place: tuple[str | int, ...], problem: str, remedy: str = "") -> None:
-        self.found.append(details(mistake(problem, remedy), place))
+        self.problems.append(details(mistake(problem, remedy), place))
 
 
 def _kind(value: Any) -> str:
     name = type(value).__name__
     return _KINDS.get(name, f"a {name}")
+
+
+class When(TriggerModel):
+    """Which commits the endpoint gets.
+
+    :ivar collections: patterns with ``*``, ``?`` and ``[...]``; None for all collections
+    :ivar min_documents: fewest documents, of the collections that match
+    """
+
+    collections: tuple[str, ...] | None = Field(
+        default=None, min_length=1, max_length=1000, json_schema_extra=NONSENSITIVE
+    )
+    min_documents: StrictInt = Field(default=1, ge=0, json_schema_extra=NONSENSITIVE)
+
+    def accepts(self, event: CommitEvent) -> bool:
+        """Tell whether this commit fulfils the conditions."""
+        if self.collections is None:
+            return event.documents >= self.min_documents
+        names = {*event.collection_names, *(binding.collection for binding in event.bindings)}
+        matching = {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.collections)}
+        documents = sum(binding.documents for binding in event.bindings if binding.collection in matching)
+        return bool(matching) and documents >= self.min_documents
+
+
+class Signing(TriggerModel):
+    """Secrets that sign every call; with several the receiver may check with any, so that one can be replaced."""
+
+    secrets: tuple[SigningSecret, ...] = Field(min_length=1, max_length=10)
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Return the keys in the secrets' order; only of an opened document."""
+        return tuple(map(signing_key, self.secrets))
 
 
 _STATUS = re.compile(r"[245](xx|[0-9]{2})")
@@ -421,8 +457,8 @@ class Success(TriggerModel):
             return False
         if self.pointer is None:
             return True
-        found = _value_at(self.pointer, body)
-        return found is not _ABSENT and ("equals" not in self.model_fields_set or _is_same(found, self.equals))
+        value = _value_at(self.pointer, body)
+        return value is not _ABSENT and ("equals" not in self.model_fields_set or _is_same(value, self.equals))
 
 
 def _value_at(pointer: str, body: bytes) -> Any:

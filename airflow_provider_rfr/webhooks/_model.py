@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -17,7 +18,9 @@ from pydantic import (
     ConfigDict,
     ModelWrapValidatorHandler,
     PlainValidator,
+    PrivateAttr,
     SecretStr,
+    TypeAdapter,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -70,33 +73,33 @@ def details(error: PydanticCustomError, location: Sequence[str | int] = ()) -> I
     return InitErrorDetails(type=PydanticCustomError(_KIND, "{problem}", context), loc=place, input=None)
 
 
-def refusal(title: str, found: list[InitErrorDetails]) -> ValidationError:
+def refusal(title: str, problems: list[InitErrorDetails]) -> ValidationError:
     """Return one validation error that contains all these errors."""
-    return ValidationError.from_exception_data(title, found, hide_input=True)
+    return ValidationError.from_exception_data(title, problems, hide_input=True)
 
 
-def worded(error: ValidationError, known: Mapping[str, str]) -> list[InitErrorDetails]:
+def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[InitErrorDetails]:
     """Convert errors to mistakes; ``known``: aliases of the fields of the model that was validated, by name."""
     items = error.errors(include_url=False, include_input=False)
     below = {item["loc"][:-1] for item in items}
-    found = []
+    mistakes = []
     for item in items:
         kind, place, context = item["type"], item["loc"], dict(item.get("ctx", {}))
-        # A default factory lacks a field that was refused itself; a list whose entries were refused is too short, too.
-        if kind == "default_factory_not_called" or (kind == "too_short" and place in below):
+        # A list whose entries were refused is too short, too.
+        if kind == "too_short" and place in below:
             continue
         if kind == _KIND:
             fault = mistake(**context)
         elif kind == "extra_forbidden":
-            fault = mistake("unknown field", nearest(str(place[-1]), known.values()))
+            fault = mistake("unknown field", nearest(str(place[-1]), aliases.values()))
         else:
             problem = _PROBLEMS.get(kind, "").format(**context)
             fault = mistake(problem or str(item["msg"]).removeprefix("Value error, "))
         if place and kind != "extra_forbidden":
             # For a default that was validated, pydantic gives the field's name and not its alias.
-            place = (known.get(str(place[0]), place[0]), *place[1:])
-        found.append(details(fault, place))
-    return found
+            place = (aliases.get(str(place[0]), place[0]), *place[1:])
+        mistakes.append(details(fault, place))
+    return mistakes
 
 
 def path_of(location: Sequence[str | int]) -> str:
@@ -116,10 +119,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the remedy for an unknown name."""
     names = list(known)
     by_lower_case = {name.lower(): name for name in reversed(names)}
-    found = difflib.get_close_matches(name, names, 1)
-    found = found or [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, 1)]
-    if found:
-        return f"did you mean {shown(found[0])}?"
+    matches = difflib.get_close_matches(name, names, 1)
+    matches = matches or [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, 1)]
+    if matches:
+        return f"did you mean {shown(matches[0])}?"
     return f"known are {', '.join(map(shown, names))}" if names else "there are none"
 
 
@@ -136,9 +139,9 @@ class Duration(float):
         form = _DURATION.fullmatch(text)
         if form is None:
             raise ValueError("invalid duration")
-        made = super().__new__(cls, int(form[1]) * _SECONDS[form[2]])
-        made.text = text
-        return made
+        duration = super().__new__(cls, int(form[1]) * _SECONDS[form[2]])
+        duration.text = text
+        return duration
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.text,)
@@ -172,42 +175,90 @@ Wait = Annotated[Duration, PlainValidator(between("0s", "30d")), DURATION_SCHEMA
 """A duration of at most 30 days."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherSpelling:
+    """Another spelling of a field, with values of another type.
+
+    :ivar field: the field as documents spell it
+    :ivar type: of a value as it is written
+    :ivar read: from that to a value of the field
+    :ivar write: back
+    """
+
+    field: str
+    type: TypeAdapter[Any]
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+
+
 class TriggerModel(BaseModel):
     """Frozen; reads ``camelCase`` and ``snake_case``, writes ``camelCase``, refuses unknown fields.
 
-    :cvar camel_case_only: fields that have one spelling
+    :cvar other_spellings: by name, from which ``camelCase`` follows
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, hide_input_in_errors=True, revalidate_instances="never"
     )
-    camel_case_only: ClassVar[frozenset[str]] = frozenset()
+    other_spellings: ClassVar[Mapping[str, OtherSpelling]] = {}
+
+    _spelled: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _reworded(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _validate_document(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
             raise mistake("must be a mapping")
-        known = {name: field.alias or name for name, field in cls.model_fields.items()}
+        aliases = cls._aliases()
         written: dict[Any, Any] = {}
-        found: list[InitErrorDetails] = []
+        problems: list[InitErrorDetails] = []
         for key, value in data.items():
             # An alias that is another word than the field's name is the field's only spelling.
-            both = key in known and known[key] == to_camel(key) and key not in cls.camel_case_only
-            name = known[key] if both else key
+            name = aliases[key] if key in aliases and aliases[key] == to_camel(key) else key
             if name in written:
-                found.append(details(mistake("is given in two spellings", f"keep {name}"), [str(name)]))
+                problems.append(details(mistake("is given in two spellings", f"keep {name}"), [str(name)]))
             written[name] = value
-        found += map(details, cls.contradictions(written))
+        problems += map(details, cls.contradictions(written))
+        spelled = cls._resolve_spellings(written, problems)
         try:
             model = handler(written)
         except ValidationError as error:
-            raise refusal(cls.__name__, [*worded(error, known), *found]) from None
-        if found:
-            raise refusal(cls.__name__, found)
+            raise refusal(cls.__name__, [*as_mistakes(error, aliases), *problems]) from None
+        if problems:
+            raise refusal(cls.__name__, problems)
+        if spelled:
+            model._spelled = spelled
         return model
+
+    @classmethod
+    def _resolve_spellings(cls, written: dict[Any, Any], problems: list[InitErrorDetails]) -> dict[str, str]:
+        """Replace other spellings by their fields, and return by field how it was spelled."""
+        spelled = {}
+        for key, other in cls.other_spellings.items():
+            name = to_camel(key)
+            value = written.pop(name, None)
+            if value is not None and written.get(other.field) is not None:
+                problems.append(details(mistake(f"{other.field} and {name} are both given", "keep one of them")))
+            elif value is not None and other.field not in written:
+                spelled[other.field] = key
+                try:
+                    written[other.field] = other.read(other.type.validate_python(value))
+                except ValidationError as error:
+                    # At the spelling that was written; the field has its default until the error is raised.
+                    problems += [{**item, "loc": (name, *item.get("loc", ()))} for item in as_mistakes(error, {})]
+        return spelled
+
+    @classmethod
+    def _aliases(cls) -> dict[str, str]:
+        """Return by name of the field how documents spell it, and other spellings by themselves."""
+        aliases: dict[str, str] = {}
+        for name, field in cls.model_fields.items():
+            alias = field.alias or name
+            aliases |= {key: to_camel(key) for key, other in cls.other_spellings.items() if other.field == alias}
+            aliases[name] = alias
+        return aliases
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
@@ -220,15 +271,18 @@ class TriggerModel(BaseModel):
     @classmethod
     def spellings(cls) -> list[str]:
         """Return the names of the fields as documents spell them."""
-        return [field.alias or name for name, field in cls.model_fields.items()]
+        return list(cls._aliases().values())
 
     def dump(self) -> dict[str, Any]:
         """Return the document that was read, in plain JSON values, secrets included."""
-        written = {
-            field.alias or name: _plain(getattr(self, name))
-            for name, field in type(self).model_fields.items()
-            if name in self.model_fields_set
-        }
+        written = {}
+        for name, field in type(self).model_fields.items():
+            if name in self.model_fields_set:
+                alias, value = field.alias or name, getattr(self, name)
+                key = self._spelled.get(alias)
+                if key is not None:
+                    alias, value = to_camel(key), self.other_spellings[key].write(value)
+                written[alias] = _plain(value)
         return {name: value for name, value in written.items() if value is not None}
 
     def secret_texts(self) -> Iterator[str]:

@@ -18,10 +18,9 @@ from typing import Any, NoReturn
 
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, rfc3339
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.handlebars.json_mode import well_formed
-from airflow_provider_rfr.webhooks.handlebars.template import compile_template
-from airflow_provider_rfr.webhooks.handlebars.values import Budget
+from airflow_provider_rfr.webhooks.block import Endpoint
+from airflow_provider_rfr.webhooks.handlebars.render import compile_template
+from airflow_provider_rfr.webhooks.handlebars.values import RenderBudget, well_formed
 
 _LARGEST_BODY = 1024 * 1024
 
@@ -66,22 +65,24 @@ def template_variables(
     return variables | {alias: variables[name] for alias, name in _FLOW_ALIASES.items()}
 
 
-def render_payload(tree: Any, variables: Mapping[str, Any], budget: Budget | None = None, pointer: str = "") -> Any:
+def render_payload(
+    tree: Any, variables: Mapping[str, Any], budget: RenderBudget | None = None, pointer: str = ""
+) -> Any:
     """Render a tree of templates with these variables; return new lists and maps, as JSON has them.
 
     :param tree: JSON, as :data:`~airflow_provider_rfr.webhooks._fields.JsonTree` has checked it
     :param budget: the limits of one template, which hold for all of the tree
-    :raises TemplateError: as ``Template.render``, with the place in the payload as a JSON pointer
+    :raises TemplateError: as ``CompiledTemplate.render``, with the place in the payload as a JSON pointer
     """
-    budget = budget or Budget()
+    budget = budget or RenderBudget()
     if isinstance(tree, str):
         try:
             return compile_template(tree).value(variables, budget=budget)
         except TemplateError as error:
-            found = error
+            failure = error
         # Outside of the except clause, so that no context hangs on the error.
-        problem = f"{found.problem} (in the payload at {pointer or 'its top'})"
-        raise TemplateError(problem, found.line, found.column)
+        problem = f"{failure.problem} (in the payload at {pointer or 'its top'})"
+        raise TemplateError(problem, failure.line, failure.column)
     if isinstance(tree, (list, tuple)):
         return [render_payload(item, variables, budget, f"{pointer}/{n}") for n, item in enumerate(tree)]
     if isinstance(tree, Mapping):
@@ -99,8 +100,8 @@ def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
     :raises TemplateError: the template is wrong, its result is not JSON (:class:`NotJsonError`), or too large
     """
     names = _names(endpoint, variables)
-    if endpoint.payload_template is not None:
-        body = _template_body(endpoint.payload_template, names)
+    if endpoint.text_template is not None:
+        body = _template_body(endpoint.text_template, names)
     else:
         tree = render_payload(payload_tree(endpoint), names)
         if endpoint.parameters is not None:
@@ -113,7 +114,7 @@ def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
 
 def payload_tree(endpoint: Endpoint) -> Any:
     """Return the body's tree of templates, the endpoint's own or its preset's; None with a ``payloadTemplate``."""
-    if endpoint.payload_template is not None:
+    if endpoint.text_template is not None:
         return None
     if endpoint.payload is not None or endpoint.parameters is None:
         return endpoint.payload
@@ -136,9 +137,9 @@ def _names(endpoint: Endpoint, variables: Mapping[str, Any]) -> dict[str, Any]:
     preset = endpoint.parameters
     if preset is None:
         return dict(variables)
-    found = {name: _escaped(value, preset.escaped) for name, value in variables.items()}
+    names = {name: _escaped(value, preset.escaped) for name, value in variables.items()}
     secrets = preset.body_secrets()
-    return {**found, **({"preset": secrets} if secrets else {})}
+    return {**names, **({"preset": secrets} if secrets else {})}
 
 
 def _escaped(value: Any, escape: Callable[[str], str]) -> Any:

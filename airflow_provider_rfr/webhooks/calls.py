@@ -28,7 +28,7 @@ from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
 from airflow_provider_rfr.webhooks._model import shown
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.presets import TokenStep
 
 _PUBLIC_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
@@ -156,21 +156,21 @@ def _secrets(
 ) -> tuple[str, ...]:
     """Return the texts that are masked in answers and errors."""
     # Of the base alone: what a preset adds are names, which the answer of a receiver has to show.
-    found = [*secrets_of_url(base)]
+    secrets = [*secrets_of_url(base)]
     preset = endpoint.parameters
     public = {} if preset is None else preset.receiver.headers
     for name, value in headers.items():
         if public.get(name) != value and name.lower() not in _PUBLIC_HEADERS:
-            found.append(value)
+            secrets.append(value)
     if connection.password:
-        found.append(connection.password)
+        secrets.append(connection.password)
     if preset is not None:
-        found += preset.secret_texts()
+        secrets += preset.secret_texts()
     if endpoint.signing is not None:
-        found += endpoint.signing.secret_texts()
+        secrets += endpoint.signing.secret_texts()
     if step is not None:
-        found += [value for value in step.body.values() if value != connection.login]
-    return tuple(dict.fromkeys(found))
+        secrets += [value for value in step.body.values() if value != connection.login]
+    return tuple(dict.fromkeys(secrets))
 
 
 class TokenKeeper:
@@ -195,10 +195,10 @@ class TokenKeeper:
         try:
             if self._token is None or self._token == refused:
                 self._token = None
-                found = self._fetch(client, deadline)
-                if isinstance(found, NoAnswer):
-                    return found
-                self._token = found
+                fetched = self._fetch(client, deadline)
+                if isinstance(fetched, NoAnswer):
+                    return fetched
+                self._token = fetched
             return self._token
         finally:
             self._lock.release()

@@ -29,11 +29,11 @@ from airflow_provider_rfr.store import deliveries
 from airflow_provider_rfr.store.claims import Claim, MergedCommits, Result, claim, next_due, settle
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import Clock, ControlStore, SystemClock
-from airflow_provider_rfr.webhooks._endpoint_worker import Ended, EndpointWorker
 from airflow_provider_rfr.webhooks._fields import holds_sealed_text
+from airflow_provider_rfr.webhooks._worker import Ended, EndpointWorker
+from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.calls import Call, Connections, ConnectionSettings, TokenKeeper, resolve
-from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary, Notifier, notify_dead_letters
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.deliveries import DeliverySummary, Notifier, notify_dead_letters
 from airflow_provider_rfr.webhooks.outbox import merged_id
 
 log = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> MergedCommits
 
     :raises ValueError: one of them can't be read
     """
-    found = [CommitEvent.from_json(event) for event in events]
-    merged = reduce(merge, found)
-    return MergedCommits(merged_id(endpoint.key.name, found[0].commit_id, found[-1].commit_id), merged.to_json())
+    owed = [CommitEvent.from_json(event) for event in events]
+    merged = reduce(merge, owed)
+    return MergedCommits(merged_id(endpoint.key.name, owed[0].commit_id, owed[-1].commit_id), merged.to_json())
 
 
 class _Run:
@@ -103,11 +103,12 @@ class _Run:
             return 0
         # Without notifications, dead letters are marked as if theirs had been sent.
         results = [result if self._notifies else replace(result, notified=True) for _, result in done]
+        # Before the transaction: a lease that seems shorter than it is does no harm, a longer one would.
         asked_at = time.monotonic()
         lost, claims = self._store.run(lambda connection: self._write(connection, results, changed, asking))
         self.summary.add([(result, worker.failure(result)) for worker, result in done], lost)
-        for worker, found in zip(asking, claims, strict=True):
-            worker.put(found, asked_at)
+        for worker, claimed in zip(asking, claims, strict=True):
+            worker.put(claimed, asked_at)
         for worker in self._workers:
             worker.widen()
         return sum(map(len, claims))
@@ -141,17 +142,17 @@ class _Run:
 
     def _take_results(self) -> list[Ended]:
         """Return the results that have arrived. They come in bursts, so a short wait makes one transaction of many."""
-        found: list[Ended] = []
+        ended: list[Ended] = []
         in_hand = self.in_hand
         wait, end = (_RESULT_WAIT if in_hand else 0.0), 0.0
-        while len(found) < min(_LARGEST_BATCH, in_hand):
+        while len(ended) < min(_LARGEST_BATCH, in_hand):
             try:
-                found.append(self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait())
+                ended.append(self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait())
             except Empty:
                 break
             end = end or time.monotonic() + _BATCH_WAIT
             wait = max(0.0, end - time.monotonic())
-        return found
+        return ended
 
     def _write(
         self,
@@ -161,6 +162,7 @@ class _Run:
         asking: Sequence[EndpointWorker],
     ) -> tuple[set[str], list[list[Claim]]]:
         now = self._store.now(connection)
+        # First the results: they decide which deliveries are still due, and which endpoint may be called again.
         lost = settle(connection, now, results) if results else set()
         for worker in changed:
             deliveries.change_endpoints(connection, worker.keys, **worker.row_values(now))
@@ -342,6 +344,7 @@ class Dispatcher:
         if call.tokens is None:
             return call
         step = call.tokens.step
+        # A changed password or address must not be answered with the token of the former one.
         same = json.dumps([step.url, dict(step.body), endpoint.name, sorted(endpoint.allowed_hosts), call.verify])
         return replace(call, tokens=self._tokens.setdefault(same, call.tokens))
 

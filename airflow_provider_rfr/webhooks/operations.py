@@ -18,10 +18,10 @@ from airflow_provider_rfr.store import deliveries as rows
 from airflow_provider_rfr.store.claims import AttemptOutcome, Claim
 from airflow_provider_rfr.store.deliveries import EVERYTHING, Delivery, EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import ControlStore, SystemClock, in_chunks
-from airflow_provider_rfr.webhooks._attempts import call_endpoint
+from airflow_provider_rfr.webhooks._worker import call_endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.calls import Connections, resolve
 from airflow_provider_rfr.webhooks.dispatcher import enable, no_connections
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 _FORGOTTEN_AT_ONCE: Final = 1000
 
@@ -69,13 +69,13 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
 
     :raises ConfigurationError: there is none, or there are several
     """
-    found = known_endpoints(store, lake, table, name)
-    if len(found) > 1:
-        names = ", ".join(key.name for key in found)
+    keys = known_endpoints(store, lake, table, name)
+    if len(keys) > 1:
+        names = ", ".join(key.name for key in keys)
         raise ConfigurationError(
             "trigger", f"several blocks have a trigger {name!r} for {table}", f"write one of {names}"
         )
-    return found[0]
+    return keys[0]
 
 
 def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str | None) -> list[EndpointKey]:
@@ -84,28 +84,27 @@ def known_endpoints(store: ControlStore, lake: str, table: str | None, name: str
     :param name: None for all
     :raises ConfigurationError: a table or a trigger is named that nothing was ever due to
     """
-    known = endpoints(store, lake, table)
-    if table is not None and not known:
+    endpoint_rows = endpoints(store, lake, table)
+    if table is not None and not endpoint_rows:
         tables = ", ".join(sorted({row.key.table for row in endpoints(store, lake)})) or "none"
         raise ConfigurationError("target", f"nothing was ever due for {table}", f"the tables known are {tables}")
-    keys = [row.key for row in known]
+    keys = [row.key for row in endpoint_rows]
     if name is None:
         return keys
     trigger, block = rows.parts_of(name)
-    found = [key for key in keys if key.trigger == trigger and block in (None, key.block)]
-    if not found:
+    named = [key for key in keys if key.trigger == trigger and block in (None, key.block)]
+    if not named:
         names = ", ".join(sorted({key.name for key in keys})) or "none"
         of = "" if table is None else f" for {table}"
         raise ConfigurationError("trigger", f"nothing was ever due to {name!r}{of}", f"those known are {names}")
-    return found
+    return named
 
 
 def replay(store: ControlStore, selection: Selection) -> list[str]:
     """Replay deliveries that ended: same id, same commit, today's template and address; return the ids.
 
     Without states in the selection, replay dead deliveries, and of those named by id all that ended. A delivery that
-    was
-    merged is replayed as the delivery that it was merged into.
+    was merged is replayed as the delivery that it was merged into.
     """
     return _change(store, selection, rows.REPLAYABLE if selection.ids else ("dead",), rows.REPLAYABLE, rows.set_pending)
 
@@ -117,8 +116,8 @@ def why_not_changed(store: ControlStore, lake: str, ids: Iterable[str], *, is_re
         # A selection without ids is everything.
         return reasons
     with store.read() as connection:
-        found = rows.select_deliveries(connection, Selection(lake=lake, ids=list(reasons)))
-    for delivery in found:
+        unchanged = rows.select_deliveries(connection, Selection(lake=lake, ids=list(reasons)))
+    for delivery in unchanged:
         if delivery.merged_into is not None:
             done = "replay" if is_replay else "cancel"
             reasons[delivery.id] = f"it was delivered with others as {delivery.merged_into}; {done} that"
@@ -159,8 +158,8 @@ def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
 def oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
     """Return the age of the oldest pending delivery in seconds; 0 for none."""
     with store.read() as connection:
-        made = rows.oldest_pending(connection, Selection(lake=lake, tables=(table,) if table else ()))
-        return 0.0 if made is None else max(0.0, (store.now(connection) - made) / 1000)
+        created_at = rows.oldest_pending(connection, Selection(lake=lake, tables=(table,) if table else ()))
+        return 0.0 if created_at is None else max(0.0, (store.now(connection) - created_at) / 1000)
 
 
 def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
@@ -186,16 +185,14 @@ def forget(store: ControlStore, older_than_seconds: float, selection: Selection 
 
     In transactions of a thousand, so that no dispatcher waits long for one.
     """
-    deleted = 0
+    deleted, age = 0, int(older_than_seconds * 1000)
     while True:
-        some = store.run(partial(_forget_some, store, int(older_than_seconds * 1000), selection))
+        some = store.run(
+            lambda connection: rows.delete_ended(connection, store.now(connection) - age, selection, _FORGOTTEN_AT_ONCE)
+        )
         deleted += some
         if some < _FORGOTTEN_AT_ONCE:
             return deleted
-
-
-def _forget_some(store: ControlStore, age: int, selection: Selection, connection: Connection) -> int:
-    return rows.delete_ended(connection, store.now(connection) - age, selection, _FORGOTTEN_AT_ONCE)
 
 
 def test_fire(
@@ -236,8 +233,8 @@ def _change(
     states = tuple(state for state in (selection.states or default) if state in allowed)
 
     def transaction(connection: Connection) -> list[str]:
-        found = rows.select_deliveries(connection, replace(selection, states=states))
-        ids = [delivery.id for delivery in found]
+        matching = rows.select_deliveries(connection, replace(selection, states=states))
+        ids = [delivery.id for delivery in matching]
         for chunk in in_chunks(ids):
             work(connection, store.now(connection), chunk)
         return ids

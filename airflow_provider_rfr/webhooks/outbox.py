@@ -22,8 +22,7 @@ from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.store import deliveries
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.webhooks.config import TriggerBlock
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -67,8 +66,9 @@ def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endp
     :raises ConfigurationError: a trigger calls another address than the one of the same name at other places
     """
     with store.read() as connection:
-        known = deliveries.load_endpoints(connection, endpoints)
-    changed = [key for key, row in sorted(known.items()) if _place_values(row, endpoints[key], place)]
+        rows = deliveries.load_endpoints(connection, endpoints)
+    # In the keys' order, so that two processes that register the same endpoints lock rows in the same order.
+    changed = [key for key, row in sorted(rows.items()) if _place_values(row, endpoints[key], place)]
 
     def work(connection: Connection) -> None:
         for key in changed:
@@ -103,18 +103,18 @@ def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mappi
 
     Commits before them are left to :func:`enqueue_commits`.
     """
-    found = list(events)
+    published = list(events)
 
     def work(connection: Connection) -> int:
-        made = 0
+        count = 0
         for key in sorted(key for key, endpoint in endpoints.items() if endpoint.enabled):
-            owed = [event for event in found if (event.lake, event.target) == (key.lake, key.table)]
+            owed = [event for event in published if (event.lake, event.target) == (key.lake, key.table)]
             if any(endpoints[key].when.accepts(event) for event in owed):
                 row = deliveries.ensure_endpoint(connection, key)
-                made += _add(connection, store.now(connection), row, endpoints[key], owed)
-        return made
+                count += _add(connection, store.now(connection), row, endpoints[key], owed)
+        return count
 
-    return store.run(work) if found else 0
+    return store.run(work) if published else 0
 
 
 def enqueue_commits(
@@ -214,11 +214,12 @@ def _enqueue_new(
     endpoints: Mapping[EndpointKey, Endpoint],
     since: Mapping[EndpointKey, int],
 ) -> int:
-    made, now = 0, store.now(connection)
+    count, now = 0, store.now(connection)
     newest = max((record.sequence for record in commits.commits()), default=0)
-    known = deliveries.load_endpoints(connection, endpoints)
+    rows = deliveries.load_endpoints(connection, endpoints)
     for key in sorted(endpoints):
-        if key not in since and key not in known:
+        if key not in since and key not in rows:
+            # Switched off, and nothing was ever due to it: a row would only say so.
             continue
         row = deliveries.ensure_endpoint(connection, key)
         values = {"table_uuid": commits.table_uuid, "enqueued_until": newest}
@@ -229,18 +230,20 @@ def _enqueue_new(
                     # Commits up to this one were looked at.
                     after, first = row.enqueued_until, row.since
                 else:
+                    # The start was moved back. What was enqueued before is enqueued again under the same ids, so it
+                    # stays one delivery.
                     first = min(since[key], row.since)
                     after = first - 1
             values["since"] = first
-            made += _add(connection, now, row, endpoints[key], _events(commits, lake, after))
+            count += _add(connection, now, row, endpoints[key], _events(commits, lake, after))
         # A trigger that is switched off gets nothing of what is committed meanwhile.
         deliveries.change_endpoints(connection, [row.id], **values)
-    return made
+    return count
 
 
 def _events(commits: CommitLog, lake: str, after: int | None = None) -> list[CommitEvent]:
     """Return events of the table's commits; ``after``: only of those with a greater sequence number."""
-    found = []
+    events = []
     for record in commits.commits(after):
         at = (record.snapshot_id, record.sequence, record.timestamp_ms)
         try:
@@ -250,8 +253,8 @@ def _events(commits: CommitLog, lake: str, after: int | None = None) -> list[Com
             log.warning("%s: snapshot %s can't be read: %s", commits.name, record.snapshot_id, type(error).__name__)
             continue
         if event is not None:
-            found.append(event)
-    return found
+            events.append(event)
+    return events
 
 
 def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint, events: Sequence[CommitEvent]) -> int:

@@ -39,7 +39,7 @@ _BEARER = ("Authorization", "Bearer {}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Slot:
     """A placeholder in a body for a parameter; ``default``: for one that is not given; None leaves the entry out."""
 
     parameter: str
@@ -129,7 +129,7 @@ class Preset(TriggerModel):
         return body
 
     def _filled(self, tree: Any) -> Any:
-        if isinstance(tree, _Given):
+        if isinstance(tree, _Slot):
             value = getattr(self, tree.parameter)
             return tree.default if value is None else value
         if isinstance(tree, Mapping):
@@ -225,8 +225,8 @@ class AirflowDagRun(Preset):
         body={
             "logical_date": None,
             "dag_run_id": "{{delivery_id}}",
-            "conf": _Given("conf", _EVENT),
-            "note": _Given("note"),
+            "conf": _Slot("conf", _EVENT),
+            "note": _Slot("note"),
         },
         credential=_BEARER,
         texts={"note": 1000},
@@ -244,11 +244,11 @@ class AirflowDagRun(Preset):
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
         """Refuse a token together with the user name or password, and one of these two alone."""
-        given = [name for name in ("username", "password") if written.get(name) is not None]
-        if len(given) == 1:
-            other = "password" if given == ["username"] else "username"
-            return [mistake("is missing", f"it goes with {given[0]}", at=(other,))]
-        if given and written.get("token") is not None:
+        names = [name for name in ("username", "password") if written.get(name) is not None]
+        if len(names) == 1:
+            other = "password" if names == ["username"] else "username"
+            return [mistake("is missing", f"it goes with {names[0]}", at=(other,))]
+        if names and written.get("token") is not None:
             return [mistake("goes with neither username nor password", "keep one of the two ways", at=("token",))]
         return []
 
@@ -267,7 +267,7 @@ class DbtCloud(_TokenPreset):
     receiver = Receiver(
         base="https://cloud.getdbt.com",
         path="/api/v2/accounts/{account_id}/jobs/{job_id}/run/",
-        body={name: _Given(name) for name in ("cause", "steps_override", "schema_override", "git_branch", "git_sha")},
+        body={name: _Slot(name) for name in ("cause", "steps_override", "schema_override", "git_branch", "git_sha")},
         credential=("Authorization", "Token {}"),
         texts={"cause": 255, "steps_override.*": None, "schema_override": None, "git_branch": None, "git_sha": None},
     )
@@ -287,7 +287,7 @@ class Databricks(_TokenPreset):
     receiver = Receiver(
         path="/api/2.2/jobs/run-now",
         # Parameters are sent only if given: a job may take them in another way.
-        body={name: _Given(name) for name in ("job_id", "job_parameters")} | {"idempotency_token": "{{delivery_id}}"},
+        body={name: _Slot(name) for name in ("job_id", "job_parameters")} | {"idempotency_token": "{{delivery_id}}"},
         credential=_BEARER,
         texts={"job_parameters.*": None},
     )
@@ -302,7 +302,7 @@ class Prefect(_TokenPreset):
     receiver = Receiver(
         path="/deployments/{deployment_id}/create_flow_run",
         # Parameters are sent only if given: a flow refuses those that it does not have.
-        body={name: _Given(name) for name in ("name", "parameters", "tags")} | {"idempotency_key": "{{delivery_id}}"},
+        body={name: _Slot(name) for name in ("name", "parameters", "tags")} | {"idempotency_key": "{{delivery_id}}"},
         credential=_BEARER,
         texts={"name": None, "tags.*": None},
     )
@@ -338,12 +338,12 @@ class Dagster(_TokenPreset):
             "variables": {
                 "executionParams": {
                     "selector": {
-                        "repositoryLocationName": _Given("repository_location_name"),
-                        "repositoryName": _Given("repository_name"),
-                        "jobName": _Given("job_name"),
+                        "repositoryLocationName": _Slot("repository_location_name"),
+                        "repositoryName": _Slot("repository_name"),
+                        "jobName": _Slot("job_name"),
                     },
-                    "runConfigData": _Given("run_config", {}),
-                    "executionMetadata": {"tags": _Given("tags", {})},
+                    "runConfigData": _Slot("run_config", {}),
+                    "executionMetadata": {"tags": _Slot("tags", {})},
                 }
             },
         },
@@ -375,7 +375,7 @@ _MOST_SLACK_TEXTS: Mapping[Any, int] = {"header": 150, "button": 75, "fields": 2
 class Slack(Preset):
     """An incoming webhook of Slack. Its address is the secret; Slack can't recognise a repeat."""
 
-    receiver = Receiver(body={"text": _Given("text"), "blocks": _Given("blocks")}, texts={"text": 40_000})
+    receiver = Receiver(body={"text": _Slot("text"), "blocks": _Slot("blocks")}, texts={"text": 40_000})
 
     text: str = _LINE
     blocks: JsonTree = None
@@ -427,7 +427,7 @@ def _cut_blocks(node: Any, most: int) -> Any:
 
 
 _MOST_GITHUB_KEYS = 10
-_WORKFLOW_BODY = {"ref": _Given("ref"), "inputs": _Given("inputs", {})}
+_WORKFLOW_BODY = {"ref": _Slot("ref"), "inputs": _Slot("inputs", {})}
 
 
 class GitHub(_TokenPreset):
@@ -441,7 +441,7 @@ class GitHub(_TokenPreset):
         base="https://api.github.com",
         path="/repos/{owner}/{repo}/dispatches",
         headers={"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"},
-        body={"event_type": _Given("event_type"), "client_payload": _Given("client_payload", _EVENT)},
+        body={"event_type": _Slot("event_type"), "client_payload": _Slot("client_payload", _EVENT)},
         credential=_BEARER,
         texts={"event_type": 100, "ref": None, "inputs.*": None},
     )
@@ -457,18 +457,18 @@ class GitHub(_TokenPreset):
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
         """Refuse parameters of events together with those of workflows, and missing or too many parameters."""
-        given = {name for name, value in written.items() if value is not None}
-        if "workflow" in given:
+        written_names = {name for name, value in written.items() if value is not None}
+        if "workflow" in written_names:
             names, problem = ("eventType", "clientPayload"), ("goes with events of the repository", "leave it out")
         else:
             names, problem = ("ref", "inputs"), ("goes with workflow", "name the workflow")
-        found = [mistake(*problem, at=(name,)) for name in names if name in given]
-        if "workflow" in given and "ref" not in given:
-            found.append(mistake("is missing", "write the branch that the workflow runs on", at=("ref",)))
+        problems = [mistake(*problem, at=(name,)) for name in names if name in written_names]
+        if "workflow" in written_names and "ref" not in written_names:
+            problems.append(mistake("is missing", "write the branch that the workflow runs on", at=("ref",)))
         payload = written.get("clientPayload")
         if isinstance(payload, Mapping) and len(payload) > _MOST_GITHUB_KEYS:
-            found.append(mistake(f"must have at most {_MOST_GITHUB_KEYS} keys", at=("clientPayload",)))
-        return found
+            problems.append(mistake(f"must have at most {_MOST_GITHUB_KEYS} keys", at=("clientPayload",)))
+        return problems
 
     def path(self) -> str:
         """Return the path of repository events, or of the workflow."""
@@ -494,12 +494,12 @@ class PagerDuty(Preset):
         body={
             "routing_key": "{{preset.routing_key}}",
             "event_action": "trigger",
-            "dedup_key": _Given("dedup_key"),
+            "dedup_key": _Slot("dedup_key"),
             "payload": {
-                "summary": _Given("summary"),
-                "source": _Given("source"),
-                "severity": _Given("severity"),
-                "custom_details": _Given("custom_details", _EVENT),
+                "summary": _Slot("summary"),
+                "source": _Slot("source"),
+                "severity": _Slot("severity"),
+                "custom_details": _Slot("custom_details", _EVENT),
             },
         },
         texts={"payload.summary": 1024, "payload.source": None, "dedup_key": 255},
@@ -534,7 +534,7 @@ _ALIASES = {"airflow": "airflow-dag-run", "dbt": "dbt-cloud"}
 def preset_named(name: str) -> type[Preset]:
     """Return the preset of this name; raise a mistake that names the nearest one."""
     plain = name.strip().lower().replace("_", "-")
-    found = PRESETS.get(_ALIASES.get(plain, plain))
-    if found is None:
+    preset = PRESETS.get(_ALIASES.get(plain, plain))
+    if preset is None:
         raise mistake("unknown preset", nearest(plain, PRESETS))
-    return found
+    return preset

@@ -31,9 +31,8 @@ from airflow_provider_rfr.webhooks._templates import (
     render_leaf,
     template_variables,
 )
-from airflow_provider_rfr.webhooks.config import TriggerBlock, label, load_document, parse_triggers, unwrapped
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, label, load_document, parse_triggers, unwrapped
+from airflow_provider_rfr.webhooks.handlebars.render import compile_template
 
 _HOSTILE = "\"\\ \n\t\u2028</script>{{x}}'😀"
 _HEADER = "placeholder"
@@ -149,7 +148,7 @@ def check_triggers(
     try:
         block = parse_triggers(document, where=where)
     except TriggerConfigError as error:
-        found = error.problems
+        problems = error.problems
     else:
         validate_block(block)
         return block
@@ -163,8 +162,8 @@ def check_triggers(
             order[f"trigger {label(name)}"] = len(order)
             endpoint = _without_faults(written)
             if endpoint is not None:
-                found = (*found, *template_problems(endpoint.placed(label(name), 0)))
-    raise TriggerConfigError.of(sorted(found, key=lambda each: order.get(each.place, -1)))
+                problems = (*problems, *template_problems(endpoint.placed(label(name), 0)))
+    raise TriggerConfigError.of(sorted(problems, key=lambda problem: order.get(problem.place, -1)))
 
 
 def check_file(path: str | Path) -> TriggerBlock:
@@ -176,15 +175,16 @@ def _without_faults(written: Any) -> Endpoint | None:
     """Return the endpoint without the fields that are wrong; None if that leaves nothing to try."""
     if not isinstance(written, Mapping):
         return None
-    given = dict(written)
+    remaining = dict(written)
+    # Twice: the first try shows which fields are wrong, the second is without them.
     for _ in range(2):
         try:
-            return Endpoint.model_validate(plain_tree(given))
+            return Endpoint.model_validate(plain_tree(remaining))
         except ValidationError as error:
             wrong = {str(item["loc"][0]) for item in error.errors(include_input=False) if item["loc"]}
             wrong |= {"url", "connection"}
-            given = {key: value for key, value in written.items() if not {str(key), to_camel(str(key))} & wrong}
-            given["url"] = "https://placeholder.invalid"
+            remaining = {key: value for key, value in written.items() if not {str(key), to_camel(str(key))} & wrong}
+            remaining["url"] = "https://placeholder.invalid"
     return None
 
 
@@ -195,7 +195,7 @@ _HEADER_IN_TEMPLATE = re.compile(r"headers\.\[?([!#$%&'*+\-^_`|~0-9A-Za-z]+)")
 
 def template_problems(endpoint: Endpoint) -> list[Problem]:
     """Return the first problem of each of the endpoint's templates. A sealed one is not tried."""
-    if is_sealed_text(endpoint.payload_template):
+    if is_sealed_text(endpoint.text_template):
         return []
     whole = _first_problem(endpoint, (), None)
     if whole is None:
@@ -225,7 +225,7 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
     """Return the first problem of a leaf of the payload, or (None) of the body as a whole."""
     trial: _Trial | None = None
     try:
-        compile_template(leaf or endpoint.payload_template or "")
+        compile_template(leaf or endpoint.text_template or "")
         for trial in _TRIALS:
             variables = trial.variables(endpoint)
             if leaf is None:
@@ -233,23 +233,25 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
             else:
                 render_leaf(endpoint, leaf, variables)
     except TemplateError as error:
-        found = error
+        failure = error
     else:
         return None
     root = "payload" if endpoint.payload is not None else "body"
-    path = "" if endpoint.payload_template is not None else path_of((root, *place))
-    if isinstance(found, NotJsonError) and trial is not None:
+    path = "" if endpoint.text_template is not None else path_of((root, *place))
+    if isinstance(failure, NotJsonError) and trial is not None:
         remedy = "outside quotes write {{json name}}" if trial is _HOSTILE_TRIAL else ""
-        problem = f"{found.problem} (line {found.line}, column {found.column} of the rendered text), {trial.words}"
+        problem = (
+            f"{failure.problem} (line {failure.line}, column {failure.column} of the rendered text), {trial.words}"
+        )
         return Problem(path, problem, remedy, f"trigger {endpoint.name}")
-    problem = f"payload template is invalid: {found}" + (f", {trial.words}" if trial else "")
+    problem = f"payload template is invalid: {failure}" + (f", {trial.words}" if trial else "")
     return Problem(path, problem, _header_remedy(endpoint), f"trigger {endpoint.name}")
 
 
 def _header_remedy(endpoint: Endpoint) -> str:
     """Return a hint for a header that is not listed in ``exposeHeaders`` (Estuary Flow exposes all headers)."""
-    text = endpoint.payload_template or json.dumps(payload_tree(endpoint))
-    known = {name.lower(): name for name in endpoint.headers}
+    text = endpoint.text_template or json.dumps(payload_tree(endpoint))
+    own_names = {name.lower(): name for name in endpoint.headers}
     exposed = {name.lower() for name in endpoint.expose_headers}
-    hidden = [name for name in _HEADER_IN_TEMPLATE.findall(text) if name.lower() in known.keys() - exposed]
-    return f"list {known[hidden[0].lower()]} in exposeHeaders, if the body may hold it" if hidden else ""
+    hidden = [name for name in _HEADER_IN_TEMPLATE.findall(text) if name.lower() in own_names.keys() - exposed]
+    return f"list {own_names[hidden[0].lower()]} in exposeHeaders, if the body may hold it" if hidden else ""

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, reseal, seal_file
 
 # The first test waits for the program to be built.

@@ -13,8 +13,8 @@ from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config
 from airflow_provider_rfr.streams.rest.document import read_document
-from airflow_provider_rfr.webhooks.config import _parse_document
-from airflow_provider_rfr.webhooks.sealing import _files as sealing
+from airflow_provider_rfr.webhooks.block import _parse_document
+from airflow_provider_rfr.webhooks.sealing import _documents as sealing
 from tests.unit.messages import raises
 
 TEXT = """

@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from airflow_provider_rfr.webhooks.handlebars._lexer import NO_STRIP, Strip, Tag, tags
 from airflow_provider_rfr.webhooks.handlebars._parser import (
     MAX_DEPTH,
+    NO_STRIP,
     Expression,
     ExpressionParser,
     Literal,
     Path,
+    Strip,
     Subject,
+    Tag,
+    tags,
 )
 from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, TemplateProblem
 
@@ -139,6 +142,7 @@ class _BlockParser:
             else:
                 end = tag
                 break
+        # After all of its statements: a tag's line depends on the text behind it as well.
         _trim_program(program, root=depth == 0)
         return program, end
 

@@ -13,12 +13,11 @@ from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from airflow_provider_rfr.webhooks.handlebars.json_mode import json_text
 from airflow_provider_rfr.webhooks.handlebars.values import (
     MAX_VALUE_DEPTH,
     UNDEFINED,
-    Budget,
     NoText,
+    RenderBudget,
     TemplateProblem,
     get,
     is_list,
@@ -26,6 +25,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     is_nothing,
     is_number,
     is_true,
+    json_text,
     kind_of,
     size_of,
     text_of,
@@ -66,7 +66,7 @@ class Arguments:
 
     positional: Sequence[Argument]
     named: Mapping[str, Argument]
-    budget: Budget
+    budget: RenderBudget
     at: int
 
     def __getitem__(self, index: int) -> Argument:
@@ -104,8 +104,6 @@ def _lookup(arguments: Arguments) -> object:
     value, name = arguments[0].value, arguments[1]
     if not (is_true(value) or is_list(value)):
         return value
-    if isinstance(value, str):
-        arguments.budget.read(len(value), arguments.at)
     if is_nothing(name.value):
         return get(value, "null" if name.value is None else "undefined")
     try:
@@ -126,7 +124,7 @@ def _eq(arguments: Arguments) -> bool:
     return _equal(arguments[0].value, arguments[1].value, arguments.budget, arguments.at)
 
 
-def _equal(one: Any, other: Any, budget: Budget, at: int, depth: int = 0) -> bool:
+def _equal(one: Any, other: Any, budget: RenderBudget, at: int, depth: int = 0) -> bool:
     """Tell whether two values are deeply equal in kind and value; null equals undefined."""
     budget.step(at)
     if depth > MAX_VALUE_DEPTH:
@@ -256,11 +254,11 @@ def parse_time(text: str) -> tuple[datetime, str] | None:
 
     Such pairs compare as instants.
     """
-    found = _RFC3339.match(text)
-    if found is None:
+    match = _RFC3339.match(text)
+    if match is None:
         return None
-    year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
-    fraction, sign, hours, minutes = found.group(7, 8, 9, 10)
+    year, month, day, hour, minute, second = map(int, match.group(1, 2, 3, 4, 5, 6))
+    fraction, sign, hours, minutes = match.group(7, 8, 9, 10)
     if sign and (hours > "23" or minutes > "59"):
         return None
     offset = timedelta(hours=int(hours), minutes=int(minutes)) if sign else timedelta()
@@ -295,13 +293,13 @@ def _date(arguments: Arguments) -> object:
     form = (_LOCAL_FORMAT if zone else _UTC_FORMAT) if len(arguments.positional) < 2 else arguments[1].text()
     # Two characters, as %s or %B, become twelve at most.
     arguments.budget.make(6 * size_of(form), first.at)
-    if any(found.group(1) not in _DIRECTIVES for found in _DIRECTIVE.finditer(form)):
-        known = " ".join(f"%{letter}" for letter in _DIRECTIVES)
-        raise TemplateProblem(f"the format of date can only have these fields: {known}", first.at)
+    if any(directive.group(1) not in _DIRECTIVES for directive in _DIRECTIVE.finditer(form)):
+        directives = " ".join(f"%{letter}" for letter in _DIRECTIVES)
+        raise TemplateProblem(f"the format of date can only have these fields: {directives}", first.at)
     second, fraction = when
     try:
         local = second.replace(microsecond=int(fraction[:6].ljust(6, "0"))).astimezone(where)
-        return _DIRECTIVE.sub(lambda found: _DIRECTIVES[found.group(1)](local), form)
+        return _DIRECTIVE.sub(lambda directive: _DIRECTIVES[directive.group(1)](local), form)
     except (ValueError, OverflowError):
         pass
     raise TemplateProblem(f"{first.label} is beyond the years 1 to 9999 in that time zone", first.at)

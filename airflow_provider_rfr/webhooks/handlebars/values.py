@@ -1,12 +1,13 @@
-"""Values of templates as JavaScript sees them, and the budget of one rendering.
+"""Values of templates, as text and as JSON, and the budget of one rendering.
 
 Values are what JSON has (None, bool, int, float, str, lists, maps) and ``UNDEFINED``. Integers are exact, however
 large: a snapshot id does not fit JavaScript's only number type. Nothing here reads an attribute of a value, calls one,
-or makes text of a list or map.
+or makes text of a list or map. Sizes are counted before a text is made.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -22,19 +23,14 @@ MAX_VALUE_DEPTH = 100
 _MAX_INTEGER_BITS = 13_000
 _LAST_INDEX = 2**32 - 2
 
-# JavaScript's objects and arrays inherit these names, so handlebars.js finds them and prints nothing. For us they exist
-# and are undefined.
-_OF_OBJECTS = (
-    "constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString toString valueOf"
-    " __defineGetter__ __defineSetter__ __lookupGetter__ __lookupSetter__ __proto__"
+# JavaScript's objects inherit these names, so handlebars.js finds them in maps and prints nothing. Here they exist and
+# are undefined.
+_INHERITED = frozenset(
+    {
+        *("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString", "toString"),
+        *("valueOf", "__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__", "__proto__"),
+    }
 )
-_OF_LISTS = (
-    "at concat copyWithin entries every fill filter find findIndex findLast findLastIndex flat flatMap forEach includes"
-    " indexOf join keys lastIndexOf map pop push reduce reduceRight reverse shift slice some sort splice toReversed"
-    " toSorted toSpliced unshift values with"
-)
-_OBJECT_NAMES = frozenset(_OF_OBJECTS.split())
-_LIST_NAMES = _OBJECT_NAMES | frozenset(_OF_LISTS.split())
 _INDEX = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z", re.ASCII)
 _JS_NUMBER = re.compile(r"(?:[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\Z", re.ASCII)
 
@@ -80,7 +76,7 @@ MAX_TEXT = 1 << 20
 _CHARACTERS_PER_STEP = 256
 
 
-class Budget:
+class RenderBudget:
     """A budget that limits steps and bytes of one rendering, or of the renderings of one payload together.
 
     A step is a statement, a name or literal, an iteration of ``{{#each}}``, a node of a value written as JSON, or 256
@@ -103,16 +99,16 @@ class Budget:
         """Count characters that a helper is about to read."""
         self.step(at, characters // _CHARACTERS_PER_STEP)
 
-    def make(self, size: int, at: int, *, made: int = 0) -> int:
+    def make(self, size: int, at: int, *, size_so_far: int = 0) -> int:
         """Count bytes that a helper is about to add to a text.
 
-        :param made: bytes that the text has already
+        :param size_so_far: bytes that the text has already
         :returns: bytes that the text will have
         """
-        if made + size > MAX_TEXT:
+        if size_so_far + size > MAX_TEXT:
             raise TemplateProblem(f"a helper would make a text of more than {MAX_TEXT:,} bytes", at)
         self.read(size, at)
-        return made + size
+        return size_so_far + size
 
     def write(self, size: int, at: int) -> None:
         """Count bytes that are about to be added to the output."""
@@ -211,23 +207,19 @@ def _float_text(value: float) -> str:
 def has(value: object, name: str) -> bool:
     """Tell whether strict mode finds the name: only on lists and maps."""
     if is_map(value):
-        return name in value or name in _OBJECT_NAMES
-    return is_list(value) and (name == "length" or name in _LIST_NAMES or _item(value, name) is not UNDEFINED)
+        return name in value or name in _INHERITED
+    return is_list(value) and (name == "length" or _item(value, name) is not UNDEFINED)
 
 
 def get(value: object, name: str) -> object:
     """Return the key of a map, item of a list, or character of a text; ``UNDEFINED`` if there is none."""
     if is_map(value):
         return value.get(name, UNDEFINED)
-    if is_list(value):
+    if isinstance(value, str):
+        # A subclass may override what is used of it below.
+        value = text_of(value)
+    if is_list(value) or isinstance(value, str):
         return len(value) if name == "length" else _item(value, name)
-    if isinstance(value, str) and (name == "length" or _INDEX.match(name)):
-        # JavaScript counts and indexes UTF-16 code units.
-        units = text_of(value).encode("utf-16-le", "surrogatepass")
-        if name == "length":
-            return len(units) // 2
-        unit = units[2 * int(name) : 2 * int(name) + 2]
-        return unit.decode("utf-16-le", "surrogatepass") if unit else UNDEFINED
     return UNDEFINED
 
 
@@ -297,3 +289,140 @@ def size_of(text: str) -> int:
     if text.isascii() or len(text) > MAX_TEXT:
         return len(text)
     return len(str.encode(text, "utf-8", "surrogatepass"))
+
+
+_FIRST_WITH_EXPONENT = 1e21
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_SHORT_ESCAPES = '"\\\n\r\t\b\f'
+_LONG_ESCAPES = "".join(chr(code) for code in range(32) if chr(code) not in _SHORT_ESCAPES)
+
+
+class JsonText(str):
+    """Text that is one whole JSON value."""
+
+    __slots__ = ()
+
+
+def quoted(text: str) -> str:
+    """Return the text as a JSON string. Lone surrogates, which UTF-8 can't carry, are written as escapes."""
+    encoded = json.dumps(text, ensure_ascii=False)
+    return _LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", encoded)
+
+
+def quoted_size(text: str) -> int:
+    """Return the bytes of :func:`quoted` without making it; for a text beyond the limit at least its characters."""
+    if len(text) > MAX_TEXT:
+        return len(text)
+    # The error handler writes a lone surrogate as six ASCII characters, as JSON does.
+    size = len(text) if text.isascii() else len(str.encode(text, "utf-8", "backslashreplace"))
+    escapes = sum(text.count(escape) for escape in _SHORT_ESCAPES)
+    if not text.isprintable():
+        escapes += 5 * sum(text.count(escape) for escape in _LONG_ESCAPES)
+    return 2 + size + escapes
+
+
+def scalar(value: object) -> str:
+    """Return the JSON of a value that is not text, or is JSON already.
+
+    :raises NoText: as :func:`text_of`
+    """
+    if isinstance(value, JsonText):
+        return value
+    if is_nothing(value):
+        return "null"
+    if isinstance(value, float) and MAX_SAFE_INTEGER < abs(value) < _FIRST_WITH_EXPONENT:
+        # JavaScript prints zeros for the last digits; a reader with exact integers would read another number.
+        return str(int(value))
+    return text_of(value)
+
+
+def json_text(value: object, budget: RenderBudget, label: str, at: int) -> JsonText:
+    """Return the value as compact JSON, as JavaScript's ``JSON.stringify`` writes it.
+
+    :param label: names the value in errors
+    """
+    writer = _JsonWriter(budget, at)
+    try:
+        writer.write(value, 0)
+        return JsonText("".join(writer.parts))
+    except NoText as error:
+        kind = error.kind
+    raise TemplateProblem(f"{label} has no JSON: it is, or holds, {kind}", at)
+
+
+class _JsonWriter:
+    """A writer that collects the parts of one JSON text; each is counted before it is made."""
+
+    def __init__(self, budget: RenderBudget, at: int) -> None:
+        self.parts: list[str] = []
+        self._budget = budget
+        self._at = at
+        self._size = 0
+
+    def write(self, value: Any, depth: int) -> None:
+        self._budget.step(self._at)
+        if depth > MAX_VALUE_DEPTH:
+            raise NoText(f"more than {MAX_VALUE_DEPTH} nested lists and maps")
+        if isinstance(value, str):
+            self._string(text_of(value))
+        elif is_list(value):
+            for index, item in enumerate(value):
+                self._token("," if index else "[")
+                self.write(item, depth + 1)
+            self._token("]" if value else "[]")
+        elif is_map(value):
+            names = keys(value)
+            for index, key in enumerate(names):
+                self._token("," if index else "{")
+                self._string(key)
+                self._token(":")
+                self.write(value[key], depth + 1)
+            self._token("}" if names else "{}")
+        else:
+            self._token(scalar(value))
+
+    def _string(self, text: str) -> None:
+        self._size = self._budget.make(quoted_size(text), self._at, size_so_far=self._size)
+        self.parts.append(quoted(text))
+
+    def _token(self, text: str) -> None:
+        self._size = self._budget.make(len(text), self._at, size_so_far=self._size)
+        self.parts.append(text)
+
+
+def copied(value: Any, budget: RenderBudget, label: str, at: int, depth: int = 0) -> Any:
+    """Return a copy of the value with dicts, lists and scalars of Python's own types.
+
+    :param label: names the value in errors
+    """
+    budget.step(at)
+    try:
+        if depth > MAX_VALUE_DEPTH and (is_map(value) or is_list(value)):
+            raise NoText(f"more than {MAX_VALUE_DEPTH} nested lists and maps")
+        if is_map(value):
+            names = keys(value)
+            for name in names:
+                budget.write(size_of(name), at)
+            return {well_formed(name): copied(value[name], budget, label, at, depth + 1) for name in names}
+        if is_list(value):
+            return [copied(item, budget, label, at, depth + 1) for item in value]
+        text = text_of(value)
+        budget.write(size_of(text), at)
+        # Of Python's own types, and not of subclasses.
+        if isinstance(value, str):
+            return well_formed(text)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return int(value)
+        if isinstance(value, float):
+            return float(value)
+        return None if value is UNDEFINED else value
+    except NoText as error:
+        kind = error.kind
+    raise TemplateProblem(f"{label} has no JSON: it is, or holds, {kind}", at)
+
+
+def well_formed(text: str) -> str:
+    """Join surrogate pairs and replace lone surrogates, so that every encoding can carry the text."""
+    if _LONE_SURROGATE.search(text):
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

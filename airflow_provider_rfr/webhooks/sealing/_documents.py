@@ -1,18 +1,205 @@
-"""Seals, checks, opens and reseals triggers blocks."""
+"""Seals, checks, opens and reseals triggers blocks, in memory and in files; says which fields must be sealed.
+
+What decides where a delivery goes, what goes with it, and what counts as delivered is sealed; docs/webhooks_sealing.md
+has the reason for each field. The MAC of SOPS does not say which fields have to be sealed, so this module checks that.
+
+For files: text in, text out; nothing is written. Errors give line and column and nothing of the text, which may be
+secret. They are raised outside of ``except`` blocks, so that no context with a secret is attached to them.
+"""
 
 from __future__ import annotations
 
 import hmac
+import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from airflow_provider_rfr import documents
+from airflow_provider_rfr.documents import DocumentError, StrictLoader
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing import _keys, _policy, _sops
+from airflow_provider_rfr.webhooks.sealing import _keys, _sops
 from airflow_provider_rfr.webhooks.sealing._keys import KeySources
-from airflow_provider_rfr.webhooks.sealing._sops import plain_copy
+from airflow_provider_rfr.webhooks.sealing._sops import (
+    Place,
+    is_sealed,
+    looks_sealed,
+    names_regex,
+    plain_copy,
+    pointer,
+    shown,
+)
+
+_BLOCK_FIELDS = ("name", "config", "interval", "sops")
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The form of a field. SOPS does not bind a value to its place in a list, so lists are only allowed where due.
+
+    :ivar depth: levels of maps and lists above the leaves; None for any JSON
+    :ivar holder: the type of the outermost level
+    """
+
+    depth: int | None
+    holder: type = object
+
+    def fits(self, value: Any) -> bool:
+        return self.depth is None or (isinstance(value, self.holder) and _depth(value) <= self.depth)
+
+
+_TEXT = _Shape(0)
+_LIST = _Shape(1, list)
+_MAP = _Shape(1, Mapping)
+
+_SEALED: dict[str, _Shape] = {
+    "url": _TEXT,
+    "connection": _TEXT,
+    "method": _TEXT,
+    "headers": _MAP,
+    "preset": _TEXT,
+    "with": _Shape(None),
+    "success": _Shape(None),
+    "signing": _Shape(2, Mapping),
+    "exposeHeaders": _LIST,
+    "allowedHosts": _LIST,
+}
+_DELIVERY = ("payloadTemplate", "payload", "timeout", "timeoutSecs", "maxAttempts", "maxRetries", "retry", "interval")
+_EDITABLE = (*_DELIVERY, "when", "onFailure", "ordering", "enabled")
+# One of these says where a delivery goes; without one, nothing would bind an endpoint to its name.
+_DESTINATIONS = ("url", "connection", "preset")
+
+# Both spellings of each field, camel case and snake case, with the field's name.
+_SPELLINGS = {
+    spelling: name
+    for name in (*_SEALED, *_EDITABLE)
+    for spelling in (re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name), name)
+}
+SEALED_NAMES = tuple(spelling for spelling, name in _SPELLINGS.items() if name in _SEALED)
+ENCRYPTED_REGEX = names_regex(*SEALED_NAMES)
+
+_MAX_PROBLEMS = 20
+_COLON = "a colon separates the names in a sealed value's path, so names must not contain one"
+
+# Gets a field's name and a leaf of it; returns what is wrong with the leaf, or "".
+_LeafCheck = Callable[[str, Any], str]
+
+
+def sealed_leaf(name: str, value: Any) -> str:
+    """Return the problem of a value in a sealed document; empty if there is none."""
+    if value in (None, ""):
+        return "SOPS does not seal empty values, so anybody could have put it here; leave it out"
+    return "" if is_sealed(value) else f"plaintext where a sealed value is due; {name} can't be edited in place"
+
+
+def opened_leaf(name: str, value: Any) -> str:
+    """Return the problem of a value in an opened document; empty if there is none.
+
+    Types are not authenticated, so text that was turned into a number is refused here.
+    """
+    if looks_sealed(value):
+        return "is still sealed: the document's own rule leaves it out; seal it again"
+    return "must be text" if _SEALED[name].depth is not None and not isinstance(value, str) else ""
+
+
+def plain_leaf(name: str, value: Any) -> str:
+    """Return the problem of a value in a document that is to be sealed; empty if there is none."""
+    if value in (None, ""):
+        return "an empty value can't be sealed; leave it out"
+    if looks_sealed(value):
+        return "is a sealed value of another document; write the plaintext"
+    return opened_leaf(name, value)
+
+
+def check_block(block: Any, leaf: _LeafCheck, *, title: str) -> None:
+    """Check the block.
+
+    :raises SealError: all problems, each with its JSON pointer
+    """
+    problems = [f"{pointer(place) or 'the block'}: {problem}" for place, problem in _problems(block, leaf)]
+    if problems:
+        more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
+        raise SealError(f"{title}: " + "; ".join(problems[:_MAX_PROBLEMS]) + more)
+
+
+def _problems(block: Any, leaf: _LeafCheck) -> Iterator[tuple[Place, str]]:
+    if not isinstance(block, Mapping):
+        yield (), "must be a mapping"
+        return
+    for name in block:
+        if name not in _BLOCK_FIELDS:
+            yield (name,), "unknown field"
+    config = block.get("config")
+    if isinstance(config, list) and len(config) > 1:
+        yield (
+            ("config",),
+            "entries of a list share one path, so sealed values could be moved between them unseen;"
+            " name the triggers (config: {name: ...}) and seal again",
+        )
+    if not isinstance(config, (Mapping, list)):
+        yield ("config",), "must be a mapping of named triggers"
+        return
+    for name, endpoint in config.items() if isinstance(config, Mapping) else enumerate(config):
+        yield from _endpoint_problems(("config", name), endpoint, leaf)
+
+
+def _endpoint_problems(place: Place, endpoint: Any, leaf: _LeafCheck) -> Iterator[tuple[Place, str]]:
+    if not isinstance(endpoint, Mapping):
+        yield place, "must be a mapping"
+        return
+    if ":" in str(place[-1]):
+        yield place, _COLON
+    by_lower_case = {spelling.lower(): name for spelling, name in _SPELLINGS.items()}
+    seen = set()
+    for field, value in endpoint.items():
+        name = _SPELLINGS.get(field)
+        if name is None:
+            near = get_close_matches(field.lower(), by_lower_case, n=1)
+            yield (*place, field), "unknown field" + (f"; did you mean {by_lower_case[near[0]]}?" if near else "")
+        elif name in seen:
+            yield (*place, field), f"{name} is given in two spellings"
+        elif name in _SEALED:
+            yield from _sealed_field_problems((*place, field), name, value, leaf)
+        seen.add(name)
+    if not seen.intersection(_DESTINATIONS):
+        yield place, f"must have one of {', '.join(_DESTINATIONS)}"
+
+
+def _sealed_field_problems(place: Place, name: str, value: Any, leaf: _LeafCheck) -> Iterator[tuple[Place, str]]:
+    if not _SEALED[name].fits(value):
+        yield place, "has the wrong form; see the field's description"
+    for where, text in _leaves(value, place):
+        problem = leaf(name, text)
+        if problem:
+            yield where, problem
+        if any(":" in str(part) for part in where[len(place) :]):
+            yield where, _COLON
+
+
+def _leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
+    """Yield leaves with their places; empty maps and lists have none."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, (*place, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*place, index))
+    else:
+        yield place, value
+
+
+def _depth(value: Any) -> int:
+    if not isinstance(value, (Mapping, list)):
+        return 0
+    return 1 + max(map(_depth, value.values() if isinstance(value, Mapping) else value), default=0)
+
 
 _TRIGGERS = "triggers"
 # The first version of the sops program that knows mac_only_encrypted.
@@ -27,7 +214,7 @@ def seal(document: Mapping[str, Any], recipients: Sequence[str]) -> dict[str, An
     :param recipients: age or SSH public keys, each of which can open it
     :raises SealError: fields are unknown or empty, or a seal would not protect them
     """
-    located = _Located.of(plain_copy(document))
+    located = _BlockLocation.of(plain_copy(document))
     if located.metadata is not None:
         check_sealed(document)
         return dict(located.document)
@@ -41,12 +228,12 @@ def seal(document: Mapping[str, Any], recipients: Sequence[str]) -> dict[str, An
     block = {**located.block, "config": config}
     block.pop("sops", None)
     for name in block["config"]:
-        if name in _policy.SEALED_NAMES:
+        if name in SEALED_NAMES:
             raise SealError(f"a trigger can't be named {name} in a sealed document: all of it would be sealed")
-    _policy.check_block(block, _policy.plain_leaf, title="the document can't be sealed")
+    check_block(block, plain_leaf, title="the document can't be sealed")
     key = os.urandom(_sops.KEY_BYTES)
     # The MAC covers the sealed values only, so that everything else stays editable.
-    rule: dict[str, Any] = {"encrypted_regex": _policy.ENCRYPTED_REGEX, "mac_only_encrypted": True}
+    rule: dict[str, Any] = {"encrypted_regex": ENCRYPTED_REGEX, "mac_only_encrypted": True}
     sealed, mac = _sops.seal_tree(block, key, _sops.rule_of(rule))
     stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     sealed["sops"] = {
@@ -66,13 +253,14 @@ def check_sealed(document: Mapping[str, Any]) -> None:
     """
     located = _sealed_document(document)
     KeySources.of(located.metadata)
-    _policy.check_block(located.block, _policy.sealed_leaf, title="the sealed document is refused")
-    _policy.check_overlay(located.overlay)
-    _policy.check_overlaid(located.block, located.overlay)
+    if located.metadata.get("overlay") is not None:
+        # Nothing would apply it, and silence would hide that.
+        raise SealError("sops.overlay is not supported; change the document and seal it again")
+    check_block(located.block, sealed_leaf, title="the sealed document is refused")
 
 
 def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the document's plaintext without ``sops``, its overlay applied. Its repr shows no values.
+    """Return the document's plaintext without ``sops``. Its repr shows no values.
 
     For the moment of delivery, never for the parse of a DAG file.
 
@@ -83,23 +271,20 @@ def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] =
     check_sealed(document)
     located = _sealed_document(document)
     content = open_document(located.sealed, environment)
-    opened = _Located.of(content if located.outside else located.with_block(content))
-    block = _policy.merged(opened.block, located.overlay)
-    _policy.check_block(block, _policy.opened_leaf, title="the opened document is refused")
-    plain: dict[str, Any] = _sops.hidden(opened.with_block(block))
+    opened = _BlockLocation.of(content if located.outside else located.with_block(content))
+    check_block(opened.block, opened_leaf, title="the opened document is refused")
+    plain: dict[str, Any] = _sops.hidden(opened.document)
     return plain
 
 
 def reseal(
     document: Mapping[str, Any],
     *,
-    changes: Mapping[str, Any] | None = None,
     recipients: Sequence[str] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    """Open a document and seal it with a new data key, its overlay included.
+    """Open a document and seal it with a new data key.
 
-    :param changes: JSON pointers in the block to new plaintext values; None removes
     :param recipients: default: those of the document, which must all be age keys then
     :raises SealError: as :func:`open_sealed` and :func:`seal`
     """
@@ -113,17 +298,16 @@ def reseal(
     if located.outside and set(located.document) - {_TRIGGERS, "sops"}:
         # seal() would leave the other fields in plaintext.
         raise SealError(f"the document has more than {_TRIGGERS} under its seal; change it with the sops program")
-    opened = _Located.of(open_sealed(document, environment=environment))
-    return seal(opened.with_block(_changed(opened.block, changes or {})), recipients)
+    return seal(open_sealed(document, environment=environment), recipients)
 
 
 def open_document(document: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the plaintext of any SOPS document without ``sops`` and overlay.
+    """Return the plaintext of any SOPS document without ``sops``.
 
     :raises SealError: as :func:`open_sealed`
     """
     tree = plain_copy(document)
-    metadata = {name: value for name, value in tree.pop("sops").items() if name != "overlay"}
+    metadata = tree.pop("sops")
     sources = KeySources.of(metadata)
     key, searched = _keys.data_key(sources, environment)
     if key is None:
@@ -148,7 +332,7 @@ def open_document(document: Mapping[str, Any], environment: Mapping[str, str]) -
 
 
 @dataclass(frozen=True)
-class _Located:
+class _BlockLocation:
     """A document and where its triggers block and its metadata are.
 
     :ivar nested: the block is below the key ``triggers``
@@ -160,7 +344,7 @@ class _Located:
     outside: bool
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> _Located:
+    def of(cls, document: Mapping[str, Any]) -> _BlockLocation:
         """Locate the block and its seal in a document.
 
         :raises SealError: there are two blocks, or two seals
@@ -187,51 +371,161 @@ class _Located:
     def metadata(self) -> Any:
         return self.sealed.get("sops") if isinstance(self.sealed, Mapping) else None
 
-    @property
-    def overlay(self) -> Any:
-        """Return the merge patch in the metadata; null is an empty one."""
-        patch = self.metadata.get("overlay")
-        return {} if patch is None else patch
-
     def with_block(self, block: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.document, _TRIGGERS: dict(block)} if self.nested else dict(block)
 
 
-def _sealed_document(document: Mapping[str, Any]) -> _Located:
+def _sealed_document(document: Mapping[str, Any]) -> _BlockLocation:
     """Return a copy of a sealed document.
 
     :raises SealError: it is not sealed
     """
-    located = _Located.of(plain_copy(document))
+    located = _BlockLocation.of(plain_copy(document))
     if not isinstance(located.metadata, Mapping):
         raise SealError("the document is not sealed: it has no mapping under the key sops")
     return located
 
 
-def _changed(block: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Set these values in a copy of the block at JSON pointers. Missing maps on the way are made; None removes."""
-    result = plain_copy(block)
-    for where, value in changes.items():
-        if not where.startswith("/"):
-            raise SealError(f"{_sops.shown(where)} is not a JSON pointer; write /config/<trigger>/url")
-        *way, last = (part.replace("~1", "/").replace("~0", "~") for part in where[1:].split("/"))
-        node: Any = result
-        for part in way:
-            node = node.setdefault(part, {}) if isinstance(node, dict) else node[_index(node, part, where)]
-        if isinstance(node, dict) and value is None:
-            node.pop(last, None)
-        elif isinstance(node, dict):
-            node[last] = value
-        elif isinstance(node, list) and last == "-" and value is not None:
-            node.append(value)
-        elif value is None:
-            del node[_index(node, last, where)]
-        else:
-            node[_index(node, last, where)] = value
-    return result
+_MAX_FILE = 2 * 2**20
+_STR, _FLOAT = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
 
 
-def _index(node: Any, part: str, where: str) -> int:
-    if isinstance(node, list) and part.isascii() and part.isdigit() and int(part) < len(node):
-        return int(part)
-    raise SealError(f"{_sops.shown(where)}: there is nothing at this place")
+def seal_file(path: str | Path, recipients: Sequence[str]) -> str:
+    """Return the file's text with its triggers sealed.
+
+    Comments are dropped; a file that is sealed already is not changed.
+
+    :raises SealError: as :func:`seal`, with the file's name
+    """
+    return _rewritten(path, lambda document: seal(document, recipients))
+
+
+def reseal_file(
+    path: str | Path,
+    *,
+    recipients: Sequence[str] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """Return the text of a sealed file under a new data key; see :func:`reseal`."""
+    return _rewritten(path, lambda document: reseal(document, recipients=recipients, environment=environment))
+
+
+def read_file(path: str | Path) -> Any:
+    """Return the document in a file: JSON if its name ends so, else YAML.
+
+    :raises SealError: the file can't be read, is not UTF-8, has wrong syntax, duplicate keys or anchors
+    """
+    return _read(path)[1]
+
+
+def _rewritten(path: str | Path, change: Callable[[Any], Any]) -> str:
+    text, document = _read(path)
+    try:
+        changed = change(document)
+    except SealError as error:
+        problem = str(error)
+    else:
+        if changed == document:
+            return text
+        return json.dumps(changed, indent=2, ensure_ascii=False) + "\n" if _is_json(path) else _write_yaml(changed)
+    raise SealError(f"{shown(path)}: {problem}")
+
+
+def _read(path: str | Path) -> tuple[str, Any]:
+    """Return the file's text and document."""
+    try:
+        with Path(path).open("rb") as file:
+            text = str(file.read(4 * _MAX_FILE + 1), "utf-8-sig")
+        return text, _read_json(text) if _is_json(path) else _read_yaml(text)
+    except SealError as error:
+        problem = str(error)
+    except (OSError, ValueError) as error:
+        problem = f"can't be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
+    raise SealError(f"{shown(path)}: {problem}")
+
+
+def _is_json(path: str | Path) -> bool:
+    return Path(path).suffix.lower() == ".json"
+
+
+def _checked_size(text: str) -> str:
+    if len(text) > _MAX_FILE:
+        raise SealError(f"the file is larger than {_MAX_FILE:,} characters")
+    return text
+
+
+def _read_json(text: str) -> Any:
+    """Parse JSON.
+
+    :raises SealError: wrong syntax, a duplicate key, NaN or infinity
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError
+        return dict(pairs)
+
+    def refused(constant: str) -> Any:
+        raise ValueError
+
+    try:
+        return json.loads(_checked_size(text), object_pairs_hook=unique, parse_constant=refused)
+    except json.JSONDecodeError as error:
+        problem = f"line {error.lineno}, column {error.colno}: is not JSON"
+    except (ValueError, RecursionError):
+        problem = "duplicate key, invalid number, or nested too deeply"
+    raise SealError(problem)
+
+
+class _SealedLoader(StrictLoader):
+    """A YAML loader that refuses anchors, and keys that are not text: a sealed document can't have them."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if event.anchor:
+            problem = "anchors and aliases are not allowed in a sealed document; write the value out"
+            raise DocumentError(problem, event.start_mark.line + 1, event.start_mark.column + 1)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if key.tag != _STR:
+                mark = key.start_mark
+                raise DocumentError("a key must be text; put it in quotes", mark.line + 1, mark.column + 1)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(text: str) -> Any:
+    """Parse YAML.
+
+    :raises SealError: wrong syntax, with line and column
+    """
+    try:
+        return documents.read_yaml(_checked_size(text), _SealedLoader)
+    except DocumentError as error:
+        problem = str(error)
+    raise SealError(problem)
+
+
+class _SealedDumper(yaml.SafeDumper):
+    """A YAML dumper that writes texts of several lines as blocks, and quotes texts that other readers may misread."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = '"' if _LINE_BREAKS.search(text) else "|" if "\n" in text else None
+        return self.represent_scalar(_STR, text, style=style)
+
+
+# Line breaks that PyYAML writes into plain and single-quoted text and does not read back.
+_LINE_BREAKS = re.compile("[\r\x85\u2028\u2029]")
+# Numbers for YAML 1.2, and so for the sops program, but text for PyYAML. A resolver makes PyYAML quote them.
+_NUMBER = re.compile(r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|0o[0-7]+)$")
+_SealedDumper.add_implicit_resolver(_FLOAT, _NUMBER, list("-+.0123456789"))
+_SealedDumper.add_representer(str, _SealedDumper.represent_text)
+
+
+def _write_yaml(document: Any) -> str:
+    text: str = yaml.dump(document, Dumper=_SealedDumper, sort_keys=False, allow_unicode=True, width=2**30)
+    return text

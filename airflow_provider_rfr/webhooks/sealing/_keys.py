@@ -71,22 +71,22 @@ class KeySources:
         """
 
         def entries(group: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-            found = group.get(name) or []
-            if not isinstance(found, list) or not all(isinstance(entry, Mapping) for entry in found):
+            listed = group.get(name) or []
+            if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
                 raise SealError(f"sops.{name} must be a list of mappings")
-            return found
+            return listed
 
         def sources(group: Mapping[str, Any]) -> tuple[KeySource, ...]:
             return tuple(KeySource(kind, entry) for kind in _NAME_FIELDS for entry in entries(group, kind))
 
         groups = entries(metadata, "key_groups")
         alone = sources(metadata)
-        found = alone or tuple(source for group in groups for source in sources(group))
-        if not found:
+        all_sources = alone or tuple(source for group in groups for source in sources(group))
+        if not all_sources:
             raise SealError(f"the document has no key source ({', '.join(_NAME_FIELDS)}), so nothing can open it")
-        if len(found) > _MAX_SOURCES:
+        if len(all_sources) > _MAX_SOURCES:
             raise SealError(f"the document has more than {_MAX_SOURCES} key sources")
-        return cls(found, shared=not alone)
+        return cls(all_sources, shared=not alone)
 
     @property
     def foreign(self) -> tuple[KeySource, ...]:
@@ -118,14 +118,14 @@ _COMMAND_SECONDS = 30
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys at one place; ``found``: a description of them, for messages."""
+    """The keys at one place; ``summary``: a description of them, for messages."""
 
     place: str
-    found: str
+    summary: str
     identities: Sequence[Any] = field(default=(), repr=False)
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.found}"
+        return f"{self.place}: {self.summary}"
 
 
 def envelope(data_key: bytes, recipient: str) -> str:
@@ -184,12 +184,12 @@ def data_key(sources: KeySources, environment: Mapping[str, str]) -> tuple[bytes
 def _places(environment: Mapping[str, str]) -> Iterator[Keys]:
     """Yield keys, the cheapest place first and the command last; a place is read only if those before did not help."""
 
-    def given(name: str, read: Callable[[str], Keys]) -> Keys:
+    def from_variable(name: str, read: Callable[[str], Keys]) -> Keys:
         value = environment.get(name)
         return read(value) if value else Keys(name, "not set")
 
-    yield given("SOPS_AGE_KEY", lambda text: _age_keys("SOPS_AGE_KEY", text.encode("utf-8", "replace")))
-    yield given("SOPS_AGE_KEY_FILE", lambda path: _file(f"SOPS_AGE_KEY_FILE {shown(path)}", path, _age_keys))
+    yield from_variable("SOPS_AGE_KEY", lambda text: _age_keys("SOPS_AGE_KEY", text.encode("utf-8", "replace")))
+    yield from_variable("SOPS_AGE_KEY_FILE", lambda path: _file(f"SOPS_AGE_KEY_FILE {shown(path)}", path, _age_keys))
     home = environment.get("HOME")
     folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
     if folder is None:
@@ -198,8 +198,8 @@ def _places(environment: Mapping[str, str]) -> Iterator[Keys]:
         path = str(Path(folder, "sops", "age", "keys.txt"))
         yield _file(shown(path), path, _age_keys)
     name = "SOPS_AGE_SSH_PRIVATE_KEY_FILE"
-    yield given(name, lambda path: _file(f"{name} {shown(path)}", path, _ssh_key))
-    yield given("SOPS_AGE_KEY_CMD", lambda command: _command("SOPS_AGE_KEY_CMD", command, environment))
+    yield from_variable(name, lambda path: _file(f"{name} {shown(path)}", path, _ssh_key))
+    yield from_variable("SOPS_AGE_KEY_CMD", lambda command: _command("SOPS_AGE_KEY_CMD", command, environment))
 
 
 def _file(place: str, path: str, parse: Callable[[str, bytes], Keys]) -> Keys:
@@ -256,9 +256,9 @@ def _age_keys(place: str, content: bytes) -> Keys:
             continue
         identities.append(identity)
         public.append(str(identity.to_public()))
-    found = f"{len(identities)} key(s) {', '.join(public[:10])}" if identities else "no key"
+    summary = f"{len(identities)} key(s) {', '.join(public[:10])}" if identities else "no key"
     lines = f"; not read as a key: line {', '.join(wrong[:10])}" if wrong else ""
-    return Keys(place, found + lines, tuple(identities))
+    return Keys(place, summary + lines, tuple(identities))
 
 
 # The sops program.
@@ -290,8 +290,8 @@ _MEANINGS = {
 
 def program(environment: Mapping[str, str]) -> str | None:
     """Return the absolute path of ``sops``. Relative entries of PATH do not count."""
-    found = shutil.which("sops", path=environment.get("PATH", ""))
-    return found if found and os.path.isabs(found) else None
+    path = shutil.which("sops", path=environment.get("PATH", ""))
+    return path if path and os.path.isabs(path) else None
 
 
 def open_with_program(

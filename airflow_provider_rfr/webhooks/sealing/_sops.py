@@ -69,7 +69,7 @@ _MAX_RULE = 2000
 
 
 @dataclass(frozen=True)
-class Rule:
+class SealingRule:
     """A rule that decides which leaves are sealed, and which the MAC covers.
 
     :ivar matches: whether the rule names a map key on the way to a leaf
@@ -90,7 +90,7 @@ def names_regex(*names: str) -> str:
     return f"^({'|'.join(names)})$"
 
 
-def rule_of(metadata: Mapping[str, Any]) -> Rule:
+def rule_of(metadata: Mapping[str, Any]) -> SealingRule:
     """Return the rule that decides which values of the document are sealed.
 
     :raises SealError: the rule is wrong, or only the sops program understands it
@@ -101,18 +101,18 @@ def rule_of(metadata: Mapping[str, Any]) -> Rule:
     mac_only = metadata.get("mac_only_encrypted") or False
     if not isinstance(mac_only, bool):
         raise SealError("sops.mac_only_encrypted must be a boolean")
-    given = {name: metadata[name] for name in _RULES if metadata.get(name)}
-    if any(metadata.get(name) for name in _COMMENT_RULES) or len(given) > 1:
+    rules = {name: metadata[name] for name in _RULES if metadata.get(name)}
+    if any(metadata.get(name) for name in _COMMENT_RULES) or len(rules) > 1:
         raise SealError(f"the document's sealing rule is not supported; only one of {', '.join(_RULES)} is allowed")
-    name, text = next(iter(given.items()), ("unencrypted_suffix", "_unencrypted"))
+    name, text = next(iter(rules.items()), ("unencrypted_suffix", "_unencrypted"))
     names: tuple[str, ...] = (text,)
     at_start, at_end = False, True
     if name.endswith("_regex"):
-        found = _WORDS.fullmatch(text) if len(text) <= _MAX_RULE else None
-        if found is None:
+        words = _WORDS.fullmatch(text) if len(text) <= _MAX_RULE else None
+        if words is None:
             raise SealError(f"sops.{name} is not supported; it must be a list of names as in ^(url|headers)$")
-        at_start, at_end = bool(found[1]), bool(found[4])
-        names = tuple(part.replace("\\", "") for part in (found[2] or found[3]).split("|"))
+        at_start, at_end = bool(words[1]), bool(words[4])
+        names = tuple(part.replace("\\", "") for part in (words[2] or words[3]).split("|"))
 
     def matches(key: str) -> bool:
         if at_start and at_end:
@@ -121,7 +121,7 @@ def rule_of(metadata: Mapping[str, Any]) -> Rule:
             return key.startswith(names) if at_start else key.endswith(names)
         return any(name in key for name in names)
 
-    return Rule(matches, name.startswith("encrypted"), mac_only)
+    return SealingRule(matches, name.startswith("encrypted"), mac_only)
 
 
 # Values.
@@ -176,14 +176,13 @@ def decrypt(sealed: str, key: bytes, data: bytes) -> _Scalar | None:
     """Open a sealed value.
 
     Return None if it is not a sealed value, is for another key or path, was changed, or is not of its type. Callers
-    can't
-    distinguish these cases, and no exception is left whose context might hold plaintext.
+    can't distinguish these cases, and no exception is left whose context might hold plaintext.
     """
-    found = _SEALED.fullmatch(sealed)
-    if found is None:
+    match = _SEALED.fullmatch(sealed)
+    if match is None:
         return None
     try:
-        body, nonce, tag = (base64.b64decode(found[name], validate=True) for name in ("data", "iv", "tag"))
+        body, nonce, tag = (base64.b64decode(match[name], validate=True) for name in ("data", "iv", "tag"))
     except binascii.Error:
         return None
     if len(tag) != _TAG_BYTES or not 12 <= len(nonce) <= 2 * _NONCE_BYTES:
@@ -193,7 +192,7 @@ def decrypt(sealed: str, key: bytes, data: bytes) -> _Scalar | None:
         plain = str(cipher.decrypt(nonce, body + tag, data), "utf-8")
     except (extra("cryptography.exceptions").InvalidTag, UnicodeDecodeError):
         return None
-    return _typed(plain, found["kind"])
+    return _typed(plain, match["kind"])
 
 
 def _typed(text: str, kind: str) -> _Scalar | None:
@@ -300,12 +299,12 @@ def _location(place: Place) -> str:
 _Convert = Callable[[Any, bytes, Place], tuple[Any, _Scalar]]
 
 
-def seal_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, Any], str]:
+def seal_tree(tree: dict[str, Any], key: bytes, rule: SealingRule) -> tuple[dict[str, Any], str]:
     """Return the tree with its leaves sealed, and its MAC."""
     return _converted(tree, rule, lambda value, data, _: (encrypt(value, key, data), value))
 
 
-def open_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, Any], str]:
+def open_tree(tree: dict[str, Any], key: bytes, rule: SealingRule) -> tuple[dict[str, Any], str]:
     """Return the tree with its leaves opened, and its MAC.
 
     :raises SealError: a leaf was changed, moved, or is plaintext
@@ -325,7 +324,7 @@ def open_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, A
     return _converted(tree, rule, opened)
 
 
-def _converted(tree: dict[str, Any], rule: Rule, convert: _Convert) -> tuple[dict[str, Any], str]:
+def _converted(tree: dict[str, Any], rule: SealingRule, convert: _Convert) -> tuple[dict[str, Any], str]:
     # With mac_only_encrypted, the sops program starts the hash with SHA-256 of the word "sops".
     mac = hashlib.sha512(hashlib.sha256(b"sops").digest() if rule.mac_only else b"")
 

@@ -62,10 +62,10 @@ def test_a_template_is_rendered_as_it_is(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_template_s_mistake_is_told_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert render(tmp_path, "a\n {{nope}}", {}) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "line 2, column 4" in told.err
-    assert "nope" in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "line 2, column 4" in output.err
+    assert "nope" in output.err
 
 
 def test_a_template_s_line_ends_stay_and_a_byte_order_mark_does_not(
@@ -92,9 +92,9 @@ def test_a_block_is_checked_as_a_deploy_does(
     assert rfr("validate", write(tmp_path, "t.json", block(receiver))) == 0
     assert "nothing wrong, triggers: 1" in capsys.readouterr().out
     assert rfr("validate", write(tmp_path, "t.json", block(receiver, payload={"a": "{{nope}}"}, timeout="0s"))) == 1
-    told = capsys.readouterr().err
-    assert "trigger hook: timeout must be greater than 0" in told
-    assert "nope" in told
+    output = capsys.readouterr().err
+    assert "trigger hook: timeout must be greater than 0" in output
+    assert "nope" in output
 
 
 def test_the_schema_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,9 +127,9 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     file = write(tmp_path, "t.json", block(receiver))
     receiver.answer = lambda request: (400, b"")
     assert rfr("deliver", file, *STORE) == 1
-    told = capsys.readouterr()
-    assert "1 enqueued, 0 delivered, 0 to be repeated, 1 given up, 0 pending" in told.out
-    assert "hook (http://127.0.0.1" in told.err
+    output = capsys.readouterr()
+    assert "1 enqueued, 0 delivered, 0 to be repeated, 1 given up, 0 pending" in output.out
+    assert "hook (http://127.0.0.1" in output.err
 
     assert rfr("list", "--state", "dead", "--output", "json", *STORE) == 0
     (row,) = json.loads(capsys.readouterr().out)
@@ -171,9 +171,9 @@ def test_what_is_named_by_its_id_is_replayed_or_the_answer_says_why_not(
     assert rfr("replay", one, *STORE) == 0
     assert "1 to be delivered again" in capsys.readouterr().err
     assert rfr("replay", one, "f" * 32, *STORE) == 1
-    told = capsys.readouterr().err
-    assert f"{one}: it is pending" in told
-    assert f"{'f' * 32}: there is no such delivery" in told
+    output = capsys.readouterr().err
+    assert f"{one}: it is pending" in output
+    assert f"{'f' * 32}: there is no such delivery" in output
     rfr("deliver", file, *STORE)
     assert [request.delivery_id for request in receiver.requests] == [one, one]
     assert rfr("replay", one, "--state", "dead", *STORE) == 1
@@ -196,16 +196,16 @@ def test_a_database_that_fails_is_told_in_a_line(
 
     monkeypatch.setattr(operations, "deliveries", fail)
     assert rfr("list", *STORE) == 1
-    said = "the database failed: server closed the connection; airflow rfr doctor may say why\n"
-    assert capsys.readouterr().err.endswith(said)
+    output = "the database failed: server closed the connection; airflow rfr doctor may say why\n"
+    assert capsys.readouterr().err.endswith(output)
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "~nobody-7f1c/t.yaml", "gone.yaml", "."])
 def test_what_is_no_file_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert rfr("validate", name) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert "; name a YAML or JSON file with a block" in said
+    output = capsys.readouterr().err
+    assert "Traceback" not in output
+    assert "; name a YAML or JSON file with a block" in output
 
 
 def test_a_file_is_one_block_for_an_operator_and_at_a_shell(lake: Lake, receiver: Receiver, tmp_path: Path) -> None:
@@ -251,9 +251,9 @@ def test_a_block_that_moved_and_was_edited_goes_on_after_a_resume(
     assert rfr("deliver", files[0], *STORE) == 0
     lake.publish("raw.orders")
     assert rfr("deliver", files[1], *STORE) == 1
-    told = capsys.readouterr().err
-    assert all(str(file) in told for file in files)
-    assert "airflow rfr triggers resume raw.orders shop/hook" in told
+    output = capsys.readouterr().err
+    assert all(str(file) in output for file in files)
+    assert "airflow rfr triggers resume raw.orders shop/hook" in output
     assert rfr("resume", "raw.orders", "shop/hook", *STORE) == 0
     assert rfr("deliver", files[1], *STORE) == 0
     assert [request.path for request in receiver.requests] == ["/old", "/new"]
@@ -309,11 +309,11 @@ def test_a_table_without_webhooks_and_a_trigger_of_another_table_are_refused(
         assert rfr("deliver", file, "--target", table, *STORE) == 0
     capsys.readouterr()
     assert rfr(change, "--target", "raw.orders", "--target", "raw.order", *STORE) == 1
-    said = "target: nothing was ever due for raw.order; the tables known are raw.customers, raw.orders"
-    assert said in capsys.readouterr().err
+    output = "target: nothing was ever due for raw.order; the tables known are raw.customers, raw.orders"
+    assert output in capsys.readouterr().err
     assert rfr(change, "--target", "raw.orders", "--trigger", "other", *STORE) == 1
-    said = "trigger: nothing was ever due to 'other' for raw.orders; those known are shop/hook"
-    assert said in capsys.readouterr().err
+    output = "trigger: nothing was ever due to 'other' for raw.orders; those known are shop/hook"
+    assert output in capsys.readouterr().err
     assert rfr(change, "--target", "raw.customers", "--trigger", "other", *STORE) == 0
 
 
@@ -333,9 +333,9 @@ def test_bytes_that_are_no_text_are_refused_in_a_sentence(
     lake: Lake, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rfr(*arguments, *STORE) == 1
-    told = capsys.readouterr().err
-    assert "has bytes that are not UTF-8; write it in UTF-8" in told
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert "has bytes that are not UTF-8; write it in UTF-8" in output
+    assert len(output.splitlines()) == 1
 
 
 def test_less_than_nothing_can_t_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -364,10 +364,10 @@ def test_a_rendered_template_is_a_text_in_json_and_json_is_not_taken_for_json_bo
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     template, variables = write(tmp_path, "t.hbs", "{{a}}"), write(tmp_path, "v.json", {"a": 'a "word"'})
-    given = ("--template", template, "--variables", variables)
-    assert rfr("render", *given, "--json") == 0
+    arguments = ("--template", template, "--variables", variables)
+    assert rfr("render", *arguments, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"text": 'a "word"'}
-    assert rfr("render", *given, "--json-body", "--json") == 0
+    assert rfr("render", *arguments, "--json-body", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"text": '"a \\"word\\""'}
 
 

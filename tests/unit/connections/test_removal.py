@@ -30,7 +30,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.store.connections import ConnectionNotes
 from airflow_provider_rfr.store.deliveries import EndpointKey, ensure_endpoint, load_endpoints
 from airflow_provider_rfr.store.deploys import Entry, write_registry
-from airflow_provider_rfr.webhooks.config import TriggerBlock
+from airflow_provider_rfr.webhooks.block import TriggerBlock
 from airflow_provider_rfr.webhooks.operations import resume
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, register_endpoints
 from tests.unit.connections.worlds import CANARY, Bench

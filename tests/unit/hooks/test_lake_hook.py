@@ -131,7 +131,7 @@ def test_a_reason_names_no_secret(monkeypatch: pytest.MonkeyPatch, password: str
     def refuse(name: str, properties: Mapping[str, str]) -> None:
         raise OSError(f"no route to {properties['uri']} for {password}\nwith a trace")
 
-    monkeypatch.setattr(catalog, "load_limited", refuse)
+    monkeypatch.setattr(catalog, "_load_limited", refuse)
     host, extra = "postgresql+psycopg2://db/lake", {"warehouse": "/data/w"}
     passed, message = ask_button(monkeypatch, host=host, login="me", password=password, extra=extra)
     assert not passed

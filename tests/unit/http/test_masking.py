@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from airflow_provider_rfr.http.redaction import _MOST_KEPT, Masker, secrets_of_url
+from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
-from airflow_provider_rfr.webhooks.config import parse_triggers
 from tests.soon import assert_grows_in_proportion
 
 SECRET = 'Tr0ub4dor&3/"x y'

@@ -15,8 +15,15 @@ from pydantic import SecretStr, ValidationError
 
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
-from airflow_provider_rfr.webhooks.config import TriggerBlock, load_document, parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint, OnFailure, Ordering, Schedule
+from airflow_provider_rfr.webhooks.block import (
+    Endpoint,
+    OnFailure,
+    Ordering,
+    Schedule,
+    TriggerBlock,
+    load_document,
+    parse_triggers,
+)
 from tests.unit.messages import check_messages, raises
 
 URL = "https://hooks.example/t0ken-in-path?key=s3cr3t"
@@ -48,7 +55,7 @@ def refused_field(**fields: Any) -> list[str]:
 
 
 def event(*bindings: Binding) -> CommitEvent:
-    names = tuple(each.collection for each in bindings if each.documents)
+    names = tuple(item.collection for item in bindings if item.documents)
     return CommitEvent(
         commit_id="c",
         target="t",
@@ -61,11 +68,11 @@ def event(*bindings: Binding) -> CommitEvent:
 
 
 def test_the_least_that_is_needed_has_the_documented_defaults() -> None:
-    found = endpoint()
-    assert (found.method, found.timeout, found.max_attempts, found.headers) == ("POST", 30.0, 3, {})
-    assert (found.retry.schedule, found.interval, found.when.min_documents) == (Schedule.QUICK, 0.0, 1)
-    assert (found.on_failure, found.ordering, found.enabled) == (OnFailure.DEAD_LETTER, Ordering.NONE, True)
-    assert found.success.accepts(204, b"") and not found.success.accepts(500, b"")
+    trigger = endpoint()
+    assert (trigger.method, trigger.timeout, trigger.attempts, trigger.headers) == ("POST", 30.0, 3, {})
+    assert (trigger.retry.schedule, trigger.interval, trigger.when.min_documents) == (Schedule.QUICK, 0.0, 1)
+    assert (trigger.on_failure, trigger.ordering, trigger.enabled) == (OnFailure.DEAD_LETTER, Ordering.NONE, True)
+    assert trigger.accepts(204, b"") and not trigger.accepts(500, b"")
 
 
 def test_a_document_comes_back_as_it_was_written_with_its_method() -> None:
@@ -116,38 +123,38 @@ def test_everything_that_can_be_written_comes_back() -> None:
 
 def test_a_list_stays_a_list_and_is_named_by_its_order() -> None:
     block = parse_triggers({"config": [{**MINIMAL, "method": "POST"}, {**MINIMAL, "method": "PUT"}]})
-    assert [each.name for each in block.endpoints] == ["trigger0", "trigger1"] == list(block.config)
+    assert [item.name for item in block.endpoints] == ["trigger0", "trigger1"] == list(block.config)
     assert block.dump() == {"config": [{**MINIMAL, "method": "POST"}, {**MINIMAL, "method": "PUT"}]}
     assert parse_triggers([MINIMAL]).config["trigger0"].name == "trigger0"
 
 
 def test_snake_case_is_read_and_camel_case_is_written() -> None:
-    found = endpoint(max_attempts=7, on_failure="ignore", retry={"max_elapsed": "1h"}, expose_headers=[])
-    assert (found.max_attempts, found.on_failure, found.retry.max_elapsed) == (7, OnFailure.IGNORE, 3600.0)
-    assert {"maxAttempts", "onFailure", "retry", "exposeHeaders"} < set(found.dump())
+    trigger = endpoint(max_attempts=7, on_failure="ignore", retry={"max_elapsed": "1h"}, expose_headers=[])
+    assert (trigger.max_attempts, trigger.on_failure, trigger.retry.max_elapsed) == (7, OnFailure.IGNORE, 3600.0)
+    assert {"maxAttempts", "onFailure", "retry", "exposeHeaders"} < set(trigger.dump())
     check_messages(refused_field(maxAttempts=1, max_attempts=2))
 
 
 def test_the_names_of_the_design_document_are_read() -> None:
-    found = endpoint(timeoutSecs=5, maxRetries=4)
-    assert (found.timeout, found.max_attempts, found.attempts) == (5.0, 5, 5)
+    trigger = endpoint(timeoutSecs=5, maxRetries=4)
+    assert (trigger.timeout, trigger.max_attempts, trigger.attempts) == (5.0, 5, 5)
     check_messages(refused_field(timeout_secs=6))
     check_messages(refused_field(timeoutSecs=5, timeout="5s", maxRetries=1, maxAttempts=1))
 
 
 def test_no_attempts_are_one_attempt() -> None:
-    found = endpoint(maxAttempts=0)
-    assert (found.max_attempts, found.attempts) == (0, 1)
+    trigger = endpoint(maxAttempts=0)
+    assert (trigger.max_attempts, trigger.attempts) == (0, 1)
 
 
 def test_the_standard_schedule_has_more_attempts() -> None:
-    assert endpoint(retry={"schedule": "standard"}).max_attempts == 10
-    assert endpoint(retry={"schedule": "standard"}, maxAttempts=4).max_attempts == 4
+    assert endpoint(retry={"schedule": "standard"}).attempts == 10
+    assert endpoint(retry={"schedule": "standard"}, maxAttempts=4).attempts == 4
 
 
 def test_an_endpoint_without_an_interval_has_the_block_s() -> None:
     block = parse_triggers({"interval": "30m", "config": {"a": MINIMAL, "b": {**MINIMAL, "interval": "0s"}}})
-    assert [each.interval for each in block.endpoints] == [1800.0, 0.0]
+    assert [item.interval for item in block.endpoints] == [1800.0, 0.0]
     assert "interval" not in block.dump()["config"]["a"]
 
 
@@ -206,8 +213,8 @@ def test_seconds_as_a_number_are_whole_and_within_bounds(value: Any) -> None:
 
 
 def test_no_time_at_all_is_refused() -> None:
-    told = "trigger X: timeout must be greater than 0; write 1s to 300s"
-    assert refused_field(timeout="0s") == refused_field(timeout="0h") == refused_field(timeoutSecs=0) == [told]
+    message = "trigger X: timeout must be greater than 0; write 1s to 300s"
+    assert refused_field(timeout="0s") == refused_field(timeout="0h") == refused_field(timeoutSecs=0) == [message]
 
 
 @pytest.mark.parametrize(
@@ -271,8 +278,8 @@ def test_names_of_the_inside_are_no_fields(name: str) -> None:
 
 
 def test_text_of_half_a_character_is_refused() -> None:
-    told = "trigger X: payloadTemplate: is not text: it holds half a character"
-    assert refused_field(payloadTemplate='"\ud800"') == [told]
+    message = "trigger X: payloadTemplate: is not text: it holds half a character"
+    assert refused_field(payloadTemplate='"\ud800"') == [message]
 
 
 @pytest.mark.parametrize("name", ["start now", "a/b", "a\nb", "", "x" * 129, "a:b", "é\u0301", "😀"])
@@ -343,9 +350,9 @@ def test_an_address_that_is_none_is_refused_and_not_shown(url: Any, told: str) -
     ],
 )
 def test_addresses_of_all_kinds_are_read(url: str) -> None:
-    found = endpoint(url=url)
-    assert found.url is not None
-    assert found.url.get_secret_value() == url
+    trigger = endpoint(url=url)
+    assert trigger.url is not None
+    assert trigger.url.get_secret_value() == url
 
 
 @pytest.mark.parametrize(
@@ -398,9 +405,9 @@ def test_signing_secrets_have_one_form(secret: Any) -> None:
 
 def test_signing_keys_are_the_bytes_of_the_secrets() -> None:
     long = "whsec_" + base64.b64encode(bytes(range(64))).decode()
-    found = endpoint(signing={"secrets": [KEY, long]}).signing
-    assert found is not None
-    assert found.keys == (b"k" * 24, bytes(range(64)))
+    signing = endpoint(signing={"secrets": [KEY, long]}).signing
+    assert signing is not None
+    assert signing.keys == (b"k" * 24, bytes(range(64)))
     check_messages(refused_field(signing={"secrets": []}))
 
 
@@ -527,16 +534,16 @@ def test_answers_are_judged_by_status_and_by_what_a_pointer_finds() -> None:
     for body in (b"", b"\xff", b"{}", b"[]", b'{"a/b": {"0": {"~": 1}}}', b'{"a/b": [{"~": true}]}', b"[" * 50_000):
         assert pointed.accepts(200, body) is (body == b'{"a/b": {"0": {"~": 1}}}')
     assert not pointed.accepts(500, b'{"a/b": [{"~": 1}]}')
-    there = endpoint(success={"pointer": "/ok"}).success
-    assert there.accepts(200, b'{"ok": null}') and not there.accepts(200, b"{}")
+    present = endpoint(success={"pointer": "/ok"}).success
+    assert present.accepts(200, b'{"ok": null}') and not present.accepts(200, b"{}")
     null = endpoint(success={"pointer": "/ok", "equals": None}).success
     assert null.accepts(200, b'{"ok": null}') and not null.accepts(200, b'{"ok": false}')
     assert endpoint(success={"pointer": "", "equals": {"a": [1, {}]}}).success.accepts(200, b'{"a": [1.0, {}]}')
 
 
 def test_exposed_headers_are_found_whatever_their_case() -> None:
-    found = endpoint(headers={"Authorization": "Bearer x", "X-Other": "y"}, exposeHeaders=["authorization"])
-    assert found.exposed_headers() == {"Authorization": "Bearer x", "authorization": "Bearer x"}
+    trigger = endpoint(headers={"Authorization": "Bearer x", "X-Other": "y"}, exposeHeaders=["authorization"])
+    assert trigger.exposed_headers() == {"Authorization": "Bearer x", "authorization": "Bearer x"}
     of_connection = parse_triggers(
         {"config": {"a": {"connection": "c", "payload": {}, "exposeHeaders": ["X-From", "X-None"]}}}
     )
@@ -635,8 +642,8 @@ def test_a_file_that_can_t_be_read_is_told_by_place_and_not_by_content(
 
 def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
-    for name, told in (("none.yaml", "can't be read: No such file"), ("x.yaml", "is not in UTF-8")):
-        with pytest.raises(TriggerConfigError, match=told):
+    for name, message in (("none.yaml", "can't be read: No such file"), ("x.yaml", "is not in UTF-8")):
+        with pytest.raises(TriggerConfigError, match=message):
             load_triggers(tmp_path / name)
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from airflow_provider_rfr.webhooks._templates import template_variables
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.presets import PRESETS
 from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events
 
@@ -28,10 +28,10 @@ def test_every_preset_has_an_example() -> None:
 
 
 def test_every_field_parameter_and_variable_is_told() -> None:
-    told = set(re.findall(r"`([\w.-]+?)(?:\.\w+)?`", PAGE)) | set(re.findall(r"`([\w.-]+)`", PAGE))
+    names = set(re.findall(r"`([\w.-]+?)(?:\.\w+)?`", PAGE)) | set(re.findall(r"`([\w.-]+)`", PAGE))
     fields = set(Endpoint.spellings())
     parameters = {name for preset in PRESETS.values() for name in preset.spellings()}
     variables = set(
         template_variables(placeholder_events()[0], delivery_id="", attempt=1, trigger_name="", headers={})
     ) - {"headers"}
-    assert not (fields | parameters | variables | set(PRESETS)) - told
+    assert not (fields | parameters | variables | set(PRESETS)) - names

@@ -18,11 +18,10 @@ from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError
 from airflow_provider_rfr.store.deliveries import Delivery, Selection
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter, DeliverySummary
+from airflow_provider_rfr.webhooks.deliveries import DeadLetter, DeliverySummary
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
 from tests.soon import SOON, soon, wait_until
 from tests.unit.messages import check_messages, raises
@@ -74,8 +73,8 @@ class Post:
         return operations.deliveries(self.store, Selection(**selection), None)
 
     def row(self, sequence: int = 1, name: str = "hook") -> Delivery:
-        (found,) = self.rows(ids=[delivery_id(f"commit-{sequence}", name)])
-        return found
+        (row,) = self.rows(ids=[delivery_id(f"commit-{sequence}", name)])
+        return row
 
 
 @pytest.fixture
@@ -479,7 +478,7 @@ def test_a_dead_letter_is_replayed_with_the_same_id_and_body(post: Post, server:
     assert post.drain().delivered == 1
     first, second = server.received
     assert (first.id, first.body) == (second.id, second.body)
-    assert [each.number for each in operations.history(post.store, first.id)] == [1, 2]
+    assert [attempt.number for attempt in operations.history(post.store, first.id)] == [1, 2]
 
 
 def test_tables_that_are_configured_alike_share_a_lane(post: Post, server: Receiver) -> None:
@@ -489,7 +488,7 @@ def test_tables_that_are_configured_alike_share_a_lane(post: Post, server: Recei
     by_table: dict[str, list[int]] = {}
     for request in server.received:
         by_table.setdefault(str(request.json["sequence"] // 10), []).append(request.json["sequence"])
-    assert all(found == sorted(found) for found in by_table.values())
+    assert all(sequences == sorted(sequences) for sequences in by_table.values())
 
 
 # Order and windows
@@ -542,7 +541,7 @@ def test_somebody_is_told_of_each_delivery_that_is_given_up(post: Post, server: 
     post.owe(server.url, 1, 2)
     told: list[DeadLetter] = []
     post.drain(on_dead=told.append)
-    assert {each.id for each in told} == {delivery_id(f"commit-{n}", "hook") for n in (1, 2)}
+    assert {letter.id for letter in told} == {delivery_id(f"commit-{n}", "hook") for n in (1, 2)}
     first = told[0]
     assert (first.key, first.reason, first.detail, first.status) == (key(), "http", "HTTP 400", 400)
     post.drain(on_dead=told.append)
@@ -608,7 +607,7 @@ def test_who_leaves_the_telling_to_others_leaves_what_may_be_ignored_to_nobody(p
     post.drain(notify_later=True)
     told: list[DeadLetter] = []
     post.drain(on_dead=told.append)
-    assert [each.id for each in told] == [delivery_id("commit-1", "hook")]
+    assert [letter.id for letter in told] == [delivery_id("commit-1", "hook")]
 
 
 # Many at once, slow ones, and the end

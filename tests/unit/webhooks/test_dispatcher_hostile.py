@@ -20,9 +20,9 @@ from airflow_provider_rfr.store.claims import ClaimRequest, claim
 from airflow_provider_rfr.store.deliveries import Selection, endpoints_of_table, endpoints_with_ids, load_endpoints
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks._endpoint_worker import EndpointWorker
+from airflow_provider_rfr.webhooks._worker import EndpointWorker
+from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
-from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, _merge_events
 from airflow_provider_rfr.webhooks.outbox import enqueue
 from tests.soon import SOON
@@ -208,8 +208,8 @@ def test_whatever_happens_in_whatever_order_every_commit_is_told_and_none_before
     ended = [rows.get(row.merged_into or "", row) for row in rows.values()]
     assert {row.state for row in ended} <= {"delivered"}
     assert {row.id for row in ended} <= set(accepted)
-    told = {row.last_commit for row in rows.values() if row.commits == 1}
-    assert told == {f"commit-{number}" for number in committed}
+    commit_ids = {row.last_commit for row in rows.values() if row.commits == 1}
+    assert commit_ids == {f"commit-{number}" for number in committed}
 
 
 @pytest.mark.parametrize(

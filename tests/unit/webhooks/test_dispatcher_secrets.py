@@ -17,9 +17,9 @@ import pytest
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter
+from airflow_provider_rfr.webhooks.deliveries import DeadLetter
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, enqueue
 from tests.unit.messages import raises
 from tests.webhook_receiver import (
@@ -116,8 +116,8 @@ def test_no_secret_is_told_anywhere(
     )
     written = document(base)
     if kind == "refused address":
-        for each in written["config"].values():
-            each["allowedHosts"] = ["10.0.0.1"]
+        for endpoint in written["config"].values():
+            endpoint["allowedHosts"] = ["10.0.0.1"]
     told: list[DeadLetter] = []
     with caplog.at_level(logging.DEBUG):
         shown = run(tmp_path, parse_triggers(written), base, told)
@@ -158,12 +158,12 @@ def run(folder: Path, block: Any, base: str, told: list[DeadLetter]) -> str:
 
 
 def stored(folder: Path) -> str:
-    found = []
+    texts = []
     for path in folder.glob("control.db*"):
-        found.append(path.read_bytes().decode("latin-1"))
+        texts.append(path.read_bytes().decode("latin-1"))
     with sqlite3.connect(folder / "control.db") as connection:
-        found += connection.iterdump()
-    return "\n".join(found)
+        texts += connection.iterdump()
+    return "\n".join(texts)
 
 
 def test_no_error_that_is_raised_holds_one(server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.deliveries import EndpointKey, Selection
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
 from tests.unit.messages import raises
 from tests.webhook_receiver import (
@@ -54,7 +53,7 @@ def owe(store: ControlStore, url: str, *sequences: int, name: str = "hook", **fi
 
 
 def states(store: ControlStore) -> dict[str, str]:
-    return {each.last_commit: each.state for each in operations.deliveries(store)}
+    return {delivery.last_commit: delivery.state for delivery in operations.deliveries(store)}
 
 
 def test_a_dead_delivery_blocks_the_table_s_next_refresh_until_it_is_replayed(
@@ -166,7 +165,7 @@ def test_deliveries_are_counted_and_listed_by_what_one_looks_for(store: ControlS
         loopback_dispatcher(store, endpoints).deliver_due()
     assert operations.counts(store) == {"pending": 0, "delivered": 2, "dead": 1, "cancelled": 0, "merged": 0}
     assert operations.counts(store, Selection(trigger="bad"))["dead"] == 1
-    assert [each.key.trigger for each in operations.deliveries(store, Selection(reason="http"))] == ["bad"]
+    assert [delivery.key.trigger for delivery in operations.deliveries(store, Selection(reason="http"))] == ["bad"]
     assert len(operations.deliveries(store, Selection(commit_id="commit-1"))) == 2
     assert len(operations.deliveries(store, limit=1)) == 1
 
@@ -191,11 +190,11 @@ def test_what_ended_long_ago_is_forgotten(store: ControlStore, server: Receiver,
 
 def test_a_test_fire_calls_once_and_leaves_no_row(store: ControlStore, server: Receiver) -> None:
     server.answers(Reply(500, b"no, hunter22hunter22"))
-    made = endpoint(server.url, headers={"X-Key": "hunter22hunter22"})
-    answer = operations.test_fire(made, events(1)[0], allowed_hosts=LOOPBACK)
+    hook = endpoint(server.url, headers={"X-Key": "hunter22hunter22"})
+    answer = operations.test_fire(hook, events(1)[0], allowed_hosts=LOOPBACK)
     assert (answer.delivered, answer.status, answer.answer) == (False, 500, "no, ***")
     server.answers(200)
-    again = operations.test_fire(made, events(1)[0], allowed_hosts=LOOPBACK)
+    again = operations.test_fire(hook, events(1)[0], allowed_hosts=LOOPBACK)
     assert again.delivered
     assert server.ids == [answer.delivery_id, again.delivery_id]
     assert operations.deliveries(store) == []

@@ -17,8 +17,7 @@ from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, expire_table
 from airflow_provider_rfr.store.deliveries import Selection, load_endpoints, set_cancelled
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.operations import deliveries
 from airflow_provider_rfr.webhooks.outbox import (
     _since_property,
@@ -37,10 +36,10 @@ URL = "https://example.com/hook"
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> SqlCatalog:
-    made = SqlCatalog("rfr", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
-    made.create_namespace("raw")
-    made.create_table(TABLE, SCHEMA)
-    return made
+    lake = SqlCatalog("rfr", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
+    lake.create_namespace("raw")
+    lake.create_table(TABLE, SCHEMA)
+    return lake
 
 
 @pytest.fixture
@@ -64,12 +63,12 @@ def look(store: ControlStore, catalog: SqlCatalog, *names: str, start_from="late
 
 
 def owed(store: ControlStore, name: str = "hook") -> list[str]:
-    found = deliveries(store, Selection(trigger=name), None)
-    return sorted(each.last_commit for each in found)
+    rows = deliveries(store, Selection(trigger=name), None)
+    return sorted(delivery.last_commit for delivery in rows)
 
 
 def ids(store: ControlStore) -> set[str]:
-    return {each.id for each in deliveries(store, limit=None)}
+    return {delivery.id for delivery in deliveries(store, limit=None)}
 
 
 def properties(catalog: SqlCatalog) -> dict[str, str]:
@@ -278,21 +277,21 @@ def test_a_rolled_back_commit_that_was_never_looked_at_owes_nothing(store: Contr
 
 def test_many_who_look_at_once_make_each_row_once(catalog: SqlCatalog, tmp_path: Path) -> None:
     commit(catalog, 1, 2, 3)
-    made: list[int] = []
+    counts: list[int] = []
     barrier = threading.Barrier(4)
 
     def work() -> None:
         own = SqlCatalog("rfr", **catalog.properties)
         mine = open_store(f"sqlite:///{tmp_path}/control.db")
         barrier.wait()
-        made.append(look(mine, own, "a", "b", start_from="earliest"))
+        counts.append(look(mine, own, "a", "b", start_from="earliest"))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert sum(made) == 6
+    assert sum(counts) == 6
     assert len(ids(open_store(f"sqlite:///{tmp_path}/control.db"))) == 6
 
 
@@ -320,9 +319,9 @@ def test_publishers_go_on_while_the_first_look_writes_its_properties(store: Cont
 
 def test_a_block_gives_its_endpoints_for_a_table() -> None:
     block = parse_triggers({"config": {"a": {"url": URL, "payload": {}}, "b": {"url": URL, "payload": {}}}})
-    found = endpoints_of(LAKE, TABLE, block)
-    assert [each.trigger for each in found] == ["a", "b"]
-    assert all(isinstance(each, Endpoint) for each in found.values())
+    hooks = endpoints_of(LAKE, TABLE, block)
+    assert [key.trigger for key in hooks] == ["a", "b"]
+    assert all(isinstance(hook, Endpoint) for hook in hooks.values())
 
 
 def test_an_expiry_keeps_the_commits_that_are_not_sent(
@@ -336,7 +335,9 @@ def test_an_expiry_keeps_the_commits_that_are_not_sent(
     assert expired(catalog) == 0, "nothing was said yet of what is sent"
     release_snapshots(store, catalog, LAKE, TABLE)
     assert expired(catalog) == 0
-    done = {each.id for each in deliveries(store, limit=None) if each.last_commit in ("commit-1", "commit-2")}
+    done = {
+        delivery.id for delivery in deliveries(store, limit=None) if delivery.last_commit in ("commit-1", "commit-2")
+    }
     store.run(lambda connection: set_cancelled(connection, 1, done, ""))
     release_snapshots(store, catalog, LAKE, TABLE)
     commit(catalog, 4)

@@ -11,8 +11,7 @@ import pytest
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
 from airflow_provider_rfr.webhooks._templates import NotJsonError, content_type, render_body, template_variables
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.validation import _HOSTILE, placeholder_events
 from tests.unit.messages import raises
 
@@ -35,18 +34,18 @@ def endpoint(**fields: Any) -> Endpoint:
 
 def body(event: CommitEvent = ONE, *, headers: dict[str, str] | None = None, **fields: Any) -> Any:
     """The body, with all of these headers exposed."""
-    found = endpoint(headers=headers or {}, exposeHeaders=list(headers or {}), **fields)
-    exposed = found.exposed_headers()
+    trigger = endpoint(headers=headers or {}, exposeHeaders=list(headers or {}), **fields)
+    exposed = trigger.exposed_headers()
     variables = template_variables(event, delivery_id="d" * 32, attempt=1, trigger_name="X", headers=exposed)
-    return json.loads(render_body(found, variables))
+    return json.loads(render_body(trigger, variables))
 
 
 def test_the_payload_of_eight_keys_holds_the_placeholders() -> None:
-    found = body(
+    document = body(
         payloadTemplate=EIGHT_KEYS,
         headers={"Authorization": "Bearer my-secret"},
     )
-    assert found == {
+    assert document == {
         "event": "commit",
         "connector": ONE.producer,
         "collections": ["acmeCo/example/collection"],
@@ -60,8 +59,8 @@ def test_the_payload_of_eight_keys_holds_the_placeholders() -> None:
 
 def test_two_collections_stand_with_a_comma_between_them() -> None:
     two = replace(ONE, collection_names=("a", 'b"'))
-    found = body(two, payloadTemplate=EIGHT_KEYS, headers={"Authorization": "x"})
-    assert found["collections"] == ["a", 'b"']
+    document = body(two, payloadTemplate=EIGHT_KEYS, headers={"Authorization": "x"})
+    assert document["collections"] == ["a", 'b"']
 
 
 @pytest.mark.parametrize("name", ["<>&\"'", _HOSTILE, "\u2028", "\\", "😀", "a\nb", "{{secret}}", "\x00"])
@@ -90,7 +89,7 @@ def test_a_variable_that_is_not_there_is_false_in_a_condition() -> None:
 
 def test_a_leaf_that_is_one_expression_keeps_its_type() -> None:
     event = replace(ONE, snapshot_id=2**62 + 1)
-    found = body(
+    document = body(
         event,
         payload={
             "all": "{{collection_names}}",
@@ -101,7 +100,7 @@ def test_a_leaf_that_is_one_expression_keeps_its_type() -> None:
             "more": [True, 1.5, {"x": "{{attempt}}"}],
         },
     )
-    assert found == {
+    assert document == {
         "all": ["acmeCo/example/collection"],
         "number": 2**62 + 1,
         "text": f"{2**62 + 1}.",

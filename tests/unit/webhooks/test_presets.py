@@ -11,8 +11,7 @@ import pytest
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.webhooks._templates import render_body, template_variables
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, parse_triggers
 from airflow_provider_rfr.webhooks.presets import PRESETS, Preset, TokenStep
 from airflow_provider_rfr.webhooks.validation import placeholder_events, validate_block
 from tests.unit.messages import check_messages, raises
@@ -33,8 +32,8 @@ LINE = f"acmeCo/example/materialization: 10 documents committed ({ID})"
 
 
 def endpoint(preset: str, parameters: dict[str, Any] | None = None, **fields: Any) -> Endpoint:
-    given = {"preset": preset, **({} if parameters is None else {"with": parameters}), **fields}
-    block = parse_triggers({"config": {"X": {"url": "https://h.example", **given}}})
+    settings = {"preset": preset, **({} if parameters is None else {"with": parameters}), **fields}
+    block = parse_triggers({"config": {"X": {"url": "https://h.example", **settings}}})
     validate_block(block)
     return block.endpoints[0]
 
@@ -50,22 +49,22 @@ def body(found: Endpoint, event: CommitEvent = ONE) -> Any:
 
 
 def refused(preset: Any, parameters: Any = None, **fields: Any) -> list[str]:
-    given = {"preset": preset, **({} if parameters is None else {"with": parameters}), **fields}
+    settings = {"preset": preset, **({} if parameters is None else {"with": parameters}), **fields}
     with pytest.raises(TriggerConfigError) as caught:
-        parse_triggers({"config": {"X": {"url": "https://h.example", **given}}})
+        parse_triggers({"config": {"X": {"url": "https://h.example", **settings}}})
     assert "hunter2" not in str(caught.value)
     return str(caught.value).splitlines()
 
 
 def test_an_airflow_dag_run_has_the_delivery_s_id_and_a_conflict_is_delivery() -> None:
-    found = endpoint("airflow-dag-run", {"dagId": "down stream/x", "note": "by {{trigger_name}}"})
-    assert preset_of(found).path() == "/api/v2/dags/down%20stream%2Fx/dagRuns"
-    assert body(found) == {"logical_date": None, "dag_run_id": ID, "conf": EVENT, "note": "by X"}
-    assert [found.success.accepts(status, b"") for status in (200, 201, 409, 404, 401, 422, 302)] == [
+    trigger = endpoint("airflow-dag-run", {"dagId": "down stream/x", "note": "by {{trigger_name}}"})
+    assert preset_of(trigger).path() == "/api/v2/dags/down%20stream%2Fx/dagRuns"
+    assert body(trigger) == {"logical_date": None, "dag_run_id": ID, "conf": EVENT, "note": "by X"}
+    assert [trigger.accepts(status, b"") for status in (200, 201, 409, 404, 401, 422, 302)] == [
         *(True, True, True),
         *(False, False, False, False),
     ]
-    assert found.dump()["with"] == {"dagId": "down stream/x", "note": "by {{trigger_name}}"}
+    assert trigger.dump()["with"] == {"dagId": "down stream/x", "note": "by {{trigger_name}}"}
     own = endpoint("airflow", {"dag_id": "d", "conf": {"n": "{{sequence}}", "x": None}})
     assert body(own)["conf"] == {"n": 1, "x": None}
     assert "note" not in body(own)
@@ -91,19 +90,19 @@ def test_airflow_takes_a_token_or_what_it_takes_to_get_one() -> None:
 
 
 def test_dbt_cloud_hears_a_cause_of_at_most_255_characters() -> None:
-    found = endpoint("dbt-cloud", {"accountId": 12, "jobId": "34", "gitBranch": "main", "stepsOverride": ["dbt run"]})
-    assert preset_of(found).path() == "/api/v2/accounts/12/jobs/34/run/"
-    assert preset_of(found).receiver.credential == ("Authorization", "Token {}")
-    assert body(found) == {"cause": LINE, "git_branch": "main", "steps_override": ["dbt run"]}
-    long = body(found, replace(ONE, target_name="x" * 300))["cause"]
+    trigger = endpoint("dbt-cloud", {"accountId": 12, "jobId": "34", "gitBranch": "main", "stepsOverride": ["dbt run"]})
+    assert preset_of(trigger).path() == "/api/v2/accounts/12/jobs/34/run/"
+    assert preset_of(trigger).receiver.credential == ("Authorization", "Token {}")
+    assert body(trigger) == {"cause": LINE, "git_branch": "main", "steps_override": ["dbt run"]}
+    long = body(trigger, replace(ONE, target_name="x" * 300))["cause"]
     assert len(long) == 255 and long.endswith("…")
-    assert preset_of(found).receiver.base == "https://cloud.getdbt.com"
+    assert preset_of(trigger).receiver.base == "https://cloud.getdbt.com"
 
 
 def test_slack_hears_a_text_and_blocks() -> None:
-    found = endpoint("slack")
-    assert body(found) == {"text": LINE}
-    assert preset_of(found).path() == "" and preset_of(found).receiver.credential is None
+    trigger = endpoint("slack")
+    assert body(trigger) == {"text": LINE}
+    assert preset_of(trigger).path() == "" and preset_of(trigger).receiver.credential is None
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": "*{{target}}*"}}]
     assert body(endpoint("slack", {"text": "{{sequence}}!", "blocks": blocks})) == {
         "text": "1!",
@@ -145,32 +144,32 @@ def test_text_objects_of_slack_s_blocks_are_cut_to_what_it_takes() -> None:
 
 
 def test_teams_hears_a_card() -> None:
-    found = endpoint("teams", {"text": "{{sequence}}"})
-    (attachment,) = body(found)["attachments"]
+    trigger = endpoint("teams", {"text": "{{sequence}}"})
+    (attachment,) = body(trigger)["attachments"]
     assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
     assert attachment["content"]["body"] == [{"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": "1"}]}]
-    assert preset_of(found).path() == "" and preset_of(found).receiver.credential is None
+    assert preset_of(trigger).path() == "" and preset_of(trigger).receiver.credential is None
     card = {"type": "AdaptiveCard", "version": "1.5", "body": [{"type": "TextBlock", "text": "{{target}}"}]}
     (attachment,) = body(endpoint("teams", {"card": card}))["attachments"]
     assert attachment["content"] == {**card, "body": [{"type": "TextBlock", "text": "example.table"}]}
 
 
 def test_an_error_that_teams_answers_with_200_is_no_delivery() -> None:
-    found = endpoint("teams")
+    trigger = endpoint("teams")
     refused_with_200 = b"Webhook message delivery failed with error: Microsoft Teams endpoint returned HTTP error 413"
-    assert found.success.accepts(202, b"")
-    assert not found.success.accepts(200, refused_with_200)
+    assert trigger.accepts(202, b"")
+    assert not trigger.accepts(200, refused_with_200)
     connector = endpoint("teams", success={"pointer": "", "equals": 1})
-    assert connector.success.accepts(200, b"1")
-    assert not connector.success.accepts(200, refused_with_200)
+    assert connector.accepts(200, b"1")
+    assert not connector.accepts(200, refused_with_200)
 
 
 def test_github_dispatches_an_event_or_a_workflow() -> None:
-    found = endpoint("github", {"owner": "acme", "repo": "dbt", "token": "hunter2"})
-    assert preset_of(found).path() == "/repos/acme/dbt/dispatches"
-    assert preset_of(found).receiver.headers["X-GitHub-Api-Version"] == "2022-11-28"
-    assert body(found) == {"event_type": "rfr_commit", "client_payload": EVENT}
-    assert found.success.accepts(204, b"")
+    trigger = endpoint("github", {"owner": "acme", "repo": "dbt", "token": "hunter2"})
+    assert preset_of(trigger).path() == "/repos/acme/dbt/dispatches"
+    assert preset_of(trigger).receiver.headers["X-GitHub-Api-Version"] == "2022-11-28"
+    assert body(trigger) == {"event_type": "rfr_commit", "client_payload": EVENT}
+    assert trigger.accepts(204, b"")
     flow = endpoint(
         "github", {"owner": "acme", "repo": "dbt", "workflow": "a b.yml", "ref": "main", "inputs": {"g": "{{lake}}"}}
     )
@@ -183,24 +182,24 @@ def test_github_dispatches_an_event_or_a_workflow() -> None:
 
 
 def test_pagerduty_s_key_is_in_the_body_and_its_alert_has_the_delivery_s_id() -> None:
-    found = endpoint("pagerduty", {"routingKey": "hunter2", "severity": "warning"})
-    assert body(found) == {
+    trigger = endpoint("pagerduty", {"routingKey": "hunter2", "severity": "warning"})
+    assert body(trigger) == {
         "routing_key": "hunter2",
         "event_action": "trigger",
         "dedup_key": ID,
         "payload": {"summary": LINE, "source": "example.table", "severity": "warning", "custom_details": EVENT},
     }
-    assert len(body(found, replace(ONE, target_name="x" * 2000))["payload"]["summary"]) == 1024
-    assert preset_of(found).path() == "/v2/enqueue"
-    assert "hunter2" not in repr(found)
-    assert list(found.secret_texts()) == ["https://h.example", "hunter2"]
+    assert len(body(trigger, replace(ONE, target_name="x" * 2000))["payload"]["summary"]) == 1024
+    assert preset_of(trigger).path() == "/v2/enqueue"
+    assert "hunter2" not in repr(trigger)
+    assert list(trigger.secret_texts()) == ["https://h.example", "hunter2"]
     check_messages(refused("pagerduty", {"routingKey": "hunter2", "severity": "x"}))
 
 
 def test_databricks_gets_a_token_of_idempotency_and_parameters_of_text() -> None:
-    found = endpoint("databricks", {"jobId": 5, "jobParameters": {"gen": "g{{generation}}"}})
-    assert preset_of(found).path() == "/api/2.2/jobs/run-now"
-    assert body(found) == {"job_id": 5, "idempotency_token": ID, "job_parameters": {"gen": "g1"}}
+    trigger = endpoint("databricks", {"jobId": 5, "jobParameters": {"gen": "g{{generation}}"}})
+    assert preset_of(trigger).path() == "/api/2.2/jobs/run-now"
+    assert body(trigger) == {"job_id": 5, "idempotency_token": ID, "job_parameters": {"gen": "g1"}}
     assert body(endpoint("databricks", {"jobId": "77"}))["job_id"] == 77
     assert body(endpoint("databricks", {"jobId": 7})) == {"job_id": 7, "idempotency_token": ID}
     for wrong in ("x", True, 1.5, -1, "1" * 30, ""):
@@ -208,13 +207,13 @@ def test_databricks_gets_a_token_of_idempotency_and_parameters_of_text() -> None
 
 
 def test_what_has_to_be_text_is_text_also_where_it_is_one_expression() -> None:
-    given = {"n": "{{sequence}}", "all": "{{collection_names}}"}
-    told = {"n": "1", "all": '["acmeCo/example/collection"]'}
-    assert body(endpoint("databricks", {"jobId": 5, "jobParameters": given}))["job_parameters"] == told
+    settings = {"n": "{{sequence}}", "all": "{{collection_names}}"}
+    expected = {"n": "1", "all": '["acmeCo/example/collection"]'}
+    assert body(endpoint("databricks", {"jobId": 5, "jobParameters": settings}))["job_parameters"] == expected
     assert body(endpoint("slack", {"text": "{{sequence}}"})) == {"text": "1"}
     assert body(endpoint("airflow", {"dagId": "d", "note": "{{totals}}"}))["note"].startswith('{"documents": 10')
-    flow = {"owner": "o", "repo": "r", "workflow": "w", "ref": "main", "inputs": given}
-    assert body(endpoint("github", flow))["inputs"] == told
+    flow = {"owner": "o", "repo": "r", "workflow": "w", "ref": "main", "inputs": settings}
+    assert body(endpoint("github", flow))["inputs"] == expected
     assert body(endpoint("prefect", {"deploymentId": "d", "tags": ["{{attempt}}"]}))["tags"] == ["1"]
     launched = body(endpoint("dagster", {**NEEDED["dagster"], "tags": {"n": "{{sequence}}"}}))
     tags = launched["variables"]["executionParams"]["executionMetadata"]["tags"]
@@ -224,9 +223,9 @@ def test_what_has_to_be_text_is_text_also_where_it_is_one_expression() -> None:
 
 
 def test_prefect_gets_a_key_of_idempotency() -> None:
-    found = endpoint("prefect", {"deploymentId": "u-1", "parameters": {"e": "{{totals}}"}, "tags": ["{{target}}"]})
-    assert preset_of(found).path() == "/deployments/u-1/create_flow_run"
-    assert body(found) == {
+    trigger = endpoint("prefect", {"deploymentId": "u-1", "parameters": {"e": "{{totals}}"}, "tags": ["{{target}}"]})
+    assert preset_of(trigger).path() == "/deployments/u-1/create_flow_run"
+    assert body(trigger) == {
         "parameters": {"e": {"documents": 10, "bytes": 1000, "tables": 1}},
         "tags": ["example.table"],
         "idempotency_key": ID,
@@ -235,10 +234,15 @@ def test_prefect_gets_a_key_of_idempotency() -> None:
 
 
 def test_dagster_s_answer_decides_since_it_is_always_200() -> None:
-    given = {"repositoryLocationName": "loc", "jobName": "job", "runConfig": {"x": "{{sequence}}"}, "tags": {"a": "b"}}
-    found = endpoint("dagster", given)
-    assert preset_of(found).path() == "/graphql"
-    sent = body(found)
+    settings = {
+        "repositoryLocationName": "loc",
+        "jobName": "job",
+        "runConfig": {"x": "{{sequence}}"},
+        "tags": {"a": "b"},
+    }
+    trigger = endpoint("dagster", settings)
+    assert preset_of(trigger).path() == "/graphql"
+    sent = body(trigger)
     assert sent["query"].startswith("mutation LaunchRun($executionParams: ExecutionParams!)")
     assert sent["variables"]["executionParams"] == {
         "selector": {"repositoryLocationName": "loc", "repositoryName": "__repository__", "jobName": "job"},
@@ -252,11 +256,11 @@ def test_dagster_s_answer_decides_since_it_is_always_200() -> None:
         },
     }
     good = b'{"data": {"launchRun": {"__typename": "LaunchRunSuccess", "run": {"runId": "1"}}}}'
-    assert found.success.accepts(200, good) and found.success.pointer is not None
-    assert not found.success.accepts(200, b'{"data": {"launchRun": {"__typename": "PythonError"}}}')
-    assert not found.success.accepts(200, b'{"errors": []}')
-    assert not found.success.accepts(500, good)
-    assert preset_of(found).receiver.credential == ("Dagster-Cloud-Api-Token", "{}")
+    assert trigger.accepts(200, good)
+    assert not trigger.accepts(200, b'{"data": {"launchRun": {"__typename": "PythonError"}}}')
+    assert not trigger.accepts(200, b'{"errors": []}')
+    assert not trigger.accepts(500, good)
+    assert preset_of(trigger).receiver.credential == ("Dagster-Cloud-Api-Token", "{}")
 
 
 NEEDED: dict[str, dict[str, Any]] = {
@@ -274,9 +278,9 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_no_value_breaks_a_preset_s_body(name: str) -> None:
-    found = endpoint(name, NEEDED[name])
+    trigger = endpoint(name, NEEDED[name])
     for event in placeholder_events():
-        assert body(found, event)
+        assert body(trigger, event)
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -285,8 +289,8 @@ def test_a_preset_s_name_has_no_case_and_its_parameters_are_checked(name: str) -
     (line,) = refused(name, {**NEEDED[name], "nonsens": 1})
     assert line.startswith("trigger X: with.nonsens: unknown field; ")
     for missing in NEEDED[name]:
-        given = {key: value for key, value in NEEDED[name].items() if key != missing}
-        assert refused(name, given) == [f"trigger X: with.{missing}: is missing"]
+        settings = {key: value for key, value in NEEDED[name].items() if key != missing}
+        assert refused(name, settings) == [f"trigger X: with.{missing}: is missing"]
 
 
 def test_parameters_that_are_left_out_altogether_are_missing_where_they_are_written() -> None:
@@ -329,11 +333,11 @@ def test_names_in_addresses_are_plain_names(name: Any) -> None:
 
 
 def test_what_an_endpoint_says_itself_goes_before_its_preset() -> None:
-    found = endpoint(
+    trigger = endpoint(
         "airflow", {"dagId": "d"}, success={"status": [200]}, payload={"own": "{{delivery_id}}"}, timeout="5s"
     )
-    assert body(found) == {"own": ID}
-    assert not found.success.accepts(409, b"")
+    assert body(trigger) == {"own": ID}
+    assert not trigger.accepts(409, b"")
     templated = endpoint("pagerduty", {"routingKey": "hunter2"}, payloadTemplate='{"k": "{{preset.routing_key}}"}')
     assert body(templated) == {"k": "hunter2"}
 

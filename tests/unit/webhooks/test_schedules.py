@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.http.client import retry_after
 from airflow_provider_rfr.store.claims import AttemptOutcome, Claim, Result
-from airflow_provider_rfr.webhooks._attempts import (
+from airflow_provider_rfr.webhooks._worker import (
     _LONGEST_WAIT,
+    CircuitBreaker,
     scheduled_wait,
     wait_before,
 )
-from airflow_provider_rfr.webhooks._endpoint_worker import CircuitBreaker
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0
@@ -95,6 +95,6 @@ def test_an_endpoint_that_failed_thrice_rests_and_then_longer() -> None:
         breaker = breaker.after([Result(claim, AttemptOutcome.RETRY, "timeout")])
         opened.append((breaker.open_ms, breaker.is_open, breaker.needs_probe))
     assert [ms / 1000 for ms, _, _ in opened] == [0, 0, 1, 2, 4, 8, 16, 30, 30]
-    assert [each[1:] for each in opened] == [(False, False)] * 2 + [(True, True)] * 7
+    assert [state[1:] for state in opened] == [(False, False)] * 2 + [(True, True)] * 7
     closed = breaker.after([Result(claim, AttemptOutcome.DELIVERED)])
     assert (closed.is_open, closed.needs_probe, closed.failures) == (False, False, 0)

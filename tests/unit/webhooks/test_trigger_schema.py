@@ -9,8 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.trigger_schema import _SCHEMA_FILE, schema_text
+from airflow_provider_rfr.webhooks.block import _SCHEMA_FILE, parse_triggers, schema_text
 from tests.unit.messages import raises
 
 MINIMAL = {"url": "https://h/x", "payloadTemplate": "{}"}
@@ -22,13 +21,13 @@ def nodes(schema: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(schema, Mapping):
         yield schema
         schema = list(schema.values())
-    for each in schema if isinstance(schema, list) else ():
-        yield from nodes(each)
+    for node in schema if isinstance(schema, list) else ():
+        yield from nodes(node)
 
 
 def test_the_package_s_file_is_what_the_model_gives() -> None:
     assert _SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
-        "write it anew: python -m airflow_provider_rfr.webhooks.trigger_schema"
+        "write it anew: python -m airflow_provider_rfr.webhooks.block"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.webhooks import validation
-from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.validation import (
     _HOSTILE,
     check_file,

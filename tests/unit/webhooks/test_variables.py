@@ -56,22 +56,22 @@ def variables(event: CommitEvent) -> dict[str, object]:
 
 
 def test_every_variable_is_there_with_its_meaning() -> None:
-    found = variables(EVENT)
-    assert set(found) == NAMES
-    assert (found["target_name"], found["producer"], found["run_id"]) == ("acme/orders", "image:1", "r-1")
-    assert (found["delivery_id"], found["attempt"], found["trigger_name"], found["headers"]) == (
+    names = variables(EVENT)
+    assert set(names) == NAMES
+    assert (names["target_name"], names["producer"], names["run_id"]) == ("acme/orders", "image:1", "r-1")
+    assert (names["delivery_id"], names["attempt"], names["trigger_name"], names["headers"]) == (
         "d-1",
         2,
         "slack",
         {"X": "y"},
     )
-    assert (found["sequence"], found["snapshot_id"], found["generation"]) == (7, 2**62 + 1, 3)
-    assert found["bindings"] == [
+    assert (names["sequence"], names["snapshot_id"], names["generation"]) == (7, 2**62 + 1, 3)
+    assert names["bindings"] == [
         {"table": "raw.orders", "collection": "orders", "documents": 10, "bytes": 2048},
         {"table": "raw.orders", "collection": "refunds", "documents": 0, "bytes": 0},
     ]
-    assert found["totals"] == {"documents": 10, "bytes": 2048, "tables": 1}
-    assert found["map_index"] == -1
+    assert names["totals"] == {"documents": 10, "bytes": 2048, "tables": 1}
+    assert names["map_index"] == -1
 
 
 def test_estuary_flow_s_names_are_aliases_of_ours() -> None:
@@ -84,9 +84,9 @@ def test_estuary_flow_s_names_are_aliases_of_ours() -> None:
 
 
 def test_times_are_in_utc_with_z() -> None:
-    found = variables(EVENT)
-    assert found["fetched_at_min"] == "2026-03-01T12:00:00Z"
-    assert found["committed_at"] == "2026-03-01T12:00:00.250000Z"
+    names = variables(EVENT)
+    assert names["fetched_at_min"] == "2026-03-01T12:00:00Z"
+    assert names["committed_at"] == "2026-03-01T12:00:00.250000Z"
 
 
 def test_what_there_is_none_of_is_empty_text() -> None:
@@ -99,13 +99,13 @@ def test_what_there_is_none_of_is_empty_text() -> None:
 
 
 def test_a_merged_event_tells_how_many_commits_it_is() -> None:
-    found = variables(merge(EVENT, replace(EVENT, commit_id="c-2")))
-    assert (found["merged_commits"], found["totals"]) == (2, {"documents": 20, "bytes": 4096, "tables": 1})
+    names = variables(merge(EVENT, replace(EVENT, commit_id="c-2")))
+    assert (names["merged_commits"], names["totals"]) == (2, {"documents": 20, "bytes": 4096, "tables": 1})
 
 
 def test_what_is_printed_is_no_part_of_the_event() -> None:
-    found = variables(EVENT)
-    found["collection_names"].append("other")
+    names = variables(EVENT)
+    names["collection_names"].append("other")
     assert EVENT.collection_names == ("orders",)
 
 
@@ -114,11 +114,11 @@ def test_delivery_ids_follow_from_commit_and_endpoint_alone() -> None:
     ids = {delivery_id(commit, name) for commit in ("c-1", "c-2") for name in ("slack", "airflow")}
     ids |= {delivery_id("a", "b-c"), delivery_id("a-b", "c"), delivery_id('a", "b', "c"), delivery_id("a", 'b", "c')}
     assert len(ids) == 8
-    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
+    assert all(re.fullmatch("[0-9a-f]{32}", text) for text in ids)
 
 
 def test_merged_ids_tell_windows_apart() -> None:
     ids = {merged_id("slack", "c-1", "c-2"), merged_id("slack", "c-1", "c-3"), merged_id("x", "c-1", "c-2")}
     ids |= {delivery_id("c-1", "c-2"), delivery_id("slack", "c-1")}
     assert len(ids) == 5
-    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
+    assert all(re.fullmatch("[0-9a-f]{32}", text) for text in ids)

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks._templates import render_payload
-from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+from airflow_provider_rfr.webhooks.handlebars.render import compile_template
 from tests.soon import SOON, soon
 from tests.unit.messages import raises
 
@@ -49,13 +49,13 @@ def outcome(template: str, *, json_mode: bool = False) -> str:
     try:
         text = render(template, VARIABLES, json_mode=json_mode)
     except TemplateError as error:
-        found = error
+        errors = error
     else:
         text.encode("utf-8")
         return text
-    assert 1 <= found.line <= template.count("\n") + 1
-    assert 1 <= found.column <= len(template) + 1
-    assert len(str(found)) < 1000
+    assert 1 <= errors.line <= template.count("\n") + 1
+    assert 1 <= errors.column <= len(template) + 1
+    assert len(str(errors)) < 1000
     return "refused"
 
 
@@ -181,7 +181,7 @@ GROWING = """
 import sys, yaml
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
 from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS
-from airflow_provider_rfr.webhooks.handlebars.template import render
+from airflow_provider_rfr.webhooks.handlebars.render import render
 from airflow_provider_rfr.webhooks._templates import render_payload
 from airflow_provider_rfr.webhooks.validation import check_triggers
 from tests.memory import memory_limited
@@ -216,7 +216,7 @@ def test_helpers_inside_each_other_end_in_an_error_where_memory_is_short() -> No
     assert ended.returncode == 0, ended.stderr
     *templates, block = ended.stdout.splitlines()
     assert len(templates) == 10
-    assert all("would make a text of more than 1,048,576 bytes" in each for each in templates)
+    assert all("would make a text of more than 1,048,576 bytes" in item for item in templates)
     assert "payload template is invalid" in block
     assert "would make a text of more than 1,048,576 bytes" in block
 
@@ -332,7 +332,7 @@ def test_scalars_that_override_their_methods_are_still_what_they_are() -> None:
     assert render("{{s}}", variables) == "own"
     payload = render_payload(["{{s}}", "{{n}}", "{{s}}{{n}}"], variables)
     assert payload == ["own", 5, "own5"]
-    assert [type(each) for each in payload] == [str, int, str]
+    assert [type(item) for item in payload] == [str, int, str]
 
 
 @pytest.mark.parametrize("value", [range(3), {1, 2}, iter([1]), b"abc", datetime.date(2024, 1, 1)])
@@ -369,24 +369,24 @@ def test_a_small_stack_ends_in_an_error_and_not_in_another_exception() -> None:
             # Each time another one, as equal structures are read once.
             below(frames, "{{log " + "n " * (frames // 20) + "(not " * 20 + "n" + ")" * 20 + "}}")
         except TemplateError as error:
-            found = error
+            failure = error
             break
     else:
         pytest.fail("the stack was never too small")
-    assert "nested too deeply" in str(found)
+    assert "nested too deeply" in str(failure)
 
 
 def test_eight_threads_with_hostile_templates_end_as_one_does() -> None:
     templates = [template for template in HOSTILE if len(template) < 2000] + INJECTIONS
 
     def outcomes() -> list[str]:
-        found = []
+        outcomes = []
         for template in templates:
             try:
-                found.append(render(template + " ", VARIABLES))
+                outcomes.append(render(template + " ", VARIABLES))
             except TemplateError as error:
-                found.append(str(error))
-        return found
+                outcomes.append(str(error))
+        return outcomes
 
     alone = outcomes()
     together: list[list[str]] = []

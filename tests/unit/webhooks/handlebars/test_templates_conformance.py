@@ -19,7 +19,7 @@ MORE = json.loads((HERE / "handlebars_more.json").read_text(encoding="utf-8"))
 DOCS = Path(__file__).parents[4] / "docs" / "webhooks_templates.md"
 
 EXACT, LISTS, NAMES = "exact-numbers", "lists-and-maps", "strict-arguments"
-REFUSED, HELPERS, SUMS, EARLY = "partials", "helpers", "sums", "early"
+REFUSED, HELPERS, SUMS, EARLY, INHERITED = "partials", "helpers", "sums", "early", "inherited"
 
 # Each reason is explained in docs/webhooks_templates.md.
 DIFFERENCES = {
@@ -53,6 +53,9 @@ MORE_DIFFERENCES = {
     "{{#each arr2}}{{#each this}}{{../this}}{{/each}}{{/each}}": LISTS,
     "{{this}}": LISTS,
     "{{#if no}}a{{elseif n}}b{{/if}}": EARLY,
+    "{{m.toString}}|{{xs.map}}|": INHERITED,
+    "{{xs.constructor}}|": INHERITED,
+    "{{lookup uni 0}}{{lookup uni 1}}{{lookup uni 2}}": INHERITED,
 }
 ERROR = object()
 

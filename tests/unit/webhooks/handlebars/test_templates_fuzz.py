@@ -151,12 +151,12 @@ def check(template: str) -> None:
         try:
             render(template, VARIABLES, json_mode=json_mode).encode("utf-8")
         except TemplateError as error:
-            found = error
+            failure = error
         else:
             continue
         lines = template.split("\n")
-        assert 1 <= found.line <= len(lines)
-        assert 1 <= found.column <= len(lines[found.line - 1]) + 1
+        assert 1 <= failure.line <= len(lines)
+        assert 1 <= failure.column <= len(lines[failure.line - 1]) + 1
 
 
 def check_many(kind: st.SearchStrategy[str], number: int) -> None:

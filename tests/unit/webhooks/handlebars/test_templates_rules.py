@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.handlebars import _parser as parser
-from airflow_provider_rfr.webhooks.handlebars.template import _CACHED_TEMPLATES, _compiled, compile_template
+from airflow_provider_rfr.webhooks.handlebars.render import _CACHED_TEMPLATES, _compiled, compile_template
 from tests.soon import assert_grows_in_proportion
 from tests.unit.messages import raises
 
@@ -463,9 +463,9 @@ def test_rule_13_errors_name_variables_and_never_tell_what_they_hold(template: s
     }
     error = refused(template, variables)
     seen: list[BaseException] = [error]
-    for each in seen:
-        seen.extend(other for other in (each.__cause__, each.__context__) if other is not None)
-    assert CANARY not in "".join(f"{each!r}{each}{each.args}" for each in seen)
+    for link in seen:
+        seen.extend(other for other in (link.__cause__, link.__context__) if other is not None)
+    assert CANARY not in "".join(f"{link!r}{link}{link.args}" for link in seen)
 
 
 # 14

@@ -125,9 +125,9 @@ def refusal(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str])
         error = caught.value
         again = pickle.loads(pickle.dumps(error))
         printed = capfd.readouterr()
-        told = "\n".join(
+        texts = "\n".join(
             [
-                *(str(each) + repr(each) + repr(each.args) for each in (*chain(error), again)),
+                *(str(link) + repr(link) + repr(link.args) for link in (*chain(error), again)),
                 *traceback.format_exception(error, chain=True),
                 caplog.text,
                 printed.out,
@@ -135,8 +135,8 @@ def refusal(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str])
             ]
         )
         for secret in (*SECRETS, *secrets):
-            assert secret not in told
-        assert "AGE-SECRET-KEY-1" not in told
+            assert secret not in texts
+        assert "AGE-SECRET-KEY-1" not in texts
         assert error.__context__ is None
         return str(error)
 

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.webhooks.config import TriggerBlock, parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock, parse_triggers
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing._policy import _BLOCK_FIELDS, _EDITABLE, _SEALED, _SPELLINGS, ENCRYPTED_REGEX
+from airflow_provider_rfr.webhooks.sealing._documents import (
+    _BLOCK_FIELDS,
+    _EDITABLE,
+    _SEALED,
+    _SPELLINGS,
+    ENCRYPTED_REGEX,
+)
 from airflow_provider_rfr.webhooks.sealing._sops import names_regex, rule_of
 from tests.unit.messages import check_messages
 
@@ -34,14 +39,14 @@ def test_a_document_that_is_sealed_already_is_left_as_it_is(sealed: dict[str, An
 def test_a_sealed_document_with_new_plaintext_is_not_taken_for_sealed(
     changed: Any, recipients: list[str], refusal: Any
 ) -> None:
-    told = refusal(seal, changed("config", "other", "connection", "plain"), recipients)
-    assert "/config/other/connection: plaintext where a sealed value is due" in told
+    message = refusal(seal, changed("config", "other", "connection", "plain"), recipients)
+    assert "/config/other/connection: plaintext where a sealed value is due" in message
 
 
 def test_all_that_is_wrong_is_told_at_once(changed: Any, refusal: Any) -> None:
     document = changed("config", "other", {"url": "https://x", "metod": "PUT", "headers": {"A": "x", "B:C": ""}})
     document["extra"] = 1
-    told = refusal(check_sealed, document)
+    message = refusal(check_sealed, document)
     for part in (
         "/extra: unknown field",
         "/config/other/url: plaintext",
@@ -49,7 +54,7 @@ def test_all_that_is_wrong_is_told_at_once(changed: Any, refusal: Any) -> None:
         "/config/other/headers/A: plaintext",
         "/config/other/headers/B:C: SOPS does not seal empty values",
     ):
-        assert part in told
+        assert part in message
 
 
 def test_many_problems_are_cut(changed: Any, refusal: Any) -> None:
@@ -87,9 +92,9 @@ def test_what_no_seal_would_bind_is_refused_before_sealing(
     field: str, value: Any, said: str, document: dict[str, Any], recipients: list[str], refusal: Any
 ) -> None:
     document["config"]["startDownstream"][field] = value
-    told = refusal(seal, document, recipients)
-    assert f"/config/startDownstream/{field}" in told
-    assert said in told
+    message = refusal(seal, document, recipients)
+    assert f"/config/startDownstream/{field}" in message
+    assert said in message
 
 
 @pytest.mark.parametrize("name", ["url", "headers", "exposeHeaders", "expose_headers", "with"])
@@ -187,5 +192,14 @@ def test_the_documentation_has_a_reason_for_every_field() -> None:
     page = Path(__file__).resolve().parents[4].joinpath("docs", "webhooks_sealing.md").read_text(encoding="utf-8")
     rows = {row.split("|")[1]: row.split("|")[2].strip() for row in page.splitlines() if row.startswith("| `")}
     assert ENCRYPTED_REGEX in page
-    told = {name: state for names, state in rows.items() for name in re.findall("`([A-Za-z]+)`", names)}
-    assert told == {**dict.fromkeys(_SEALED, "sealed"), **dict.fromkeys(_EDITABLE, "editable")}
+    states = {name: state for names, state in rows.items() for name in re.findall("`([A-Za-z]+)`", names)}
+    assert states == {**dict.fromkeys(_SEALED, "sealed"), **dict.fromkeys(_EDITABLE, "editable")}
+
+
+def test_an_overlay_which_nothing_would_apply_is_refused(
+    sealed: dict[str, Any], document: dict[str, Any], key: Any, refusal: Any
+) -> None:
+    sealed["sops"]["overlay"] = None
+    assert open_sealed(sealed, environment=key.environment) == document
+    sealed["sops"]["overlay"] = {"interval": "15m"}
+    check_messages(refusal(open_sealed, sealed, environment=key.environment))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.webhooks.config import _parse_document
+from airflow_provider_rfr.webhooks.block import _parse_document
 from airflow_provider_rfr.webhooks.sealing import (
     check_sealed,
     open_sealed,
@@ -23,7 +23,7 @@ from airflow_provider_rfr.webhooks.sealing import (
     seal,
     seal_file,
 )
-from airflow_provider_rfr.webhooks.sealing._files import _MAX_FILE, _read_json, _read_yaml, _write_yaml
+from airflow_provider_rfr.webhooks.sealing._documents import _MAX_FILE, _read_json, _read_yaml, _write_yaml
 from airflow_provider_rfr.webhooks.sealing._sops import _MAX_CHARACTERS, _MAX_DEPTH, _MAX_NODES, plain_copy
 from tests.soon import soon
 from tests.unit.messages import check_messages
@@ -71,7 +71,7 @@ def test_metadata_are_bounded_as_the_document_is(sealed: dict[str, Any], key: An
     deep: Any = {}
     for _ in range(_MAX_DEPTH + 1):
         deep = {"config": deep}
-    sealed["sops"]["overlay"] = deep
+    sealed["sops"]["unknown"] = deep
     everywhere(sealed, key, refusal, "deeper than")
 
 
@@ -108,10 +108,10 @@ def test_half_a_surrogate_pair_is_refused_as_key_and_as_value(document: dict[str
 
 
 def test_names_that_would_write_into_logs_are_shown_harmlessly(changed: Any, refusal: Any) -> None:
-    told = refusal(check_sealed, changed("config", "a\nroot: \x1b[2J" + "x" * 1000, {"url": "x"}))
-    assert "\n" not in told
-    assert "\x1b" not in told
-    assert len(told) < 500
+    message = refusal(check_sealed, changed("config", "a\nroot: \x1b[2J" + "x" * 1000, {"url": "x"}))
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert len(message) < 500
 
 
 class Masked(str):

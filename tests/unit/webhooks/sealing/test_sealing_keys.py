@@ -25,19 +25,19 @@ def test_a_wrong_key_is_told_with_recipients_and_places(
     file = tmp_path / "keys.txt"
     file.write_text(f"{other_key.secret}\n")
     environment = {"SOPS_AGE_KEY_FILE": str(file), "HOME": str(tmp_path)}
-    told = refusal(open_sealed, sealed, environment=environment, secrets=(key.secret, other_key.secret))
-    assert f"It was sealed for: age {key.public}." in told
-    assert "SOPS_AGE_KEY: not set" in told
-    assert f"SOPS_AGE_KEY_FILE {file}: 1 key(s) {other_key.public}" in told
-    assert f"{tmp_path}/.config/sops/age/keys.txt: can't be read (No such file or directory)" in told
-    assert "SOPS_AGE_SSH_PRIVATE_KEY_FILE: not set" in told
-    assert "SOPS_AGE_KEY_CMD: not set" in told
-    assert "sops program" not in told
+    message = refusal(open_sealed, sealed, environment=environment, secrets=(key.secret, other_key.secret))
+    assert f"It was sealed for: age {key.public}." in message
+    assert "SOPS_AGE_KEY: not set" in message
+    assert f"SOPS_AGE_KEY_FILE {file}: 1 key(s) {other_key.public}" in message
+    assert f"{tmp_path}/.config/sops/age/keys.txt: can't be read (No such file or directory)" in message
+    assert "SOPS_AGE_SSH_PRIVATE_KEY_FILE: not set" in message
+    assert "SOPS_AGE_KEY_CMD: not set" in message
+    assert "sops program" not in message
 
 
 def test_without_any_place_all_are_named(sealed: dict[str, Any], refusal: Any) -> None:
-    told = refusal(open_sealed, sealed, environment={})
-    assert "~/.config/sops/age/keys.txt: HOME is not set" in told
+    message = refusal(open_sealed, sealed, environment={})
+    assert "~/.config/sops/age/keys.txt: HOME is not set" in message
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_the_key_may_come_from_a_command_that_no_shell_sees(
     environment = {"SOPS_AGE_KEY_CMD": f"'{script}' '; echo'", "VAULTED": key.secret, "PATH": os.environ["PATH"]}
     assert open_sealed(sealed, environment=environment) == document
     environment["SOPS_AGE_KEY_CMD"] = f"'{script}' 'token-in-argument'"
-    told = refusal(open_sealed, sealed, environment=environment, secrets=("token-in-argument", "noise"))
-    assert "SOPS_AGE_KEY_CMD: the command ended with 3" in told
+    message = refusal(open_sealed, sealed, environment=environment, secrets=("token-in-argument", "noise"))
+    assert "SOPS_AGE_KEY_CMD: the command ended with 3" in message
     for broken in ("/no/such/program", "'unclosed", " "):
         environment["SOPS_AGE_KEY_CMD"] = broken
         assert "could not be run" in refusal(open_sealed, sealed, environment=environment)
@@ -127,11 +127,11 @@ def test_what_is_no_readable_key_file_is_told_and_the_next_place_is_tried(
         str(huge): "too large for a key file",
         str(wrong): "no key; not read as a key: line 1, 2, 4",
     }.items():
-        told = refusal(
+        message = refusal(
             open_sealed, sealed, environment={"SOPS_AGE_KEY_FILE": place}, secrets=("CANARYCANARY", key.secret[20:-1])
         )
-        assert said in told
-        assert "\n" not in told
+        assert said in message
+        assert "\n" not in message
         home = tmp_path / ".config" / "sops" / "age"
         home.mkdir(parents=True, exist_ok=True)
         (home / "keys.txt").write_text(key.secret)
@@ -146,10 +146,10 @@ def test_a_key_file_of_somebody_else_is_told(sealed: dict[str, Any], key: Any, t
     user = os.geteuid()
     os.seteuid(65534 if user == 0 else user)
     try:
-        told = refusal(open_sealed, sealed, environment={"SOPS_AGE_KEY_FILE": str(file)})
+        message = refusal(open_sealed, sealed, environment={"SOPS_AGE_KEY_FILE": str(file)})
     finally:
         os.seteuid(user)
-    assert "can't be read (Permission denied)" in told
+    assert "can't be read (Permission denied)" in message
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,14 @@ def test_a_key_file_of_somebody_else_is_told(sealed: dict[str, Any], key: Any, t
 def test_a_wrong_recipient_is_told_by_its_number_alone(
     wrong: str, document: dict[str, Any], key: Any, refusal: Any
 ) -> None:
-    told = refusal(seal, document, [key.public, wrong])
-    assert told.startswith("recipient 2 is not a public key")
-    assert len(told) < 300
+    message = refusal(seal, document, [key.public, wrong])
+    assert message.startswith("recipient 2 is not a public key")
+    assert len(message) < 300
 
 
 def test_a_secret_key_as_recipient_is_not_repeated(document: dict[str, Any], key: Any, refusal: Any) -> None:
-    told = refusal(seal, document, [key.secret], secrets=(key.secret,))
-    assert "age-keygen -y" in told
+    message = refusal(seal, document, [key.secret], secrets=(key.secret,))
+    assert "age-keygen -y" in message
 
 
 def test_recipients_are_a_list_with_one_at_least(document: dict[str, Any], key: Any, refusal: Any) -> None:

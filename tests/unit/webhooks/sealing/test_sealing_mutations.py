@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing import open_sealed
-from airflow_provider_rfr.webhooks.sealing._policy import _EDITABLE, _SEALED, _leaves
+from airflow_provider_rfr.webhooks.sealing._documents import _EDITABLE, _SEALED, _leaves
 from tests.profile import examples
 
 NAMES = st.sampled_from(
@@ -55,7 +55,7 @@ def mutate(document: dict[str, Any], step: tuple[Any, ...]) -> None:
     elif action == "wrap":
         holder[key] = [holder[key]] if first % 2 else {name: holder[key]}
     elif isinstance(holder, dict):
-        items = [(name if action == "rename" and each == key else each, value) for each, value in holder.items()]
+        items = [(name if action == "rename" and place == key else place, value) for place, value in holder.items()]
         items += [(name, plain)] if action == "add" else []
         holder.clear()
         holder.update(reversed(items) if action == "reverse" else items)
@@ -63,14 +63,14 @@ def mutate(document: dict[str, Any], step: tuple[Any, ...]) -> None:
 
 def sealed_values(block: dict[str, Any]) -> list[Any]:
     """Places and values; SOPS binds values to no place of a list, which counts where a field may be any JSON."""
-    found = []
+    values = []
     for name, endpoint in block["config"].items():
         for field, content in endpoint.items():
             for place, value in _leaves(content, (name, field)) if field in _SEALED else ():
                 any_json = _SEALED[field].depth is None
                 bound = tuple(part for part in place if isinstance(part, str) or not any_json)
-                found.append((bound, type(value), value))
-    return found
+                values.append((bound, type(value), value))
+    return values
 
 
 @given(STEPS)

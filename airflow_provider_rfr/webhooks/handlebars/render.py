@@ -1,7 +1,7 @@
-"""Renders a template's tree, with contexts, ``../``, ``@`` and ``as |...|`` as handlebars.js has them.
+"""Compiled templates, and ``render``: contexts, ``../``, ``@`` and ``as |...|`` as handlebars.js has them.
 
 Names are looked up in maps and lists only, and nothing is called but the helpers of this package. Output is plain text,
-or JSON that no value can break.
+or JSON that no value can break. Every error is a ``TemplateError`` with line and column.
 """
 
 from __future__ import annotations
@@ -10,26 +10,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from airflow_provider_rfr.webhooks.handlebars._blocks import Block, Mustache, Program, Text
+from airflow_provider_rfr.exceptions import TemplateError
+from airflow_provider_rfr.webhooks.handlebars._blocks import Block, Mustache, Program, Text, parse
 from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Argument, Arguments, Missing
 from airflow_provider_rfr.webhooks.handlebars._parser import Expression, Literal, Path
-from airflow_provider_rfr.webhooks.handlebars.json_mode import (
-    JsonText,
-    copied,
-    quoted,
-    quoted_size,
-    scalar,
-    well_formed,
-)
 from airflow_provider_rfr.webhooks.handlebars.values import (
     LONGEST_SHOWN,
     UNDEFINED,
-    Budget,
+    JsonText,
     NoText,
+    RenderBudget,
     TemplateProblem,
+    copied,
     get,
     has,
     is_list,
@@ -39,13 +35,17 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     keys,
     kind_of,
     loosely_equal,
+    quoted,
+    quoted_size,
+    scalar,
     shown,
     size_of,
     text_of,
+    well_formed,
 )
 
 
-def render_program(program: Program, variables: Mapping[str, object], budget: Budget, *, json_mode: bool) -> str:
+def render_program(program: Program, variables: Mapping[str, object], budget: RenderBudget, *, json_mode: bool) -> str:
     """Return a template's text.
 
     :raises TemplateProblem: a variable is missing or can't be printed, or a limit is reached
@@ -55,7 +55,7 @@ def render_program(program: Program, variables: Mapping[str, object], budget: Bu
     return well_formed("".join(output.parts))
 
 
-def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: Budget) -> Any:
+def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: RenderBudget) -> Any:
     """Return a copy of the value of one expression.
 
     :raises TemplateProblem: as :func:`render_program`
@@ -68,7 +68,7 @@ def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: Budget
 class _PlainOutput:
     """Text, and values as JavaScript prints them."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: RenderBudget) -> None:
         self._budget = budget
         self.parts: list[str] = []
 
@@ -92,7 +92,7 @@ _QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 class _JsonOutput(_PlainOutput):
     """Text verbatim; a value inside a string literal is escaped for it, and elsewhere printed as a JSON scalar."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: RenderBudget) -> None:
         super().__init__(budget)
         self._state = _OUTSIDE
 
@@ -122,11 +122,11 @@ def state_behind(text: str, state: int) -> int:
                 break
             place, state = quote + 1, _INSIDE
         elif state == _INSIDE:
-            found = _QUOTE_OR_BACKSLASH.search(text, place)
-            if found is None:
+            match = _QUOTE_OR_BACKSLASH.search(text, place)
+            if match is None:
                 break
-            place = found.end()
-            state = _ESCAPE if found.group() == "\\" else _OUTSIDE
+            place = match.end()
+            state = _ESCAPE if match.group() == "\\" else _OUTSIDE
         elif state == _ESCAPE:
             state = _ESCAPE + _UNICODE_DIGITS if text[place] == "u" else _INSIDE
             place += 1
@@ -177,6 +177,8 @@ class _Frame:
     def root(cls, variables: Mapping[str, object]) -> _Frame:
         return cls(variables, (variables,), {"root": variables}, {})
 
+    # handlebars.js adds a level for ``../`` only if the context differs by JavaScript's ==, which templates rely on:
+    # {{#if}} and {{#with this}} add none.
     def inner(
         self,
         context: object,
@@ -214,7 +216,7 @@ class _Frame:
 class _Evaluation:
     """One rendering."""
 
-    def __init__(self, output: _PlainOutput, budget: Budget) -> None:
+    def __init__(self, output: _PlainOutput, budget: RenderBudget) -> None:
         self._output = output
         self._budget = budget
 
@@ -282,9 +284,9 @@ class _Evaluation:
             return expression.value
         helper = expression.helper
 
-        def argument(given: Expression, missing: Missing) -> Argument:
-            value = self.value(given, frame, missing)
-            return Argument(None if value is _NO_CONTEXT else value, given.label, given.at)
+        def argument(parameter: Expression, missing: Missing) -> Argument:
+            value = self.value(parameter, frame, missing)
+            return Argument(None if value is _NO_CONTEXT else value, parameter.label, parameter.at)
 
         positional = [
             argument(parameter, helper.missing if index < helper.lenient else Missing.ERROR)
@@ -303,8 +305,6 @@ class _Evaluation:
                 raise _missing(path, part, value, frame)
             if is_nothing(value) and missing is not Missing.UNDEFINED:
                 raise _missing(path, part, value, frame)
-            if isinstance(value, str):
-                self._budget.read(len(value), path.at)
             value = get(value, part)
         return value
 
@@ -335,7 +335,7 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
 
     It suggests names of variables and no others: keys may be secret.
     """
-    found = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
+    message = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
     root = frame.data.get("root")
     names = islice(root, 1000) if isinstance(root, Mapping) else ()
     variables = [name for name in names if isinstance(name, str) and len(name) <= LONGEST_SHOWN]
@@ -346,4 +346,81 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
         hint = f"; inside of this block, write @root.{name[:60]}"
     elif value is root and (near := get_close_matches(name[:60], variables, n=1)):
         hint = f"; did you mean {near[0]}?"
-    return TemplateProblem(found + hint, path.at)
+    return TemplateProblem(message + hint, path.at)
+
+
+_CACHED_TEMPLATES = 128
+
+
+class CompiledTemplate:
+    """A compiled template. It is immutable, and threads may render it at the same time."""
+
+    __slots__ = ("_json_mode", "_program", "_text")
+
+    def __init__(self, text: str, program: Program, *, json_mode: bool) -> None:
+        self._text = text
+        self._program = program
+        self._json_mode = json_mode
+
+    def render(self, variables: Mapping[str, Any], *, budget: RenderBudget | None = None) -> str:
+        """Return the template's text with these variables.
+
+        In JSON mode, a value inside a JSON string is escaped for it and a value elsewhere is printed as a JSON scalar,
+        so no value can break the JSON that the template is.
+
+        :param budget: shared with other renderings; by default this rendering has one of its own
+        :raises TemplateError: a variable is missing or can't be printed, or a limit is reached
+        """
+        try:
+            return render_program(self._program, variables, budget or RenderBudget(), json_mode=self._json_mode)
+        except (TemplateProblem, RecursionError) as problem:
+            failure = problem
+        # Outside of the handler, so that no context with values is attached to the error.
+        raise _error(self._text, failure)
+
+    def value(self, variables: Mapping[str, Any], *, budget: RenderBudget | None = None) -> Any:
+        """Return the text as :meth:`render` does, or the typed value if the template is exactly one expression."""
+        body = self._program.body
+        if len(body) != 1 or not isinstance(body[0], Mustache):
+            return self.render(variables, budget=budget)
+        try:
+            return evaluate(body[0], variables, budget or RenderBudget())
+        except (TemplateProblem, RecursionError) as problem:
+            failure = problem
+        raise _error(self._text, failure)
+
+
+def compile_template(text: str, *, json_mode: bool = False) -> CompiledTemplate:
+    """Compile a template; the newest are cached.
+
+    :raises TemplateError: it can't be read, or calls an unknown helper
+    """
+    if not isinstance(text, str):
+        raise TemplateError(f"a template must be text, not {type(text).__name__}", 1, 1)
+    try:
+        return _compiled(text, json_mode)
+    except (TemplateProblem, RecursionError) as problem:
+        failure = problem
+    raise _error(text, failure)
+
+
+def render(template: str, variables: Mapping[str, Any], *, json_mode: bool = False) -> str:
+    """Return the template's text with these variables.
+
+    :raises TemplateError: as :func:`compile_template` and :meth:`CompiledTemplate.render`
+    """
+    return compile_template(template, json_mode=json_mode).render(variables)
+
+
+@lru_cache(maxsize=_CACHED_TEMPLATES)
+def _compiled(text: str, json_mode: bool) -> CompiledTemplate:
+    return CompiledTemplate(text, parse(text), json_mode=json_mode)
+
+
+def _error(text: str, problem: TemplateProblem | RecursionError) -> TemplateError:
+    if isinstance(problem, RecursionError):
+        return TemplateError("it is nested too deeply for what is left of Python's stack", 1, 1)
+    before = text[: problem.at]
+    # Names may hold lone surrogates, which can't be logged.
+    message = problem.problem.encode("utf-8", "backslashreplace").decode("utf-8")
+    return TemplateError(message, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
