@@ -21,7 +21,7 @@ from airflow_provider_rfr.streams.airbyte.source import build_manifest_stream, b
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.rest.build import build_streams
 from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
-from airflow_provider_rfr.streams.rest.expressions import nearest
+from airflow_provider_rfr.streams.rest.templates import nearest
 
 _ORIGINS: Final = ("class", "file", "definition", "manifest")
 _OF_MANIFESTS: Final = ("components", "components_keep_state", "allowed_hosts")

@@ -22,9 +22,17 @@ from airflow_provider_rfr.streams.rest._client import (
     join_url,
     plain_values,
 )
-from airflow_provider_rfr.streams.rest._error_handler import ErrorHandler, Retries, build_error_handler
-from airflow_provider_rfr.streams.rest._responses import Answer
-from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, MISSING, Path, compile_value, lookup, parse_path
+from airflow_provider_rfr.streams.rest._errors import ErrorHandler, Retries
+from airflow_provider_rfr.streams.rest._responses import Response
+from airflow_provider_rfr.streams.rest.templates import (
+    CONFIG_NAMES,
+    MISSING,
+    Path,
+    Scope,
+    compile_value,
+    lookup,
+    parse_path,
+)
 from airflow_provider_rfr.streams.tokens import AccessToken, key_of, shared_credential
 
 
@@ -69,7 +77,7 @@ class _TokenEndpoint:
     limits: Limits
     handler: ErrorHandler
 
-    def ask(self, draft: Draft, context: ReadContext) -> Answer:
+    def ask(self, draft: Draft, context: ReadContext) -> Response:
         """Request a token and return the answer.
 
         :raises AuthenticationError: there is no answer, for any reason
@@ -147,7 +155,7 @@ class _TokenAuthenticator(Authenticator, ABC):
         self._token = token
         return token
 
-    def checked(self, answer: Answer, value: Any, where: str) -> str:
+    def checked(self, answer: Response, value: Any, where: str) -> str:
         """Return the token as text.
 
         :raises AuthenticationError: it is missing
@@ -232,7 +240,7 @@ def build_authenticator(
     # Budgets and backoff without the rules, which are about the stream's answers.
     budgets = (error_handler or model.ErrorHandler()).model_copy(update={"rules": [], "expired_token_status": []})
     has_body = not isinstance(definition, model.SessionToken) or definition.token.header is None
-    handler = build_error_handler(budgets, transport.redactor, json_required=has_body)
+    handler = budgets.bind(Scope("error_handler", config), transport.redactor, json_required=has_body)
     return _Builder(place, config, base_url, _TokenEndpoint(transport, timeout, limits, handler)).build(definition)
 
 

@@ -17,10 +17,10 @@ from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.json_numbers import dumps
 from airflow_provider_rfr.streams.rest import _definition as model
-from airflow_provider_rfr.streams.rest._error_handler import ErrorHandler, Retries, Verdict
+from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict, Retries
 from airflow_provider_rfr.streams.rest._hosts import HostPolicy
-from airflow_provider_rfr.streams.rest._responses import Answer, Failure
-from airflow_provider_rfr.streams.rest.expressions import REQUEST_NAMES, Template, compile_path, compile_value
+from airflow_provider_rfr.streams.rest._responses import Failure, Response
+from airflow_provider_rfr.streams.rest.templates import REQUEST_NAMES, CompiledTemplate, compile_path, compile_value
 
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -56,7 +56,7 @@ class Transport:
     redactor: Redactor
     verify: bool | str = True
 
-    def send(self, draft: Draft, timeout: float, limits: http.Limits) -> Answer | Failure:
+    def send(self, draft: Draft, timeout: float, limits: http.Limits) -> Response | Failure:
         """Send a request; return its outcome, with the request in words that hold no credentials.
 
         :param timeout: seconds, from connecting to the last byte
@@ -77,7 +77,7 @@ class Transport:
                 return Failure(f"the answer is a damaged gzip file ({len(found.body)} bytes)", request)
         if content is None:
             return Failure(f"the answer is larger than {limits.max_bytes} bytes once unpacked", request, permanent=True)
-        return Answer(found.status, found.phrase, found.headers, content, request, found.url)
+        return Response(found.status, found.phrase, found.headers, content, request, found.url)
 
 
 def _unpacked(body: bytes, max_bytes: int) -> bytes | None:
@@ -124,11 +124,11 @@ class RequestTemplates:
 
     method: str
     base_url: str
-    path: Template
-    query: Template
-    headers: Template
-    json: Template
-    form: Template
+    path: CompiledTemplate
+    query: CompiledTemplate
+    headers: CompiledTemplate
+    json: CompiledTemplate
+    form: CompiledTemplate
 
     @classmethod
     def of(
@@ -140,7 +140,7 @@ class RequestTemplates:
         :raises SourceDefinitionError: a template is wrong
         """
 
-        def compiled(value: Any, field: str) -> Template:
+        def compiled(value: Any, field: str) -> CompiledTemplate:
             return compile_value(value, f"{place}.{field}", REQUEST_NAMES, config)
 
         return cls(
@@ -185,7 +185,7 @@ class Requester:
 
     def fetch(
         self, stream_slice: Mapping[str, Any], token: Any | None, paginator: _Injector, context: ReadContext
-    ) -> Verdict:
+    ) -> ResponseVerdict:
         """Fetch a page and return the last verdict on it: SUCCESS, IGNORE or END.
 
         :raises SourceError: FAIL, TOKEN_EXPIRED, or a budget for repetitions is used up
@@ -207,12 +207,12 @@ class Requester:
             # The new token may have expired during the wait.
             has_renewed = False
 
-    def _send(self, draft: Draft, context: ReadContext) -> Answer | Failure:
+    def _send(self, draft: Draft, context: ReadContext) -> Response | Failure:
         """Send the request, and those that redirects lead to."""
         for _ in range(_MOST_REDIRECTS + 1):
             context.limiter.acquire()
             outcome = self.transport.send(draft, self.timeout, self.limits)
-            if not isinstance(outcome, Answer) or outcome.status not in _REDIRECTS:
+            if not isinstance(outcome, Response) or outcome.status not in _REDIRECTS:
                 return outcome
             location = outcome.headers.get("Location")
             if not location:
@@ -223,7 +223,7 @@ class Requester:
             draft = following
         return Failure(f"more than {_MOST_REDIRECTS} redirects", outcome.request, permanent=True)
 
-    def _redirected(self, draft: Draft, answer: Answer, location: str, context: ReadContext) -> Draft | Failure:
+    def _redirected(self, draft: Draft, answer: Response, location: str, context: ReadContext) -> Draft | Failure:
         """Return the request that a redirect asks for: to another host only if listed, and without credentials."""
         base, problem = self.hosts.base, ""
         is_base = is_listed = False

@@ -14,18 +14,21 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from airflow_provider_rfr.streams.columns import column_schema
 from airflow_provider_rfr.streams.rest._definition_partitions import Router
-from airflow_provider_rfr.streams.rest._definition_parts import OF_CONFIG, Origin, Part, Place, Templated, TextMap
-from airflow_provider_rfr.streams.rest.expressions import (
-    PREDICATE_NAMES,
-    RECORD_NAMES,
+from airflow_provider_rfr.streams.rest._definition_parts import Place, TextMap
+from airflow_provider_rfr.streams.rest._errors import ErrorHandler
+from airflow_provider_rfr.streams.rest._records import Records, Transformation
+from airflow_provider_rfr.streams.rest._responses import ResponseField
+from airflow_provider_rfr.streams.rest.templates import (
+    OF_CONFIG,
     REQUEST_NAMES,
     RESPONSE_NAMES,
+    Part,
+    Templated,
     compile_condition,
     compile_path,
 )
 
 _OF_REQUEST: Final = Templated(REQUEST_NAMES)
-_OF_RECORD: Final = Templated(RECORD_NAMES)
 _RESPONSE_CONDITION: Final = Templated(RESPONSE_NAMES, compile_condition)
 
 
@@ -108,7 +111,7 @@ class SessionToken(Part):
 
     type: Literal["session_token"]
     login: _Login
-    token: Origin
+    token: ResponseField
     send_as: Place
     prefix: str = ""
     expires_in: float | None = Field(default=None, gt=0)
@@ -118,93 +121,10 @@ Authenticator = Annotated[
     NoAuthenticator | ApiKey | Bearer | Basic | OAuth2 | SessionToken, Field(discriminator="type")
 ]
 
-_ActionName = Literal["SUCCESS", "RETRY", "FAIL", "IGNORE", "RATE_LIMITED", "TOKEN_EXPIRED", "END", "RENEW"]
-
-
-class Constant(Part):
-    """A backoff that always waits the same time."""
-
-    type: Literal["constant"]
-    seconds: float = Field(gt=0)
-
-
-class Exponential(Part):
-    """Longer after each failure, with jitter: between half of the wait and all of it."""
-
-    type: Literal["exponential"]
-    initial: float = Field(default=1, gt=0)
-    multiplier: float = Field(default=2, ge=1)
-    max: float = Field(default=60, gt=0)
-    jitter: bool = True
-
-
-class RetryAfter(Part):
-    """Wait as a header tells: seconds, an HTTP date or a time in ISO 8601."""
-
-    type: Literal["retry_after"]
-    header: str = "Retry-After"
-
-
-class _ResetTime(Part):
-    """Wait until the time in a header: seconds or milliseconds since 1970, an HTTP date or a time in ISO 8601."""
-
-    type: Literal["reset_time"]
-    header: str
-    unit: Literal["seconds", "milliseconds"] = "seconds"
-
-
-Backoff = Annotated[Constant | Exponential | RetryAfter | _ResetTime, Field(discriminator="type")]
-
-
-class Rule(Part):
-    """All conditions that are named must hold."""
-
-    action: _ActionName
-    status: list[int | str] | None = None
-    text: str | None = None
-    predicate: Annotated[str | None, Templated(PREDICATE_NAMES, compile_condition)] = None
-    message: str | None = None
-    backoff: list[Backoff] = Field(default_factory=list)
-
-    @field_validator("status", mode="before")
-    @classmethod
-    def _as_list(cls, value: object) -> object:
-        return [value] if isinstance(value, (int, str)) and not isinstance(value, bool) else value
-
-    @field_validator("status", mode="after")
-    @classmethod
-    def _are_statuses(cls, value: list[int | str] | None) -> list[int | str] | None:
-        for item in value or ():
-            known = item in ("1xx", "2xx", "3xx", "4xx", "5xx") if isinstance(item, str) else 100 <= item <= 599
-            if not known:
-                raise ValueError(f"{item!r} is not a status; write a number such as 404, or a class such as 5xx")
-        return value
-
-    @model_validator(mode="after")
-    def _has_a_condition(self) -> Rule:
-        if self.status is None and self.text is None and self.predicate is None:
-            raise ValueError("a rule has a condition: status, text or predicate")
-        return self
-
-
-class ErrorHandler(Part):
-    """The handling of errors: rules, limits and backoff; times in seconds."""
-
-    rules: list[Rule] = Field(default_factory=list)
-    expired_token_status: list[int] | None = None
-    max_retries: int = Field(default=5, ge=0)
-    max_time: float = Field(default=600, gt=0)
-    max_rate_limit_wait: float = Field(default=3600, ge=0)
-    max_skipped_pages: int = Field(default=100, ge=1)
-    on_bad_json: Literal["fail", "replace", "skip"] = "fail"
-    error_keys: list[str] = Field(default_factory=lambda: ["error", "errors"])
-    backoff: list[Backoff] = Field(default_factory=list)
-
-
 _StopPolicy = Literal["empty", "short", "total", "flag"]
 
 
-class Total(Origin):
+class Total(ResponseField):
     """The number of records or pages of the partition."""
 
     of: Literal["records", "pages"] = "records"
@@ -215,7 +135,7 @@ class Total(Origin):
 _OnMissing = Literal["end", "fail"]
 
 
-class Flag(Origin):
+class Flag(ResponseField):
     """A field that says whether there is another page."""
 
     stop_when: bool = False
@@ -311,7 +231,7 @@ class Keyset(Stopping):
         return self
 
 
-class CursorOrigin(Origin):
+class CursorOrigin(ResponseField):
     """The origin of the next cursor: a path of the body, a header, or an expression."""
 
     expression: Annotated[str | None, _RESPONSE_CONDITION] = None
@@ -331,7 +251,7 @@ class NextUrl(Sized):
     """Each answer has the address of the next page."""
 
     type: Literal["next_url"]
-    url: Origin
+    url: ResponseField
     stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
     on_missing: _OnMissing | None = None
     keep_query: bool = False
@@ -379,61 +299,12 @@ class Request(Part):
         return self
 
 
-class Records(Part):
-    """The place of the records in the answer, and its format."""
-
-    path: str | list[str] = ""
-    format: Literal["json", "jsonl", "csv"] = "json"
-    filter: Annotated[str | None, Templated(RECORD_NAMES, compile_condition)] = None
-    on_missing: Literal["fail", "empty"] = "fail"
-    columns: list[str] | None = Field(default=None, min_length=1)
-    delimiter: str | None = None
-
-    @model_validator(mode="after")
-    def _of_its_format(self) -> Records:
-        if self.format == "csv" and self.path:
-            raise ValueError("path: each row of CSV is a record; remove path")
-        if self.format != "csv" and not (self.columns is None and self.delimiter is None):
-            raise ValueError(f"columns and delimiter are for CSV, and format is {self.format}; write format: csv")
-        if self.columns is not None and (not all(self.columns) or len(set(self.columns)) < len(self.columns)):
-            raise ValueError("columns: write a name for each column, and none twice")
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n\ufeff'):
-            raise ValueError(
-                f"delimiter: {self.delimiter!r} is not one sign between columns; write e.g. ';' or \"\\t\""
-            )
-        return self
-
-
 class Timeouts(Part):
     """Seconds; ``total`` is for one request, from connecting to the last byte."""
 
     connect: float = Field(default=10, gt=0)
     read: float = Field(default=60, gt=0)
     total: float = Field(default=300, gt=0)
-
-
-class _AddFields(Part):
-    """Set fields of each record."""
-
-    type: Literal["add"]
-    fields: Annotated[dict[str, Any], _OF_RECORD] = Field(min_length=1)
-
-
-class RemoveFields(Part):
-    """Remove fields of each record."""
-
-    type: Literal["remove"]
-    fields: list[str] = Field(min_length=1)
-
-
-class RenameFields(Part):
-    """Move fields of each record: old path to new path."""
-
-    type: Literal["rename"]
-    fields: dict[str, str] = Field(min_length=1)
-
-
-Transformation = Annotated[_AddFields | RemoveFields | RenameFields, Field(discriminator="type")]
 
 
 class Inheritable(Part):

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from airflow_provider_rfr.streams.rest._definition_parts import OF_CONFIG, Part, Place
+from airflow_provider_rfr.streams.rest._definition_parts import Place
 from airflow_provider_rfr.streams.rest._windows import Step, TimeFormat, moment_of, zone_of
-from airflow_provider_rfr.streams.rest.expressions import has_expressions
+from airflow_provider_rfr.streams.rest.templates import OF_CONFIG, Part, has_expressions
 
 
 class ListRouter(Part):

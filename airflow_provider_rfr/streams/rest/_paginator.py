@@ -19,16 +19,9 @@ from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.streams.core import Complete, NextPage
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._client import Draft
-from airflow_provider_rfr.streams.rest._definition_parts import Origin, Place
-from airflow_provider_rfr.streams.rest._responses import Answer
-from airflow_provider_rfr.streams.rest.expressions import (
-    MISSING,
-    assign,
-    lookup,
-    parse_path,
-    similar_path,
-    where_missing,
-)
+from airflow_provider_rfr.streams.rest._definition_parts import Place
+from airflow_provider_rfr.streams.rest._responses import Response
+from airflow_provider_rfr.streams.rest.templates import assign, parse_path
 
 _Put: TypeAlias = Callable[[Draft, Any], None]
 
@@ -73,7 +66,7 @@ class Reply:
     :ivar variables: the names that expressions may use, apart from the answer itself
     """
 
-    answer: Answer
+    answer: Response
     records: list[dict[str, Any]]
     variables: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -91,29 +84,6 @@ class Reply:
             "last_record": self.records[-1] if self.records else None,
             "record_count": self.count,
         }
-
-    def find(self, origin: Origin) -> Any:
-        """Return the value at a path of the body or in a header; MISSING if it is absent.
-
-        A null on the path counts as null: with ``"paging": null``, ``paging.next`` is null.
-        """
-        if origin.header is not None:
-            return self.answer.headers.get(origin.header, MISSING)
-        path = parse_path(origin.path or ())
-        content = self.answer.content()
-        value = lookup(content, path)
-        if value is MISSING and any(lookup(content, path[:length]) is None for length in range(1, len(path))):
-            return None
-        return value
-
-    def without(self, origin: Origin) -> str:
-        """Describe an answer that lacks a declared field: the field, the content in its place, the likely path."""
-        if origin.header is not None:
-            return f"the answer has no header {origin.header}"
-        content, path = self.answer.content(), parse_path(origin.path or ())
-        similar = similar_path(content, path)
-        hint = f"; did you mean {similar}?" if similar else ""
-        return f"the answer has no {'.'.join(path)}: {where_missing(content, path)}{hint}"
 
     def links(self, header: str) -> dict[str, str]:
         """Return the addresses of a Link header (RFC 8288) by relation in lower case; empty without such a header."""

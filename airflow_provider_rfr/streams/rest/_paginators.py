@@ -26,12 +26,12 @@ from airflow_provider_rfr.streams.rest._paginator import (
     put_at,
 )
 from airflow_provider_rfr.streams.rest._stopping import Seen, StopPolicy, promised_records, stop_policy
-from airflow_provider_rfr.streams.rest.expressions import (
+from airflow_provider_rfr.streams.rest.templates import (
     CONFIG_NAMES,
     MISSING,
     RESPONSE_NAMES,
+    CompiledTemplate,
     Path,
-    Template,
     UndefinedValue,
     compile_condition,
     compile_value,
@@ -255,7 +255,7 @@ class _Offset(_Numbered):
         return number - self._start
 
 
-def _stops(condition: Template | None, reply: Reply) -> bool:
+def _stops(condition: CompiledTemplate | None, reply: Reply) -> bool:
     if condition is None:
         return False
     problem = ""
@@ -276,7 +276,11 @@ class _Cursor(SizedPaginator):
     """A token in the body or a header, or computed from the answer by an expression."""
 
     def __init__(
-        self, definition: model.Cursor, page_size: int | None, stop_when: Template | None, expression: Template | None
+        self,
+        definition: model.Cursor,
+        page_size: int | None,
+        stop_when: CompiledTemplate | None,
+        expression: CompiledTemplate | None,
     ) -> None:
         super().__init__(definition, page_size)
         self.on_missing = definition.on_missing
@@ -294,7 +298,9 @@ class _Cursor(SizedPaginator):
         if _stops(self._stop_when, reply):
             return COMPLETE
         value = (
-            reply.find(self._definition.cursor) if self._expression is None else self._computed(self._expression, reply)
+            self._definition.cursor.find(reply.answer)
+            if self._expression is None
+            else self._computed(self._expression, reply)
         )
         if value is MISSING:
             # An expression that takes the token from a record finds none on an empty page.
@@ -310,10 +316,10 @@ class _Cursor(SizedPaginator):
     def _without(self, reply: Reply) -> str:
         expression = self._definition.cursor.expression
         if expression is None:
-            return reply.without(self._definition.cursor)
+            return self._definition.cursor.absence(reply.answer)
         return f"{expression} uses a field that is absent; the answer is {describe(reply.answer.content())}"
 
-    def _computed(self, expression: Template, reply: Reply) -> Any:
+    def _computed(self, expression: CompiledTemplate, reply: Reply) -> Any:
         """Return the expression's value; MISSING if it uses an absent field."""
         problem = ""
         try:
@@ -335,7 +341,7 @@ class _NextUrl(SizedPaginator):
         self,
         definition: model.NextUrl | model.LinkHeader,
         page_size: int | None,
-        stop_when: Template | None,
+        stop_when: CompiledTemplate | None,
         hosts: HostPolicy,
         redactor: Redactor,
     ) -> None:
@@ -379,7 +385,7 @@ class _NextUrl(SizedPaginator):
         """Return the next page's address, or MISSING with a description of the absent field."""
         declared = self._definition
         if isinstance(declared, model.NextUrl):
-            return reply.find(declared.url), f"paginator.url: {reply.without(declared.url)}"
+            return declared.url.find(reply.answer), f"paginator.url: {declared.url.absence(reply.answer)}"
         links = reply.links(declared.header)
         if not links:
             return MISSING, f"paginator: the answer has no header {declared.header} with links"
@@ -454,7 +460,7 @@ def build_paginator(
     :raises SourceDefinitionError: an expression is wrong
     """
 
-    def condition(text: str | None, field: str) -> Template | None:
+    def condition(text: str | None, field: str) -> CompiledTemplate | None:
         return None if text is None else compile_condition(text, f"{place}.{field}", RESPONSE_NAMES, config)
 
     if definition is None or isinstance(definition, model.NoPaging):

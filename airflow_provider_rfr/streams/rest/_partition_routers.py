@@ -19,7 +19,7 @@ from airflow_provider_rfr.streams.rest import _definition_partitions as model
 from airflow_provider_rfr.streams.rest._definition import Request
 from airflow_provider_rfr.streams.rest._definition_parts import Place
 from airflow_provider_rfr.streams.rest._windows import Step, TimeFormat, moment_of, windows, zone_of
-from airflow_provider_rfr.streams.rest.expressions import (
+from airflow_provider_rfr.streams.rest.templates import (
     CONFIG_NAMES,
     MISSING,
     assign,

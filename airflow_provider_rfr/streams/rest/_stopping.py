@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._paginator import Reply
-from airflow_provider_rfr.streams.rest.expressions import MISSING
+from airflow_provider_rfr.streams.rest.templates import MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ _TEXTS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 def _when_flagged(flag: model.Flag) -> StopPolicy:
     def decide(seen: Seen) -> Ending:
-        value = seen.reply.find(flag)
+        value = flag.find(seen.reply.answer)
         if value is MISSING:
-            problem = f"paginator.flag: {seen.reply.without(flag)}"
+            problem = f"paginator.flag: {flag.absence(seen.reply.answer)}"
             # That a field such as is_last is absent does not make the page the last one.
             if flag.stop_when and seen.reply.count:
                 raise seen.reply.error(problem)
@@ -142,9 +142,9 @@ def _number(total: model.Total, seen: Seen) -> int | None:
 
     :raises SourceError: the first page has records and no count, so the declared place is probably wrong
     """
-    value = seen.reply.find(total)
+    value = total.find(seen.reply.answer)
     if value is MISSING and seen.is_first and seen.reply.count:
-        raise seen.reply.error(f"paginator.total: {seen.reply.without(total)}")
+        raise seen.reply.error(f"paginator.total: {total.absence(seen.reply.answer)}")
     if value is MISSING or value is None:
         return None
     number = _count_of(value)
@@ -162,4 +162,4 @@ def _count_of(value: Any) -> int | None:
 
 def promised_records(total: model.Total | None, reply: Reply) -> int | None:
     """Return how many records the partition has by the API's count; None if the answer does not say."""
-    return None if total is None or total.of != "records" else _count_of(reply.find(total))
+    return None if total is None or total.of != "records" else _count_of(total.find(reply.answer))

@@ -18,15 +18,14 @@ from airflow_provider_rfr.streams.rest._client import (
     Transport,
     check_base_url,
 )
-from airflow_provider_rfr.streams.rest._error_handler import Action, build_error_handler
-from airflow_provider_rfr.streams.rest._formats import ACCEPTED
 from airflow_provider_rfr.streams.rest._hosts import HostPolicy
 from airflow_provider_rfr.streams.rest._paginators import build_paginator, resolved_page_size
 from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter, build_router, with_windows
-from airflow_provider_rfr.streams.rest._records import Selector, build_transformations
+from airflow_provider_rfr.streams.rest._records import Records
+from airflow_provider_rfr.streams.rest._responses import ACCEPTED
 from airflow_provider_rfr.streams.rest.document import parse_definition
-from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, compile_value, has_expressions, nearest
 from airflow_provider_rfr.streams.rest.stream import RestStream
+from airflow_provider_rfr.streams.rest.templates import CONFIG_NAMES, Scope, compile_value, has_expressions, nearest
 
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _FINGERPRINT_FORMAT: Final = 1
@@ -142,14 +141,18 @@ class _Source:
         router = build_router(
             stream.partitions, f"{place}.partitions", self._public, self.definition.streams, self.stream
         )
-        selector = Selector.of(stream.records or model.Records(), f"{place}.records", self._public, router.fields)
+        public = Scope(place, self._public)
+        selector = (stream.records or Records()).bind(public.at("records"), router.fields)
         return RestStream(
             name,
             requester=self._requester(stream, place, base_url, hosts, page_size, paginator.addressable, selector),
             selector=selector,
             paginator=paginator,
             router=router,
-            transformations=build_transformations(stream.transformations, f"{place}.transformations", self._public),
+            transformations=[
+                transformation.bind(public.at(f"transformations.{number}"))
+                for number, transformation in enumerate(stream.transformations)
+            ],
             variables={"config": self._public},
             fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
             rebuild=lambda: (build_stream, (self._document, name, dict(self._public), dict(self._secrets))),
@@ -164,20 +167,14 @@ class _Source:
         hosts: HostPolicy,
         page_size: int | None,
         addressable: bool,
-        selector: Selector,
+        selector: Records,
     ) -> Requester:
         timeouts = stream.timeouts or model.Timeouts()
         limits = Limits(timeouts.connect, timeouts.read, stream.max_response_bytes or _MAX_BYTES, truncate=False)
-        handler = build_error_handler(
-            stream.error_handler,
-            self._redactor,
-            addressable=addressable,
-            place=f"{place}.error_handler",
-            config=self._config,
-            selector=selector,
-        )
+        declared, scope = stream.error_handler or model.ErrorHandler(), Scope(f"{place}.error_handler", self._config)
+        handler = declared.bind(scope, self._redactor, addressable=addressable, records=selector)
         shared = self.definition.defaults.request
-        accepted = ACCEPTED.get((stream.records or model.Records()).format)
+        accepted = ACCEPTED.get(selector.format)
         if accepted is not None:
             # First, so that a header of the source's own wins, in upper or lower case.
             shared = shared.model_copy(update={"headers": {"Accept": accepted, **shared.headers}})
@@ -185,7 +182,7 @@ class _Source:
         templates = RequestTemplates.of(request, shared, base_url, f"{place}.request", self._config)
         authenticator = self._authenticator(stream, place, base_url, timeouts.total, limits)
         if not authenticator.is_renewable:
-            _refuse_renewal(handler.definition, f"{place}.error_handler")
+            handler.refuse_renewal(scope)
         return Requester(
             templates=templates,
             authenticator=authenticator,
@@ -240,17 +237,3 @@ class _Source:
             "config": dict(self._public),
             "parents": {parent.name: parent.fingerprint() for parent in router.parents()},
         }
-
-
-def _refuse_renewal(handler: model.ErrorHandler, place: str) -> None:
-    """Refuse rules that renew credentials.
-
-    :raises SourceDefinitionError: a rule renews credentials, and the authenticator has none that it could renew
-    """
-    for number, rule in enumerate(handler.rules):
-        if rule.action == Action.RENEW:
-            raise SourceDefinitionError(
-                f"{place}.rules.{number}.action",
-                "RENEW needs credentials that can be obtained again, and the stream's authenticator has none",
-                "use an authenticator of type oauth2 or session_token, or the action FAIL",
-            )

@@ -17,8 +17,7 @@ from pydantic_core import ErrorDetails
 from airflow_provider_rfr.exceptions import Problem, SourceDefinitionError
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.streams.rest._definition import SourceDefinition
-from airflow_provider_rfr.streams.rest._definition_parts import Part, Templated
-from airflow_provider_rfr.streams.rest.expressions import nearest
+from airflow_provider_rfr.streams.rest.templates import Part, Templated, nearest
 
 _SHOWN = 60
 

@@ -10,11 +10,11 @@ from airflow_provider_rfr.exceptions import RateLimitedError, SourceDefinitionEr
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page, PrimaryKey, ReadContext, unique_slices
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
 from airflow_provider_rfr.streams.rest._client import Requester
-from airflow_provider_rfr.streams.rest._error_handler import Action, Verdict
+from airflow_provider_rfr.streams.rest._errors import ResponseAction, ResponseVerdict
 from airflow_provider_rfr.streams.rest._paginator import Paginator, Reply, Step
 from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter
-from airflow_provider_rfr.streams.rest._records import Selector, SkipGuard, Transformation, transform
-from airflow_provider_rfr.streams.rest._responses import Answer
+from airflow_provider_rfr.streams.rest._records import BoundTransformation, Records, SkipGuard, transform
+from airflow_provider_rfr.streams.rest._responses import Response
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ class RestStream(PagedStream):
         name: str,
         *,
         requester: Requester,
-        selector: Selector,
+        selector: Records,
         paginator: Paginator,
         router: PartitionRouter,
-        transformations: Sequence[Transformation],
+        transformations: Sequence[BoundTransformation],
         variables: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
         rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
@@ -78,7 +78,7 @@ class RestStream(PagedStream):
         self._variables = variables
         self._fingerprint = fingerprint
         self._rebuild = rebuild
-        self._skips = SkipGuard(requester.handler.definition.max_skipped_pages)
+        self._skips = SkipGuard(requester.handler.max_skipped_pages)
 
     @classmethod
     def from_definition(
@@ -122,12 +122,12 @@ class RestStream(PagedStream):
             _log.warning("%s: taken for the end, because the API's own count says so", error)
         return Page((), Complete(), request=error.request, status=error.status)
 
-    def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
+    def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: ResponseVerdict) -> Page:
         answer = verdict.answer
         is_beyond = self._paginator.is_beyond_the_end(token)
-        if verdict.action is Action.END or (verdict.action is Action.IGNORE and is_beyond):
+        if verdict.action is ResponseAction.END or (verdict.action is ResponseAction.IGNORE and is_beyond):
             return Page((), Complete(), request=verdict.request, status=verdict.status)
-        if verdict.action is Action.IGNORE or answer is None:
+        if verdict.action is ResponseAction.IGNORE or answer is None:
             return self._skipped(stream_slice, token, verdict)
         received, records, step = self._content(stream_slice, token, answer)
         page = Page(
@@ -148,7 +148,7 @@ class RestStream(PagedStream):
         return page
 
     def _content(
-        self, stream_slice: Mapping[str, Any], token: Any | None, answer: Answer
+        self, stream_slice: Mapping[str, Any], token: Any | None, answer: Response
     ) -> tuple[int, list[dict[str, Any]], Step]:
         """Return how many records came, those of them that count, and the position after the page."""
         if not answer.has_content:
@@ -166,7 +166,7 @@ class RestStream(PagedStream):
             transform(records, self._transformations, variables, answer.request)
         return received, records, step
 
-    def _skipped(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
+    def _skipped(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: ResponseVerdict) -> Page:
         following = self._paginator.after_skipped(token)
         if following is not None:
             position = self._paginator.position_of(token)

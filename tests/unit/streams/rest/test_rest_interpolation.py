@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
-from airflow_provider_rfr.streams.rest.expressions import _Constant, compile_condition, compile_value
+from airflow_provider_rfr.streams.rest.templates import ConstantTemplate, compile_condition, compile_value
 from tests.unit.messages import raises
 
 NAMES = {"config", "token"}
@@ -18,7 +18,7 @@ def value(template, **variables):
 @pytest.mark.parametrize("text", ["", "plain", "a { b } c", "50 %", "007"])
 def test_a_text_without_expressions_never_meets_the_engine(text):
     compiled = compile_value(text, "here", NAMES)
-    assert isinstance(compiled, _Constant)
+    assert isinstance(compiled, ConstantTemplate)
     assert compiled({}) == text
 
 
