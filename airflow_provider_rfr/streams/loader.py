@@ -19,8 +19,8 @@ from typing import Any, Final
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.airbyte.source import build_manifest_stream, build_manifest_streams, whole_manifest
 from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.rest.build import build_streams
 from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
+from airflow_provider_rfr.streams.rest.stream import build_streams
 from airflow_provider_rfr.streams.rest.templates import nearest
 
 _ORIGINS: Final = ("class", "file", "definition", "manifest")

@@ -468,7 +468,7 @@ class ResponseField(Part):
             return None
         return value
 
-    def absence(self, response: Response) -> str:
+    def describe_absence(self, response: Response) -> str:
         """Describe a response that lacks the field: the field, the content in its place, the likely path."""
         if self.header is not None:
             return f"the answer has no header {self.header}"

@@ -484,7 +484,7 @@ class Scope:
 
 
 class Part(BaseModel):
-    """A part of the document, which is also the component that does what it declares.
+    """A part of the document, and the component that carries it out.
 
     Most components are bound once, before the first request: ``bind`` returns a copy whose private attributes hold
     the compiled templates and whatever the methods need of the configuration. The unbound one stays what the

@@ -13,7 +13,7 @@ from rest_api import ids
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.rest import RestStream
-from airflow_provider_rfr.streams.rest._windows import Step, TimeFormat, bounds, zone_of
+from airflow_provider_rfr.streams.rest._partitions import TimeFormat, WindowLength, bounds, zone_of
 from airflow_provider_rfr.streams.rest.document import whole_definition
 from tests.profile import examples
 from tests.unit.messages import raises
@@ -304,8 +304,8 @@ FORMATS = [
 def test_windows_cover_everything_from_start_to_end_and_nothing_twice(
     start, days, months, step_days, seconds, form, name
 ):
-    zone, step, end = zone_of(name), Step(months, step_days, seconds), start + timedelta(days=days)
-    if step == Step():
+    zone, step, end = zone_of(name), WindowLength(months, step_days, seconds), start + timedelta(days=days)
+    if step == WindowLength():
         return
     written = TimeFormat(form, zone)
     first, last = written.floor(start), written.ceil(end)
