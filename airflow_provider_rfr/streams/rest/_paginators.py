@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import Field, PrivateAttr, model_validator
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
+from airflow_provider_rfr.numbers import LongNumber, dumps
 from airflow_provider_rfr.streams.core import Complete, NextPage
-from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps
 from airflow_provider_rfr.streams.rest._paging import (
     COMPLETE,
     OnMissing,

@@ -17,8 +17,8 @@ from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.http.sockets import Deadline
+from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.streams.core import ReadContext
-from airflow_provider_rfr.streams.json_numbers import dumps
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict, Retries
 from airflow_provider_rfr.streams.rest._responses import Failure, Response
 from airflow_provider_rfr.streams.rest.templates import (

@@ -21,7 +21,7 @@ import orjson
 from pydantic import model_validator
 
 from airflow_provider_rfr.http.redaction import Redactor
-from airflow_provider_rfr.streams.json_numbers import loads, read_integer, read_number
+from airflow_provider_rfr.numbers import loads, read_integer, read_number
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
     Part,
