@@ -23,8 +23,15 @@ from typing import Any, Final
 import requests
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
-from airflow_provider_rfr.streams.airbyte._guard import LoggedMessages, RequestLog, current_work, guard, redact_logs
-from airflow_provider_rfr.streams.airbyte._modules import PlainPaths, Time
+from airflow_provider_rfr.streams.airbyte._guard import (
+    LoggedMessages,
+    PlainPaths,
+    RequestLog,
+    Time,
+    current_work,
+    guard,
+    redact_logs,
+)
 from airflow_provider_rfr.streams.airbyte._tokens import share_tokens
 
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")

@@ -1,4 +1,4 @@
-"""Guards around the CDK while it works for a stream: on each request it sends, and each line it logs.
+"""Guards around the CDK while it works for a stream: on each request it sends, wait and line it logs.
 
 A thread says for which stream it works (:func:`working_for`); sessions and log lines of other users of the CDK in the
 same process stay as they are.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -305,3 +306,45 @@ class LoggedMessages:
 
     def consume_queue(self) -> Iterable[Any]:
         return ()
+
+
+class Time:
+    """A stand-in for the module ``time``, for waits between requests."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        work = current_work()
+        if work is None:
+            time.sleep(seconds)
+        else:
+            work.context.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPaths:
+    """The module ``dpath`` for the extractor of records, with a direct ``get`` in a thread that works for us: its own
+    compares the path with each place of the answer, which is half of the CPU of a page.
+
+    The same results, but an answer with an empty name somewhere is read, which ``dpath`` refuses.
+    """
+
+    original: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    def get(self, body: Any, path: list[Any], default: Any) -> Any:
+        if current_work() is None or not path or not all(map(_is_plain, path)):
+            return self.original.get(body, path, default=default)
+        for name in path:
+            if not isinstance(body, Mapping) or name not in body:
+                return default
+            body = body[name]
+        return body
+
+
+def _is_plain(name: Any) -> bool:
+    """Return True for a plain field name, without a wildcard or a list index."""
+    return isinstance(name, str) and not set(name) & set("*?[") and not any(map(str.isdigit, name))

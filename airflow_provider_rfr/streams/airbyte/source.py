@@ -16,9 +16,15 @@ from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte import spec as specs
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work
-from airflow_provider_rfr.streams.airbyte._limits import ManifestLimits, limits_of
-from airflow_provider_rfr.streams.airbyte._schema_problems import config_problems, manifest_problem
-from airflow_provider_rfr.streams.airbyte.report import StreamReport, custom_classes, report_of, report_of_listing
+from airflow_provider_rfr.streams.airbyte.report import (
+    ManifestLimits,
+    StreamReport,
+    custom_classes,
+    limits_of,
+    report_of,
+    report_of_listing,
+)
+from airflow_provider_rfr.streams.airbyte.spec import config_problems, manifest_problem
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
 

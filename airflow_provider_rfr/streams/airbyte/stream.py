@@ -1,13 +1,21 @@
-"""A stream of a manifest, read by the CDK one page at a time."""
+"""A stream of a manifest, read by the CDK one page at a time, and the JSON form of its slices and page tokens.
+
+Both are stored, and read by another process, so they must come back as they were. The CDK evaluates what a template
+gives as a Python literal, so a token ``1,2`` is a tuple; JSON would make a list of it, and another request.
+"""
 
 from __future__ import annotations
 
+import ast
 import logging
+import math
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
+
+from requests import Response
 
 from airflow_provider_rfr.exceptions import (
     AuthenticationError,
@@ -21,9 +29,7 @@ from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, OnePage, Paging
 from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work, shown, without_secret_arguments, working_for
-from airflow_provider_rfr.streams.airbyte._limits import ManifestLimits
-from airflow_provider_rfr.streams.airbyte._values import from_json, slice_parts, slice_to_json, to_json
-from airflow_provider_rfr.streams.airbyte.report import custom_classes, warnings_of
+from airflow_provider_rfr.streams.airbyte.report import ManifestLimits, custom_classes, warnings_of
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -211,3 +217,74 @@ def _own_error(error: Exception, work: Work, hint: str) -> Exception:
     if work.status in _REFUSED:
         return AuthenticationError(f"the API does not accept the credentials: {message}", **where)
     return SourceError(f"{message}; {hint}" if hint and isinstance(error, _OF_CODE) else message, **where)
+
+
+_LITERAL: Final = "__literal__"
+_ANSWER: Final = "__answer__"
+_PARTS: Final = ("partition", "cursor_slice", "extra_fields")
+
+
+def to_json(value: Any, place: str) -> Any:
+    """Return a value as JSON, from which :func:`from_json` makes an equal one of the same types.
+
+    :param place: the field that an error names
+    :raises ConfigurationError: it holds something that is neither JSON nor a Python literal
+    """
+    if isinstance(value, float) and math.isinf(value):
+        # A cursor that counts ends there. JSON has no infinity, Python no literal but a number that is too large.
+        return {_LITERAL: "1e999" if value > 0 else "-1e999"}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list):
+        return [to_json(item, place) for item in value]
+    if isinstance(value, Mapping):
+        plain = dict(value.items())
+        if not {_LITERAL, _ANSWER} & plain.keys() and all(isinstance(key, str) for key in plain):
+            return {key: to_json(item, place) for key, item in plain.items()}
+        return _literal(plain, place)
+    if isinstance(value, Response):
+        # A parent's record may hold its children's first page, of which the CDK makes an answer.
+        return {_ANSWER: value.text}
+    return _literal(value, place)
+
+
+def from_json(value: Any) -> Any:
+    """Return the value that :func:`to_json` was given; mappings of the CDK's own classes become plain ones."""
+    if isinstance(value, list):
+        return [from_json(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {_LITERAL}:
+        return ast.literal_eval(value[_LITERAL])
+    if value.keys() == {_ANSWER}:
+        answer = Response()
+        answer.status_code, answer._content, answer.encoding = 200, value[_ANSWER].encode(), "utf-8"
+        return answer
+    return {key: from_json(item) for key, item in value.items()}
+
+
+def slice_to_json(stream_slice: Any) -> dict[str, Any]:
+    """Return a slice of the CDK as JSON; ``{}`` for a stream that isn't divided.
+
+    :raises ConfigurationError: it holds something that is alive only in this process, such as a response
+    """
+    parts = {name: dict(getattr(stream_slice, name)) for name in _PARTS}
+    return {name: to_json(part, "stream_slices") for name, part in parts.items() if part}
+
+
+def slice_parts(stream_slice: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the arguments from which the CDK makes the slice again."""
+    for name in _PARTS:
+        yield name, from_json(stream_slice.get(name, {}))
+
+
+def _literal(value: Any, place: str) -> dict[str, str]:
+    text = repr(value)
+    try:
+        same = bool(ast.literal_eval(text) == value)
+    except (ValueError, SyntaxError):
+        same = False
+    if not same:
+        problem = f"holds a {type(value).__name__}, which can't be stored"
+        raise ConfigurationError(place, problem, "this stream of the manifest can't be resumed, nor read")
+    return {_LITERAL: text}
