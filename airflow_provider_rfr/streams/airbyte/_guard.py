@@ -165,37 +165,37 @@ class GuardedAdapter(BaseAdapter):
         work.status = None
         request.url = work.hosts.checked(request.url or "")
         limits = http.Limits(**_LIMITS, decode=not stream)  # type: ignore[arg-type]  # a mapping of several types
-        found = self._client.send_prepared(request, Deadline(_SECONDS), None, limits, verify=verify)
-        if isinstance(found, http.NoAnswer):
-            if found.permanent or found.reason == "tls":
-                raise SourceError(found.detail, request=work.request)
+        outcome = self._client.send_prepared(request, Deadline(_SECONDS), None, limits, verify=verify)
+        if isinstance(outcome, http.NoAnswer):
+            if outcome.permanent or outcome.reason == "tls":
+                raise SourceError(outcome.detail, request=work.request)
             # Of the kinds that the manifest's error handler repeats.
-            kind = requests.Timeout if found.reason == "timeout" else requests.ConnectionError
-            raise kind(found.detail, request=request)
-        work.status = found.status
-        if found.status == requests.codes.too_many_requests:
-            work.retry_after = http.retry_after(found.headers.get("Retry-After")) or _PENALTY
+            kind = requests.Timeout if outcome.reason == "timeout" else requests.ConnectionError
+            raise kind(outcome.detail, request=request)
+        work.status = outcome.status
+        if outcome.status == requests.codes.too_many_requests:
+            work.retry_after = http.retry_after(outcome.headers.get("Retry-After")) or _PENALTY
             work.context.limiter.penalize(work.retry_after)
-        return _as_response(found, request, stream)
+        return _as_response(outcome, request, stream)
 
     def close(self) -> None:
         self._client.close()
 
 
-def _as_response(found: http.Answer, request: requests.PreparedRequest, stream: bool) -> requests.Response:
+def _as_response(answer: http.Answer, request: requests.PreparedRequest, stream: bool) -> requests.Response:
     response = requests.Response()
-    response.status_code, response.reason = found.status, found.phrase
-    response.headers = CaseInsensitiveDict(found.headers)
+    response.status_code, response.reason = answer.status, answer.phrase
+    response.headers = CaseInsensitiveDict(answer.headers)
     response.encoding = get_encoding_from_headers(response.headers)
     response.url, response.request = request.url or "", request
-    response.raw = io.BytesIO(found.body)
+    response.raw = io.BytesIO(answer.body)
     if stream:
         response.raw = HTTPResponse(
-            response.raw, dict(found.headers), found.status, preload_content=False, decode_content=False
+            response.raw, dict(answer.headers), answer.status, preload_content=False, decode_content=False
         )
     else:
         # Already decoded, whatever the header says.
-        response._content = found.body
+        response._content = answer.body
         response._content_consumed = True  # type: ignore[attr-defined]  # not in the type hints of requests
     return response
 

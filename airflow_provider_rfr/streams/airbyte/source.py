@@ -43,11 +43,11 @@ def build_manifest_stream(source: Mapping[str, Any], name: str) -> ManifestStrea
 
     :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
     """
-    found = build_manifest_streams(source, name)
-    if name not in found:
-        known = ", ".join(sorted(found))
-        raise ConfigurationError("streams", f"the source has no stream {name!r}", f"allowed: {known}")
-    return found[name]
+    streams = build_manifest_streams(source, name)
+    if name not in streams:
+        names = ", ".join(sorted(streams))
+        raise ConfigurationError("streams", f"the source has no stream {name!r}", f"allowed: {names}")
+    return streams[name]
 
 
 def build_manifest_streams(source: Mapping[str, Any], name: str | None = None) -> dict[str, ManifestStream]:
@@ -302,12 +302,12 @@ def _addresses(definition: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _masked(value: Any, redactor: Redactor) -> Any:
     """Return a definition without fields that are not in the fingerprint, and without credentials written into it."""
     if isinstance(value, Mapping):
-        found = {}
+        kept = {}
         for name, item in value.items():
             if name not in _NOT_IN_FINGERPRINT:
                 is_literal = is_secret(str(name)) and isinstance(item, str) and "{{" not in item
-                found[str(name)] = MASK if is_literal else _masked(item, redactor)
-        return found
+                kept[str(name)] = MASK if is_literal else _masked(item, redactor)
+        return kept
     if isinstance(value, list):
         return [_masked(item, redactor) for item in value]
     return redactor.text(value) if isinstance(value, str) else value

@@ -28,12 +28,12 @@ _OF_EVERY_CONNECTION: Final = _OF_PASSWORD | {"base_url", "login", "username", "
 
 def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
     """Merge both; a mapping in both is merged too, as secrets are often below ``credentials``."""
-    found = dict(config)
+    both_settings = dict(config)
     for name, value in secrets.items():
-        before = found.get(name)
+        before = both_settings.get(name)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        found[name] = merged(before, value) if both else value  # type: ignore[arg-type]  # both are mappings
-    return found
+        both_settings[name] = merged(before, value) if both else value  # type: ignore[arg-type]  # both are mappings
+    return both_settings
 
 
 def fitting(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def fitting(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
 def specification(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the JSON schema of the configuration; empty if the manifest has none."""
     spec = _resolved(manifest.get("spec"), manifest)
-    found = spec.get("connection_specification") if isinstance(spec, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    schema = spec.get("connection_specification") if isinstance(spec, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def written_specification(path: Path) -> Mapping[str, Any]:
@@ -71,11 +71,11 @@ def _resolved(value: Any, manifest: Mapping[str, Any]) -> Any:
     plain = {name: _resolved(item, manifest) for name, item in value.items() if name != _REFERENCE}
     if not isinstance(value.get(_REFERENCE), str):
         return plain
-    found: Any = manifest
+    target: Any = manifest
     for part in value[_REFERENCE].removeprefix("#/").split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    found = _resolved(found, manifest)
-    return {**found, **plain} if isinstance(found, Mapping) else found if found is not None else plain
+        target = target.get(part) if isinstance(target, Mapping) else None
+    target = _resolved(target, manifest)
+    return {**target, **plain} if isinstance(target, Mapping) else target if target is not None else plain
 
 
 def without_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:

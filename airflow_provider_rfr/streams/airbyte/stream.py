@@ -103,10 +103,10 @@ class ManifestStream(PagedStream):
         slices = self._interpreted.slices()
 
         def following(work: Work) -> Any:
-            found = next(slices, None)
+            stream_slice = next(slices, None)
             if work.ignored is not None:
                 _log.warning("%s: partitions may be missing: the manifest ignores %s", self.name, work.ignored)
-            return found
+            return stream_slice
 
         listed = map(slice_to_json, iter(lambda: self._working(following), None))
         return (stream_slice.partition for stream_slice in unique_slices(self, listed))
@@ -195,12 +195,12 @@ def with_own_errors(
 
 
 def _own_error(error: Exception, work: Work, hint: str) -> Exception:
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, (RfrError, ReadInterrupted)):
-            found.__cause__ = found.__context__ = None
-            return found
-        found = found.__cause__ or found.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (RfrError, ReadInterrupted)):
+            cause.__cause__ = cause.__context__ = None
+            return cause
+        cause = cause.__cause__ or cause.__context__
     # Of the CDK's own errors the message is for people; the internal one repeats bodies and headers.
     words = getattr(error, "message", None)
     words = words if isinstance(words, str) and words else f"{type(error).__name__}: {error}"
