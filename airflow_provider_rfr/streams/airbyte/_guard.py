@@ -97,7 +97,7 @@ def _origin(url: str) -> str:
 
 
 @dataclass(slots=True)
-class Work:
+class StreamWork:
     """The work of this thread for a stream, with its last request.
 
     :ivar hosts: None while the stream is being built: nothing is sent before it is known where to
@@ -116,17 +116,17 @@ class Work:
 
 
 @contextmanager
-def working_for(redactor: Redactor, context: ReadContext, hosts: Hosts | None) -> Iterator[Work]:
+def working_for(redactor: Redactor, context: ReadContext, hosts: Hosts | None) -> Iterator[StreamWork]:
     """Assign to the stream all that the CDK sends and logs on this thread in the block."""
     before = current_work()
-    _thread.work = work = Work(redactor, context, hosts)
+    _thread.work = work = StreamWork(redactor, context, hosts)
     try:
         yield work
     finally:
         _thread.work = before
 
 
-def current_work() -> Work | None:
+def current_work() -> StreamWork | None:
     """Return the work of this thread; None if it does not work for a stream of ours."""
     return getattr(_thread, "work", None)
 

@@ -15,7 +15,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, Problem, SourceD
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte import spec as specs
-from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work
+from airflow_provider_rfr.streams.airbyte._guard import Hosts, StreamWork
 from airflow_provider_rfr.streams.airbyte.report import (
     ManifestLimits,
     StreamReport,
@@ -157,7 +157,7 @@ class _ManifestSource:
     def _report(self, interpreter: _cdk.Interpreter, definition: Mapping[str, Any]) -> StreamReport:
         """Return the report of a stream, which may be the reason why it can't be read."""
 
-        def report(work: Work) -> StreamReport:
+        def report(work: StreamWork) -> StreamReport:
             [stream] = interpreter.built([definition])
             return report_of(stream, self._paging(stream), _limits(interpreter, stream))
 
@@ -172,7 +172,7 @@ class _ManifestSource:
         fields = [f"config.{name}" for name, value in self._public.items() if _is_text(value) and value in problem]
         return f"; see {', '.join(fields)}" if fields else ""
 
-    def _interpreter(self, work: Work) -> _cdk.Interpreter:
+    def _interpreter(self, work: StreamWork) -> _cdk.Interpreter:
         try:
             return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
         except Exception as error:
@@ -182,7 +182,7 @@ class _ManifestSource:
         # Out here: the first error quotes the manifest at length.
         raise SourceDefinitionError("source.manifest", problem, "see the manifest's reference of Airbyte")
 
-    def _working(self, do: Callable[[Work], _Result], hosts: Hosts | None) -> _Result:
+    def _working(self, do: Callable[[StreamWork], _Result], hosts: Hosts | None) -> _Result:
         try:
             return with_own_errors(do, self._redactor, ReadContext(), hosts, self._hint)
         except ConfigurationError:

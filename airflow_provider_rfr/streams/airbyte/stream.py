@@ -28,7 +28,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, OnePage, Paging
-from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work, shown, without_secret_arguments, working_for
+from airflow_provider_rfr.streams.airbyte._guard import Hosts, StreamWork, shown, without_secret_arguments, working_for
 from airflow_provider_rfr.streams.airbyte.report import ManifestLimits, custom_classes, warnings_of
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
 from airflow_provider_rfr.streams.paged import PagedStream
@@ -102,7 +102,7 @@ class ManifestStream(PagedStream):
             _log.warning("%s: %s", self.name, warning)
         slices = self._interpreted.slices()
 
-        def following(work: Work) -> Any:
+        def following(work: StreamWork) -> Any:
             stream_slice = next(slices, None)
             if work.ignored is not None:
                 _log.warning("%s: partitions may be missing: the manifest ignores %s", self.name, work.ignored)
@@ -121,7 +121,7 @@ class ManifestStream(PagedStream):
             raise ConfigurationError(f"{self.name}.state", problem, "start again with force_restart")
         return self._working(lambda work: self._page(stream_slice, token, work))
 
-    def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: Work) -> Page:
+    def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: StreamWork) -> Page:
         page = OnePage(from_json(token)) if self.paging.by_page else None
         if page is not None:
             records = self._interpreted.read(slice_parts(stream_slice), page)
@@ -167,7 +167,7 @@ class ManifestStream(PagedStream):
     def fingerprint(self) -> Mapping[str, Any]:
         return self._fingerprint
 
-    def _working(self, do: Callable[[Work], _Result]) -> _Result:
+    def _working(self, do: Callable[[StreamWork], _Result]) -> _Result:
         return with_own_errors(do, self._redactor, self.context, self._hosts, self._hint)
 
     def __reduce__(self) -> Any:
@@ -178,7 +178,7 @@ class ManifestStream(PagedStream):
 
 
 def with_own_errors(
-    do: Callable[[Work], _Result], redactor: Redactor, context: ReadContext, hosts: Hosts | None, hint: str = ""
+    do: Callable[[StreamWork], _Result], redactor: Redactor, context: ReadContext, hosts: Hosts | None, hint: str = ""
 ) -> _Result:
     """Return the result of ``do``, which this thread runs for the stream.
 
@@ -194,7 +194,7 @@ def with_own_errors(
     raise own
 
 
-def _own_error(error: Exception, work: Work, hint: str) -> Exception:
+def _own_error(error: Exception, work: StreamWork, hint: str) -> Exception:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (RfrError, ReadInterrupted)):

@@ -223,6 +223,7 @@ class _TokenAuthenticator(Authenticator, ABC):
         """
         bound = self.model_copy()
         bound._place, bound._prefix, bound._request, bound._service = place, prefix, request, service
+        # Of values, not of the place in the document: streams with the same login share its session.
         key = (request.method, request.url, request.query, request.headers, request.json, request.form, *decisive)
         bound._credential = shared_credential(key_of(type(self).__name__, *key), bound.obtain, grant)
         if place.query is not None:
@@ -238,6 +239,7 @@ class _TokenAuthenticator(Authenticator, ABC):
 
     def apply(self, draft: RequestDraft, context: ReadContext) -> None:
         token = self._token
+        # Without a lock: of threads that see an old token each asks the owner, who obtains one for all.
         if token is None or token.has_expired:
             token = self._renewed(token, context)
         self._place.put(draft, self._prefix + token.value)
@@ -330,6 +332,7 @@ class OAuth2Authenticator(_TokenAuthenticator):
         request, redactor = self._request, self._service.redactor
         form = dict(request.form or {})
         if refresh_token is not None:
+            # It may come from the control store, so no configuration has named it to the redactor.
             redactor.add(refresh_token)
             form["refresh_token"] = refresh_token
             request = replace(request, form=form)
@@ -337,6 +340,7 @@ class OAuth2Authenticator(_TokenAuthenticator):
         body, path = answer.json(), parse_path(self.token_path)
         token = self._checked(answer, lookup(body, path), ".".join(path))
         rotated = lookup(body, ("refresh_token",))
+        # Some endpoints return a refresh token for client credentials, too, or the same one each time.
         if "refresh_token" not in form or not isinstance(rotated, str) or rotated in ("", form["refresh_token"]):
             rotated = None
         else:

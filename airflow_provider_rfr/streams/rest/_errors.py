@@ -33,7 +33,7 @@ from airflow_provider_rfr.streams.rest._records import Records
 from airflow_provider_rfr.streams.rest._responses import (
     AnotherFormat,
     BadValues,
-    Failure,
+    RequestFailure,
     Response,
     UnreadableBody,
     excerpt,
@@ -289,13 +289,15 @@ class ErrorHandler(Part):
                     "use an authenticator of type oauth2 or session_token, or the action FAIL",
                 )
 
-    def decide(self, outcome: Response | Failure, token: Any | None, variables: Mapping[str, Any]) -> ResponseVerdict:
+    def decide(
+        self, outcome: Response | RequestFailure, token: Any | None, variables: Mapping[str, Any]
+    ) -> ResponseVerdict:
         """Return the verdict. SUCCESS only with a body in its format, or without a body where none belongs.
 
         :param token: of the page; None for the first one
         :param variables: the names that predicates may use besides the answer
         """
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, RequestFailure):
             action = ResponseAction.FAIL if outcome.permanent else ResponseAction.RETRY
             return ResponseVerdict(action, outcome.message, None, outcome.request)
         outcome.lenient = self.on_bad_json == "replace"
@@ -308,6 +310,7 @@ class ErrorHandler(Part):
             action = ResponseAction.TOKEN_EXPIRED
         else:
             action = _BY_STATUS.get(outcome.status) or _BY_CLASS.get(outcome.status // 100, ResponseAction.RETRY)
+            # An API that says when to come back will answer then: that is not an error to be counted.
             if _asks_to_wait(outcome) and self._may_pass(outcome, action):
                 action = ResponseAction.RATE_LIMITED
         if action is ResponseAction.SUCCESS:
@@ -470,6 +473,7 @@ class Retries:
         is_limit = verdict.action is ResponseAction.RATE_LIMITED
         if not is_limit and verdict.action is not ResponseAction.RETRY:
             return False
+        # From the first failure on: a page that takes long to answer has its own time limit.
         self._began = self._began or time.monotonic()
         self._requests += 1
         self._errors += not is_limit
@@ -497,6 +501,7 @@ class Retries:
                 status=verdict.status,
                 request=verdict.request,
             )
+        # Waits for a rate limit have a budget of their own.
         in_time = spent - self._rate_limited_seconds + seconds <= self._limits.max_time
         if self._errors > self._limits.max_retries or not in_time:
             times = "1 request" if self._requests == 1 else f"{self._requests} requests"

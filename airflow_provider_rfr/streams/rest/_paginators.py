@@ -96,6 +96,7 @@ class _NumberedPaginator(StoppingPaginator):
 
     def step(self, token: Any | None, reply: Reply) -> PageStep:
         at = self._at(token)
+        # Doubts of the pages before come first: the count that raised them is in this answer, too.
         if at.beyond is not None:
             return self._beyond(at, reply)
         if at.until is not None:
@@ -203,6 +204,7 @@ class _NumberedPaginator(StoppingPaginator):
     def _at(self, token: Any | None) -> _PagePosition:
         if token is None:
             return _PagePosition(self.start)
+        # A token comes from a store, and may be another paginator's after a change of the definition.
         number, extra = token, {}
         if isinstance(token, Mapping) and token.keys() <= {self._unit, "until", "beyond", "empty"}:
             number, extra = token.get(self._unit), {name: token[name] for name in token if name != self._unit}
@@ -400,6 +402,7 @@ class _LinkedPaginator(SizedPaginator):
         # The token comes from a store: what was checked when it was written is checked again.
         draft.url = self._context.hosts.checked(token, draft.url, "the page token")
         if not self.keep_query:
+            # The address usually has the whole query, and APIs may refuse a parameter that comes twice.
             draft.query = {}
             return
         linked = dict(parse_qsl(urlsplit(draft.url).query, keep_blank_values=True))
@@ -451,6 +454,7 @@ class LinkHeaderPaginator(_LinkedPaginator):
         links = reply.links(self.header)
         if not links:
             return MISSING, f"paginator: the answer has no header {self.header} with links"
+        # Beside a link to the next page, an absent relation is probably misspelt.
         if "next" in links:
             lacks = f"paginator.rel: {self.header} has no {self.rel!r}; did you mean one of {', '.join(links)}?"
             return links.get(self.rel.lower(), MISSING), lacks

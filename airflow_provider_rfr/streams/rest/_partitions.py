@@ -126,6 +126,7 @@ class WindowLength:
         """
         if not (self.months or self.days):
             return start + timedelta(seconds=number * self.seconds)
+        # Without its zone: arithmetic on the calendar must not pass through the hours that the clocks skip.
         local = start.astimezone(zone).replace(tzinfo=None, fold=0)
         months = local.year * 12 + local.month - 1 + number * self.months
         year, month = divmod(months, 12)
@@ -255,6 +256,7 @@ def windows(
     if start >= end:
         shown = f"start {start.isoformat()} is not before end {end.isoformat()}"
         raise ValueError(f"{shown}; of a run, both may be the same moment: see Partitions in docs/sources.md")
+    # One computation instead of a count: a step of a second over a century would take minutes.
     if _bound(step, time_format.floor(start), MOST_WINDOWS, zone, end) < end:
         raise ValueError(f"step: from start to end are more than {MOST_WINDOWS:,} windows; write a longer step")
     for opened, closed in bounds(time_format.floor(start), time_format.ceil(end), step, zone):
@@ -405,6 +407,7 @@ class SubstreamRouter(PartitionRouter):
 
     def partitions(self) -> Iterator[dict[str, Any]]:
         parent, key = self._parent, parse_path(self.parent_key)
+        # Only at the end: any partition of the parent may show that the field exists.
         absent_fields = AbsentFieldGuard(parent.page_size)
         for parent_slice in parent.stream_slices():
             for page in iter_pages(parent, parent_slice):

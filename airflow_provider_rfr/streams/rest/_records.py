@@ -295,6 +295,7 @@ class SkipGuard:
         with self._lock:
             positions = self._skipped.setdefault(partition, set())
             positions.add(position)
+            # Pages are read ahead and in any order, so a run of ignored ones may be completed from its middle.
             first = position
             while first - 1 in positions and position - first < self._most:
                 first -= 1

@@ -20,7 +20,7 @@ from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict, Retries
-from airflow_provider_rfr.streams.rest._responses import Failure, Response
+from airflow_provider_rfr.streams.rest._responses import RequestFailure, Response
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
     REQUEST_NAMES,
@@ -277,7 +277,7 @@ class Transport:
     redactor: Redactor
     verify: bool | str = True
 
-    def send(self, draft: RequestDraft, timeout: float, limits: http.Limits) -> Response | Failure:
+    def send(self, draft: RequestDraft, timeout: float, limits: http.Limits) -> Response | RequestFailure:
         """Send a request; return its outcome, with the request in words that hold no credentials.
 
         :param timeout: seconds, from connecting to the last byte
@@ -289,15 +289,17 @@ class Transport:
         request = f"{draft.method} {self.redactor.address(outcome.url or draft.url)}"
         if isinstance(outcome, http.NoAnswer):
             # A certificate that isn't trusted now won't be within the minutes that a page is repeated.
-            return Failure(outcome.detail, request, permanent=outcome.permanent or outcome.reason == "tls")
+            return RequestFailure(outcome.detail, request, permanent=outcome.permanent or outcome.reason == "tls")
         content: bytes | None = outcome.body
         if outcome.body.startswith(_GZIP):
             try:
                 content = _unpacked(outcome.body, limits.max_bytes)
             except (OSError, EOFError, zlib.error):
-                return Failure(f"the answer is a damaged gzip file ({len(outcome.body)} bytes)", request)
+                return RequestFailure(f"the answer is a damaged gzip file ({len(outcome.body)} bytes)", request)
         if content is None:
-            return Failure(f"the answer is larger than {limits.max_bytes} bytes once unpacked", request, permanent=True)
+            return RequestFailure(
+                f"the answer is larger than {limits.max_bytes} bytes once unpacked", request, permanent=True
+            )
         return Response(outcome.status, outcome.phrase, outcome.headers, content, request, outcome.url)
 
 
@@ -363,11 +365,13 @@ class Requester:
         variables = {**self.variables, "stream_slice": stream_slice, "token": token}
         retries, has_renewed = Retries(self.handler, context), False
         while True:
+            # Made anew for each try: paginator and authenticator write into it.
             draft = self.request.draft(variables)
             paginator.inject(token, draft)
             self.authenticator.apply(draft, context)
             verdict = self.handler.decide(self._send(draft, context), token, variables)
             if verdict.refuses_credentials and not has_renewed:
+                # Once for each refusal: a new token that is refused as well is not the reason.
                 has_renewed = True
                 if self.authenticator.renew(draft, context):
                     continue
@@ -376,7 +380,7 @@ class Requester:
             # The new token may have expired during the wait.
             has_renewed = False
 
-    def _send(self, draft: RequestDraft, context: ReadContext) -> Response | Failure:
+    def _send(self, draft: RequestDraft, context: ReadContext) -> Response | RequestFailure:
         """Send the request, and those that redirects lead to."""
         for _ in range(_MOST_REDIRECTS + 1):
             context.limiter.acquire()
@@ -387,14 +391,14 @@ class Requester:
             if not location:
                 return outcome
             following = self._redirected(draft, outcome, location, context)
-            if isinstance(following, Failure):
+            if isinstance(following, RequestFailure):
                 return following
             draft = following
-        return Failure(f"more than {_MOST_REDIRECTS} redirects", outcome.request, permanent=True)
+        return RequestFailure(f"more than {_MOST_REDIRECTS} redirects", outcome.request, permanent=True)
 
     def _redirected(
         self, draft: RequestDraft, answer: Response, location: str, context: ReadContext
-    ) -> RequestDraft | Failure:
+    ) -> RequestDraft | RequestFailure:
         """Return the request that a redirect asks for: to another host only if listed, and without credentials."""
         base, problem = self.hosts.base, ""
         is_base = is_listed = False
@@ -403,7 +407,9 @@ class Requester:
             parts = urlsplit(target)
             is_base, is_listed = self.hosts.is_base(target), self.hosts.is_allowed(target)
         except ValueError:
-            return Failure(f"{answer.status} redirects to what is not an address", answer.request, permanent=True)
+            return RequestFailure(
+                f"{answer.status} redirects to what is not an address", answer.request, permanent=True
+            )
         if not (is_base or is_listed):
             problem = (
                 f"{answer.status} redirects from {base} to {parts.scheme}://{parts.netloc.rpartition('@')[2]}, "
@@ -412,9 +418,11 @@ class Requester:
         elif draft.method != "GET" and not (is_base and answer.status in _KEEPS_METHOD):
             problem = f"{answer.status} redirects a {draft.method}"
         if problem:
-            return Failure(problem, answer.request, permanent=True)
+            return RequestFailure(problem, answer.request, permanent=True)
         if not is_base:
+            # Without headers: a storage service refuses a signed link that comes with an Authorization of ours.
             return RequestDraft("GET", target)
+        # The address may repeat the credentials of the query, which the authenticator adds again.
         clean = self.transport.redactor.without_credentials(target)
         again = RequestDraft(draft.method, clean, {}, draft.headers, draft.json, draft.form)
         self.authenticator.apply(again, context)

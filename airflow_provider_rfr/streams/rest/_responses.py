@@ -430,7 +430,7 @@ def excerpt(text: str, redactor: Redactor) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     """No answer, or none that can be used.
 
     :ivar permanent: asking again can't help

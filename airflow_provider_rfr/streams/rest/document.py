@@ -286,6 +286,7 @@ def _walk(location: Sequence[str | int]) -> tuple[str, Any, Any]:
         choices = _choices(current)
         branch = next((choice for choice in choices if _tag_of(choice) == part), None) if len(choices) > 1 else None
         if branch is not None:
+            # The location names the branch by its type, which is not a level of the document.
             current = branch
         elif len(choices) == 1 or part not in _BRANCHES:
             holder = next(filter(_is_model, choices), None)

@@ -140,6 +140,7 @@ class RestStream(PagedStream):
             verdict = self._requester.fetch(stream_slice, token, self._paginator, self.context)
             return self._page_of(stream_slice, token, verdict)
         except SourceError as error:
+            # A page after the last by the API's own count was asked for to make sure; a refusal answers that.
             if self._paginator.is_beyond_the_end(token) and not _may_pass(error):
                 return self._refused_beyond_the_end(error)
             is_refused = error.status in _NO_SUCH_PAGE and not isinstance(error, TokenExpiredError)
@@ -405,6 +406,7 @@ class _SourceBuilder:
         declared = own or self.definition.authenticator or NoAuthenticator(type="none")
         bound = declared.bind(scope.at("authenticator"), service)
         if own is None:
+            # By base URL, below which the token endpoint may be.
             self._shared_authenticators[base_url] = bound
         return bound
 
