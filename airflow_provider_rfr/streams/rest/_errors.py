@@ -12,10 +12,10 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from math import isfinite
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -55,24 +55,16 @@ from airflow_provider_rfr.streams.rest.templates import (
 _log = logging.getLogger(__name__)
 
 
-class ResponseAction(str, Enum):
-    """The action that a rule may name."""
-
-    SUCCESS = "SUCCESS"
-    RETRY = "RETRY"
-    FAIL = "FAIL"
-    IGNORE = "IGNORE"
-    RATE_LIMITED = "RATE_LIMITED"
-    TOKEN_EXPIRED = "TOKEN_EXPIRED"
-    END = "END"
-    RENEW = "RENEW"
-
+ResponseAction: TypeAlias = Literal[
+    "SUCCESS", "RETRY", "FAIL", "IGNORE", "RATE_LIMITED", "TOKEN_EXPIRED", "END", "RENEW"
+]
+"""The action that a rule may name."""
 
 _AUTHENTICATION_STATUS: Final = frozenset({401, 403})
 # What a status means if no rule says otherwise; an unknown one may pass, so the request is repeated.
 _FAILING: Final = (400, 401, 403, 404, 405, 410, 416, 422)
-_BY_STATUS: Final = {429: ResponseAction.RATE_LIMITED, **dict.fromkeys(_FAILING, ResponseAction.FAIL)}
-_BY_CLASS: Final = {2: ResponseAction.SUCCESS, 3: ResponseAction.FAIL}
+_BY_STATUS: Final[dict[int, ResponseAction]] = {429: "RATE_LIMITED", **dict.fromkeys(_FAILING, "FAIL")}
+_BY_CLASS: Final[dict[int, ResponseAction]] = {2: "SUCCESS", 3: "FAIL"}
 # How an answer with status 2xx says that it is an error, besides ``error_keys``.
 _FAILED: Final = {"success": (False, "false"), "ok": (False,), "status": ("error", "fail", "failure", "failed")}
 _MESSAGES: Final = ("message", "msg", "detail", "reason")
@@ -105,7 +97,7 @@ class ResponseVerdict:
     @property
     def refuses_credentials(self) -> bool:
         """Tell whether the request may succeed with newer credentials."""
-        return self.action is ResponseAction.RENEW or (self.status == 401 and self.action is ResponseAction.FAIL)
+        return self.action == "RENEW" or (self.status == 401 and self.action == "FAIL")
 
 
 class ConstantBackoff(Part):
@@ -175,7 +167,7 @@ Backoff = Annotated[
 class ErrorRule(Part):
     """A rule: its action applies if all conditions that it names hold."""
 
-    action: Literal["SUCCESS", "RETRY", "FAIL", "IGNORE", "RATE_LIMITED", "TOKEN_EXPIRED", "END", "RENEW"]
+    action: ResponseAction
     status: list[int | str] | None = None
     text: str | None = None
     predicate: Annotated[str | None, Templated(PREDICATE_NAMES, compile_condition)] = None
@@ -216,7 +208,7 @@ class ErrorRule(Part):
 
     def matches(self, response: Response, token: Any | None, variables: Mapping[str, Any]) -> bool:
         """Tell whether all conditions hold; a predicate that can't be evaluated does not hold."""
-        if self.action == ResponseAction.TOKEN_EXPIRED and token is None:
+        if self.action == "TOKEN_EXPIRED" and token is None:
             return False
         if self.status is not None and not {response.status, f"{response.status // 100}xx"} & set(self.status):
             return False
@@ -282,7 +274,7 @@ class ErrorHandler(Part):
         :raises SourceDefinitionError: a rule renews credentials, and the authenticator has none that it could renew
         """
         for number, rule in enumerate(self.rules):
-            if rule.action == ResponseAction.RENEW:
+            if rule.action == "RENEW":
                 raise scope.error(
                     f"rules.{number}.action",
                     "RENEW needs credentials that can be obtained again, and the stream's authenticator has none",
@@ -298,22 +290,22 @@ class ErrorHandler(Part):
         :param variables: the names that predicates may use besides the answer
         """
         if isinstance(outcome, RequestFailure):
-            action = ResponseAction.FAIL if outcome.permanent else ResponseAction.RETRY
-            return ResponseVerdict(action, outcome.message, None, outcome.request)
+            return ResponseVerdict("FAIL" if outcome.permanent else "RETRY", outcome.message, None, outcome.request)
         outcome.lenient = self.on_bad_json == "replace"
         if self._records is not None:
             outcome.read = self._records.reader
         rule = next((rule for rule in self.rules if rule.matches(outcome, token, variables)), None)
+        action: ResponseAction
         if rule is not None:
-            action = ResponseAction(rule.action)
+            action = rule.action
         elif token is not None and outcome.status in self._expired:
-            action = ResponseAction.TOKEN_EXPIRED
+            action = "TOKEN_EXPIRED"
         else:
-            action = _BY_STATUS.get(outcome.status) or _BY_CLASS.get(outcome.status // 100, ResponseAction.RETRY)
+            action = _BY_STATUS.get(outcome.status) or _BY_CLASS.get(outcome.status // 100, "RETRY")
             # An API that says when to come back will answer then: that is not an error to be counted.
             if _asks_to_wait(outcome) and self._may_pass(outcome, action):
-                action = ResponseAction.RATE_LIMITED
-        if action is ResponseAction.SUCCESS:
+                action = "RATE_LIMITED"
+        if action == "SUCCESS":
             return self._checked_success(outcome, by_rule=rule is not None)
         reason = self._reason(outcome, rule)
         return ResponseVerdict(action, reason, outcome, outcome.request, rule.backoff if rule else ())
@@ -329,21 +321,22 @@ class ErrorHandler(Part):
         return reason
 
     def _checked_success(self, answer: Response, *, by_rule: bool) -> ResponseVerdict:
-        success = ResponseVerdict(ResponseAction.SUCCESS, "", answer, answer.request)
+        success = ResponseVerdict("SUCCESS", "", answer, answer.request)
         if not self._json_required:
             return success
         problem: UnreadableBody
-        action, hint = ResponseAction.RETRY, ""
+        action: ResponseAction = "RETRY"
+        hint = ""
         try:
             answer.content()
         except BadValues as error:
-            action, problem = ResponseAction.FAIL, error
+            action, problem = "FAIL", error
             if self.on_bad_json == "skip":
-                action = ResponseAction.IGNORE
+                action = "IGNORE"
             else:
                 hint = "; error_handler.on_bad_json: replace or skip accepts that"
         except AnotherFormat as error:
-            action, problem = ResponseAction.FAIL, error
+            action, problem = "FAIL", error
         except UnreadableBody as error:
             problem = error
         else:
@@ -371,7 +364,7 @@ class ErrorHandler(Part):
             reason = (
                 f"the answer has no records and an error, in {names}: {shown}; if it is not an error, set error_keys"
             )
-            return ResponseVerdict(ResponseAction.RETRY, reason, answer, answer.request)
+            return ResponseVerdict("RETRY", reason, answer, answer.request)
         if errors and names not in self._logged:
             self._logged.add(names)
             shown = excerpt(json.dumps(list(errors.values()), ensure_ascii=False), self._redactor)
@@ -384,12 +377,16 @@ class ErrorHandler(Part):
             return not self._is_ready(answer)
         if answer.status == 403:
             return _is_limit(answer)
-        return action is ResponseAction.RETRY
+        return action == "RETRY"
 
     def _is_ready(self, answer: Response) -> bool:
         """Return True if a 202 has records; without a path, an object may describe the report instead."""
-        if self._records is None or (not self._records.path and _is_object(answer)):
+        if self._records is None:
             return False
+        if not self._records.path:
+            with suppress(UnreadableBody):
+                if isinstance(answer.json(), Mapping):
+                    return False
         return self._has_records(answer)
 
     def _has_records(self, answer: Response) -> bool:
@@ -418,14 +415,6 @@ def _is_flagged(body: Any, name: str, path: Path) -> bool:
     if name != "status" or any(_is_error(lookup(body, (key,))) for key in _MESSAGES):
         return True
     return any(value is None or value is MISSING for value in lookup_each(body, path))
-
-
-def _is_object(answer: Response) -> bool:
-    """Return whether the body is a single JSON object."""
-    try:
-        return isinstance(answer.json(), Mapping)
-    except UnreadableBody:
-        return False
 
 
 def _is_error(value: Any) -> bool:
@@ -468,10 +457,10 @@ class Retries:
         :raises SourceError: FAIL, TOKEN_EXPIRED, RENEW with new credentials, or a budget is used up
         :raises ReadInterrupted: the reader was stopped
         """
-        if verdict.action in (ResponseAction.FAIL, ResponseAction.TOKEN_EXPIRED, ResponseAction.RENEW):
+        if verdict.action in ("FAIL", "TOKEN_EXPIRED", "RENEW"):
             raise _error(verdict, verdict.reason)
-        is_limit = verdict.action is ResponseAction.RATE_LIMITED
-        if not is_limit and verdict.action is not ResponseAction.RETRY:
+        is_limit = verdict.action == "RATE_LIMITED"
+        if not is_limit and verdict.action != "RETRY":
             return False
         # From the first failure on: a page that takes long to answer has its own time limit.
         self._began = self._began or time.monotonic()
@@ -491,7 +480,7 @@ class Retries:
         return True
 
     def _check_budget(self, verdict: ResponseVerdict, seconds: float, spent: float) -> None:
-        if verdict.action is ResponseAction.RATE_LIMITED:
+        if verdict.action == "RATE_LIMITED":
             if self._rate_limited_seconds + seconds <= self._limits.max_rate_limit_wait:
                 return
             raise RateLimitedError(
@@ -510,9 +499,9 @@ class Retries:
 
 def _error(verdict: ResponseVerdict, message: str) -> SourceError:
     kind = SourceError
-    if verdict.action is ResponseAction.TOKEN_EXPIRED:
+    if verdict.action == "TOKEN_EXPIRED":
         kind, message = TokenExpiredError, f"the page token is no longer accepted: {message}"
-    elif verdict.status in _AUTHENTICATION_STATUS or verdict.action is ResponseAction.RENEW:
+    elif verdict.status in _AUTHENTICATION_STATUS or verdict.action == "RENEW":
         kind, message = AuthenticationError, f"the API does not accept the credentials: {message}"
     return kind(message, status=verdict.status, request=verdict.request)
 

@@ -100,7 +100,11 @@ class _NumberedPaginator(StoppingPaginator):
         if at.beyond is not None:
             return self._beyond(at, reply)
         if at.until is not None:
-            return self._until_empty(at, reply)
+            promised = self._promised(reply)
+            if not reply.count:
+                return PageStep(Complete(), unconfirmed=True, promised=promised)
+            following = _PagePosition(self._number_after(at.number, reply), until="empty")
+            return PageStep(NextPage(self._token(following)), promised=promised)
         seen = PageSeen(reply, self.position_of(token), self._records_before(at.number), token is None)
         ending = self.decide(seen, self._by_records)
         if ending.absent is not None:
@@ -157,13 +161,6 @@ class _NumberedPaginator(StoppingPaginator):
             )
         following = _PagePosition(self._number_after(at.number, reply), beyond=digest)
         return PageStep(NextPage(self._token(following)), promised=self._promised(reply))
-
-    def _until_empty(self, at: _PagePosition, reply: Reply) -> PageStep:
-        promised = self._promised(reply)
-        if not reply.count:
-            return PageStep(Complete(), unconfirmed=True, promised=promised)
-        following = _PagePosition(self._number_after(at.number, reply), until="empty")
-        return PageStep(NextPage(self._token(following)), promised=promised)
 
     def _promised(self, reply: Reply) -> int | None:
         total = self._believed
@@ -383,9 +380,10 @@ class CursorPaginator(SizedPaginator):
 class _LinkedPaginator(SizedPaginator):
     """The address of the next page.  The token is that address without credentials."""
 
-    type: Literal["next_url", "link_header"]
-    on_missing: OnMissing | None = None
-    keep_query: bool = False
+    if TYPE_CHECKING:
+        # Fields of the subclasses, because problems are reported in the order of the fields.
+        on_missing: OnMissing | None
+        keep_query: bool
 
     _stop_condition: CompiledTemplate | None = PrivateAttr(default=None)
 
@@ -433,6 +431,8 @@ class NextUrlPaginator(_LinkedPaginator):
     type: Literal["next_url"]
     url: ResponseField
     stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
+    on_missing: OnMissing | None = None
+    keep_query: bool = False
 
     def bind(self, context: PagingContext) -> Self:
         bound = super().bind(context)
@@ -449,6 +449,8 @@ class LinkHeaderPaginator(_LinkedPaginator):
     type: Literal["link_header"]
     rel: str = "next"
     header: str = "Link"
+    on_missing: OnMissing | None = None
+    keep_query: bool = False
 
     def _find(self, reply: Reply) -> tuple[Any, str]:
         links = reply.links(self.header)

@@ -407,6 +407,7 @@ class SubstreamRouter(PartitionRouter):
 
     def partitions(self) -> Iterator[dict[str, Any]]:
         parent, key = self._parent, parse_path(self.parent_key)
+        extra_paths = {name: parse_path(path) for name, path in self.extra_fields.items()}
         # Only at the end: any partition of the parent may show that the field exists.
         absent_fields = AbsentFieldGuard(parent.page_size)
         for parent_slice in parent.stream_slices():
@@ -419,7 +420,10 @@ class SubstreamRouter(PartitionRouter):
                     if problem := self._key_problem(value):
                         at = f"record {number} of the page of {parent.name}"
                         raise SourceError(f"{at} ({self._shown(record)}): {problem}", request=page.request)
-                    yield self._partition(value, record, parent_slice)
+                    inherited = {name: parent_slice[name] for name in self.parent_slice_fields}
+                    extra = {name: lookup(record, path) for name, path in extra_paths.items()}
+                    extra = {name: None if item is MISSING else item for name, item in extra.items()}
+                    yield {self.field: value, **inherited, **extra}
         absent_fields.check(f"streams.{parent.name}")
 
     def _key_problem(self, value: Any) -> str:
@@ -441,13 +445,6 @@ class SubstreamRouter(PartitionRouter):
         keys = {".".join(path): lookup(record, path) for path in paths}
         shown = [f"{name}: {value}" for name, value in keys.items() if isinstance(value, (str, int, float))]
         return ", ".join(shown) or describe(record)
-
-    def _partition(self, value: Any, record: Mapping[str, Any], parent_slice: Mapping[str, Any]) -> dict[str, Any]:
-        partition = {self.field: value, **{name: parent_slice[name] for name in self.parent_slice_fields}}
-        for name, path in self.extra_fields.items():
-            extra = lookup(record, parse_path(path))
-            partition[name] = None if extra is MISSING else extra
-        return partition
 
 
 _WINDOW_FIELDS: Final = ("window_start", "window_end")

@@ -26,7 +26,7 @@ from airflow_provider_rfr.streams.core import (
 )
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
 from airflow_provider_rfr.streams.rest._auth import NoAuthenticator, TokenService
-from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseAction, ResponseVerdict
+from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict
 from airflow_provider_rfr.streams.rest._paging import PageStep, Paginator, PagingContext, Reply, SinglePagePaginator
 from airflow_provider_rfr.streams.rest._partitions import ParentStreams, PartitionRouter
 from airflow_provider_rfr.streams.rest._records import BoundTransformation, Records, SkipGuard, transform
@@ -56,11 +56,6 @@ _NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
 }
 # Statuses by which an API says that it does not know a page, or a page token.
 _NO_SUCH_PAGE: Final = frozenset({400, 404, 410, 416, 422})
-
-
-def _may_pass(error: SourceError) -> bool:
-    """Tell whether a refusal is about the credentials or the rate, and not about the page."""
-    return isinstance(error, RateLimitedError) or error.status == 401
 
 
 class RestStream(PagedStream):
@@ -140,9 +135,13 @@ class RestStream(PagedStream):
             verdict = self._requester.fetch(stream_slice, token, self._paginator, self.context)
             return self._page_of(stream_slice, token, verdict)
         except SourceError as error:
+            # Of the credentials or the rate, and not of the page.
+            may_pass = isinstance(error, RateLimitedError) or error.status == 401
             # A page after the last by the API's own count was asked for to make sure; a refusal answers that.
-            if self._paginator.is_beyond_the_end(token) and not _may_pass(error):
-                return self._refused_beyond_the_end(error)
+            if self._paginator.is_beyond_the_end(token) and not may_pass:
+                if error.status not in _NO_SUCH_PAGE:
+                    _log.warning("%s: taken for the end, because the API's own count says so", error)
+                return Page((), Complete(), request=error.request, status=error.status)
             is_refused = error.status in _NO_SUCH_PAGE and not isinstance(error, TokenExpiredError)
             if token is not None and is_refused and not self.addressable:
                 error.message += (
@@ -151,18 +150,12 @@ class RestStream(PagedStream):
                 )
             raise
 
-    def _refused_beyond_the_end(self, error: SourceError) -> Page:
-        """Return the end of a partition where the API refuses a page that does not exist by its own count."""
-        if error.status not in _NO_SUCH_PAGE:
-            _log.warning("%s: taken for the end, because the API's own count says so", error)
-        return Page((), Complete(), request=error.request, status=error.status)
-
     def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: ResponseVerdict) -> Page:
         answer = verdict.answer
         is_beyond = self._paginator.is_beyond_the_end(token)
-        if verdict.action is ResponseAction.END or (verdict.action is ResponseAction.IGNORE and is_beyond):
+        if verdict.action == "END" or (verdict.action == "IGNORE" and is_beyond):
             return Page((), Complete(), request=verdict.request, status=verdict.status)
-        if verdict.action is ResponseAction.IGNORE or answer is None:
+        if verdict.action == "IGNORE" or answer is None:
             return self._skipped(stream_slice, token, verdict)
         received, records, step = self._content(stream_slice, token, answer)
         page = Page(
