@@ -335,8 +335,8 @@ class TestAnErrorBesideRecords:
     )
     @pytest.mark.parametrize("records", [{"path": "data"}, {"path": "data", "on_missing": "empty"}])
     def test_may_be_said_by_a_flag_with_the_message_beside_it(self, api, make, flag, records):
-        said = {**flag, "message": "the quota is used up", **({} if "on_missing" in records else {"data": []})}
-        api.answer = lambda asked: GOOD if asked.page < 3 else said
+        body = {**flag, "message": "the quota is used up", **({} if "on_missing" in records else {"data": []})}
+        api.answer = lambda asked: GOOD if asked.page < 3 else body
         (name,) = flag
         with pytest.raises(SourceError, match=rf"no records and an error, in {name}: .*the quota is used up"):
             list(make(records=records, paginator=NUMBERS).read_records())

@@ -26,9 +26,9 @@ def test_a_text_without_expressions_never_meets_the_engine(text):
     "original", [7, 0, "007", "1e5", "[1]", "True", None, [1, 2], {"a": 1}, 1.5, "12345678901234567890"]
 )
 def test_a_single_expression_keeps_the_type_and_the_text_of_its_value(original):
-    given = value("{{ token }}", token=original)
-    assert given == original
-    assert type(given) is type(original)
+    result = value("{{ token }}", token=original)
+    assert result == original
+    assert type(result) is type(original)
 
 
 def test_an_expression_among_text_gives_text():
