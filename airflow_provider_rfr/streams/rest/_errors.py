@@ -61,10 +61,7 @@ ResponseAction: TypeAlias = Literal[
 """The action that a rule may name."""
 
 _AUTHENTICATION_STATUS: Final = frozenset({401, 403})
-# What a status means if no rule says otherwise; an unknown one may pass, so the request is repeated.
-_FAILING: Final = (400, 401, 403, 404, 405, 410, 416, 422)
-_BY_STATUS: Final[dict[int, ResponseAction]] = {429: "RATE_LIMITED", **dict.fromkeys(_FAILING, "FAIL")}
-_BY_CLASS: Final[dict[int, ResponseAction]] = {2: "SUCCESS", 3: "FAIL"}
+_FAILING: Final = frozenset({400, 401, 403, 404, 405, 410, 416, 422})
 # How an answer with status 2xx says that it is an error, besides ``error_keys``.
 _FAILED: Final = {"success": (False, "false"), "ok": (False,), "status": ("error", "fail", "failure", "failed")}
 _MESSAGES: Final = ("message", "msg", "detail", "reason")
@@ -301,7 +298,7 @@ class ErrorHandler(Part):
         elif token is not None and outcome.status in self._expired:
             action = "TOKEN_EXPIRED"
         else:
-            action = _BY_STATUS.get(outcome.status) or _BY_CLASS.get(outcome.status // 100, "RETRY")
+            action = _action_of(outcome.status)
             # An API that says when to come back will answer then: that is not an error to be counted.
             if _asks_to_wait(outcome) and self._may_pass(outcome, action):
                 action = "RATE_LIMITED"
@@ -395,6 +392,15 @@ class ErrorHandler(Part):
             return self._records is not None and any(self._records.select(answer))
         except (SourceError, UnreadableBody):
             return False
+
+
+def _action_of(status: int) -> ResponseAction:
+    """Return the action for a status if no rule says otherwise; an unknown one may pass, so the request is repeated."""
+    if status == 429:
+        return "RATE_LIMITED"
+    if status in _FAILING or status // 100 == 3:
+        return "FAIL"
+    return "SUCCESS" if status // 100 == 2 else "RETRY"
 
 
 def _asks_to_wait(answer: Response) -> bool:
