@@ -83,16 +83,16 @@ def without_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any], spec:
 
     It has neither ``secrets``, nor fields that are secret by the specification or by their name.
     """
-    found: dict[str, Any] = {}
+    public: dict[str, Any] = {}
     for name, value in config.items():
         below = list(_properties(spec, name))
         hidden = secrets.get(name)
         if isinstance(value, Mapping):
             inner = {"oneOf": below}
-            found[name] = without_secrets(value, hidden if isinstance(hidden, Mapping) else {}, inner)
+            public[name] = without_secrets(value, hidden if isinstance(hidden, Mapping) else {}, inner)
         elif name not in secrets and not is_secret(name) and not any(schema.get("airbyte_secret") for schema in below):
-            found[name] = value
-    return found
+            public[name] = value
+    return public
 
 
 def secret_values(config: Mapping[str, Any], public: Mapping[str, Any]) -> Iterator[Any]:
