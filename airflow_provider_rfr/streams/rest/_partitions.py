@@ -287,6 +287,15 @@ def _bound(step: WindowLength, start: datetime, number: int, zone: tzinfo, end: 
         return end  # beyond the last year that there is
 
 
+class ParentStream(PagedStream):
+    """A stream whose records may divide other streams.
+
+    :ivar slice_fields: all fields that its partitions have
+    """
+
+    slice_fields: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ParentStreams:
     """The streams of a source, from which routers take their parents.
@@ -296,7 +305,7 @@ class ParentStreams:
     """
 
     names: Collection[str]
-    build: Callable[[str], PagedStream]
+    build: Callable[[str], ParentStream]
 
 
 class PartitionRouter(Part):

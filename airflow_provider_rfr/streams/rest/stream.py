@@ -24,11 +24,11 @@ from airflow_provider_rfr.streams.core import (
     key_paths,
     unique_slices,
 )
-from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
+from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, is_unexplained_end
 from airflow_provider_rfr.streams.rest._auth import NoAuthenticator, TokenService
 from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict
 from airflow_provider_rfr.streams.rest._paging import PageStep, Paginator, PagingContext, Reply, SinglePagePaginator
-from airflow_provider_rfr.streams.rest._partitions import ParentStreams, PartitionRouter
+from airflow_provider_rfr.streams.rest._partitions import ParentStream, ParentStreams, PartitionRouter
 from airflow_provider_rfr.streams.rest._records import BoundTransformation, Records, SkipGuard, transform
 from airflow_provider_rfr.streams.rest._request import (
     Authenticator,
@@ -58,7 +58,7 @@ _NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
 _NO_SUCH_PAGE: Final = frozenset({400, 404, 410, 416, 422})
 
 
-class RestStream(PagedStream):
+class RestStream(ParentStream):
     """A stream read by HTTP as a source definition says; see docs/sources.md and :meth:`from_definition`.
 
     Stateless: any page of any partition can be read on any thread.  The pages of a parent stream are read
