@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from airflow_provider_rfr.streams.airbyte.stand_ins import stand_ins
+from airflow_provider_rfr.streams.airbyte.spec import stand_ins
 from benchmarks.made_up_api import TAG, Endpoint, MadeUpApi
 from benchmarks.made_up_paging import place, rendered
 

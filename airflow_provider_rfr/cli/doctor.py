@@ -575,7 +575,7 @@ def _find_dag(dag_id: str) -> DAG:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag
 
-    from airflow_provider_rfr.streams.rest.expressions import guess
+    from airflow_provider_rfr.streams.rest.templates import guess
 
     ids: list[str] = []
     problems: list[Problem] = []

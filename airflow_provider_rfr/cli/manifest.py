@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def check(args: Namespace) -> int:
     """Build every stream, and say how it would be read. Exit code 1 if one can't be."""
     from airflow_provider_rfr.streams.airbyte.source import check_manifest, whole_manifest
-    from airflow_provider_rfr.streams.airbyte.spec import specification
-    from airflow_provider_rfr.streams.airbyte.stand_ins import stand_ins
+    from airflow_provider_rfr.streams.airbyte.spec import specification, stand_ins
 
     source = whole_manifest({"manifest": args.file, "components": args.components})
     if args.config is not None:

@@ -29,6 +29,7 @@ from airflow_provider_rfr.lake.schemas import (
     json_text_field,
     with_distinct_names,
 )
+from airflow_provider_rfr.numbers import BEYOND_INT64, is_int64
 
 MAX_DEPTH: Final = 16
 """Objects and lists nested deeper are kept as JSON text."""
@@ -39,7 +40,6 @@ Place = tuple[int, int, int]
 _MAX_FIELDS: Final = 1000
 """An inner object with more different fields is used as a map, and kept as JSON text."""
 _BLOCK_BYTES = 64 * 1024 * 1024
-_BEYOND_INT64: Final = 2.0**63
 _NESTED: Final = frozenset({"array", "object", "deep"})
 _KINDS: Final = {bool: "boolean", float: "number", str: "string"}
 _COLUMN_TYPES: Final = {
@@ -171,7 +171,7 @@ def _of_array(array: pa.Array, depth: int) -> InferredSchema:
     if not pa.types.is_float64(kind):
         return InferredSchema(frozenset({"string"}))  # Arrow makes times of some strings
     bounds = pc.min_max(array).as_py()
-    if max(-bounds["min"], bounds["max"]) >= _BEYOND_INT64:
+    if max(-bounds["min"], bounds["max"]) >= BEYOND_INT64:
         raise pa.ArrowInvalid("a double, or an integer beyond 64 bits that Arrow has rounded")
     return InferredSchema(frozenset({"number"}))
 
@@ -189,7 +189,7 @@ class _GrowingSchema:
     def observe(self, value: Any, depth: int) -> None:
         kind = type(value)
         if kind is int:
-            self.kinds.add("integer" if -(2**63) <= value < 2**63 else "bigint")
+            self.kinds.add("integer" if is_int64(value) else "bigint")
         elif kind is not dict and kind is not list:
             if value is not None:
                 self.kinds.add(_KINDS[kind])

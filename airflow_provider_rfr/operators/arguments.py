@@ -201,7 +201,7 @@ def check_streams(names: Sequence[str], known: Sequence[str] | None) -> None:
         raise ConfigurationError("streams", "duplicate name", "name each stream once")
     unknown = [name for name in names if known is not None and name not in known]
     if known is not None and unknown:
-        from airflow_provider_rfr.streams.rest.expressions import nearest
+        from airflow_provider_rfr.streams.rest.templates import nearest
 
         raise ConfigurationError("streams", f"the source has no stream {unknown[0]!r}", nearest(unknown[0], known))
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import date, datetime, time, timezone
 from decimal import Context, Decimal
 from typing import Any, NamedTuple
@@ -25,13 +24,23 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_provider_rfr.lake.schemas import is_json_text
-from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact, loads, loses_digits, read_number
+from airflow_provider_rfr.numbers import (
+    EXACT_INTEGERS,
+    INFINITE,
+    LongNumber,
+    as_double,
+    as_int64,
+    dumps,
+    exact,
+    loads,
+    loses_digits,
+    read_number,
+)
 
 _MAX_BLOCK = 2**31 - 1
 _FIRST_DAY = -719162  # 0001-01-01: years before it, or of five digits, most engines can't show
 _LAST_DAY = 2932896  # 9999-12-31
 _DAY = 86_400_000_000
-_EXACT_INTEGERS = 2.0**53  # up to here, integers that differ are doubles that differ
 _LONG_INTEGER = re.compile(rb"[0-9]{16}")
 _LONGEST_INTEGER = 20  # signs of an integer of 64 bits
 
@@ -124,7 +133,7 @@ def _holds_large_double(array: pa.Array) -> bool:
         return any(_holds_large_double(array.field(number)) for number in range(array.type.num_fields))
     if pa.types.is_list(array.type):
         return _holds_large_double(array.values)
-    return _is_double(array.type) and pc.any(pc.greater_equal(pc.abs(array), _EXACT_INTEGERS)).as_py() is True
+    return _is_double(array.type) and pc.any(pc.greater_equal(pc.abs(array), EXACT_INTEGERS)).as_py() is True
 
 
 def _reading_type(kind: pa.DataType) -> pa.DataType:
@@ -232,8 +241,6 @@ class Loss(NamedTuple):
 
 _Coercer = Callable[[Any, list[Loss]], Any]
 
-_INFINITE = (float("inf"), float("-inf"))  # what Python reads a number beyond the doubles as
-_BEYOND_INT64 = 2.0**64
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _ZONE = r"([Zz]|[+-]\d\d(?::?\d\d)?)?"
 _CLOCK = r"(\d\d)(:\d\d)?(:\d\d)?(?:(?<=:\d\d:\d\d)\.(\d+))?"
@@ -319,11 +326,8 @@ def _list(element: _Coercer, path: str) -> _Coercer:
 
 def _number(path: str) -> _Coercer:
     def coerce(value: Any, losses: list[Loss]) -> Any:
-        number = None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            with suppress(OverflowError):
-                number = float(value)
-        if number is None or number in _INFINITE:
+        number = as_double(value)
+        if number is None:
             losses.append(Loss(path, value, "number"))
             return None
         if isinstance(value, LongNumber) or value != number:
@@ -334,12 +338,10 @@ def _number(path: str) -> _Coercer:
 
 
 def _integer(value: Any) -> int:
-    number = value
-    if isinstance(value, float) and abs(value) < _BEYOND_INT64 and exact(value) == int(exact(value)):
-        number = int(exact(value))
-    if type(number) is int and -(2**63) <= number < 2**63:
-        return number
-    raise TypeError
+    number = as_int64(value)
+    if number is None:
+        raise TypeError
+    return number
 
 
 def _decimal(kind: pa.Decimal128Type) -> tuple[Callable[[Any], str], str]:
@@ -349,7 +351,7 @@ def _decimal(kind: pa.Decimal128Type) -> tuple[Callable[[Any], str], str]:
         if isinstance(value, str) and _DECIMAL.fullmatch(value):
             number = Decimal(value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            number = exact(value) if isinstance(value, float) else Decimal(value)
+            number = exact(value)
         else:
             raise TypeError
         fixed = number.quantize(step, context=digits)  # an error where it takes more digits
@@ -370,7 +372,7 @@ def _string(value: Any) -> str:
     if isinstance(value, str):
         value.encode()  # half a surrogate pair is not text
         return value
-    if isinstance(value, int | float) and value not in _INFINITE:
+    if isinstance(value, int | float) and value not in INFINITE:
         return json_text(value)
     raise TypeError
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
+from airflow_provider_rfr.numbers import LongNumber, read_number
 from airflow_provider_rfr.refresh._json_columns import (
     BlockMismatchError,
     BlockReader,
@@ -26,7 +27,6 @@ from airflow_provider_rfr.refresh._json_columns import (
     record_coercer,
 )
 from airflow_provider_rfr.refresh.pages import arrow_column
-from airflow_provider_rfr.streams.json_numbers import LongNumber, read_number
 
 _SHRINK, _GROW = 8, 2
 _SHOWN = 80

@@ -21,8 +21,8 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FOOTER_KEY, FileStore
 from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, ledger_arrow_schema
+from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.streams.core import NextPage, Page
-from airflow_provider_rfr.streams.json_numbers import dumps
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh._columns import SeenColumns

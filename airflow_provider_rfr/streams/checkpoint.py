@@ -112,7 +112,7 @@ class FullRefreshCheckpointReader:
         return final
 
 
-class Cursor(Protocol):
+class SliceCursor(Protocol):
     """A cursor that keeps the state of every partition of one stream."""
 
     def get_stream_state(self) -> Mapping[str, Any]:
@@ -131,7 +131,10 @@ class CursorBasedCheckpointReader:
     """
 
     def __init__(
-        self, cursor: Cursor, stream_slices: Iterable[Mapping[str, Any] | None], read_state_from_cursor: bool = False
+        self,
+        cursor: SliceCursor,
+        stream_slices: Iterable[Mapping[str, Any] | None],
+        read_state_from_cursor: bool = False,
     ) -> None:
         self._cursor = cursor
         self._slices = iter(stream_slices)
@@ -184,7 +187,10 @@ class LegacyCursorBasedCheckpointReader(CursorBasedCheckpointReader):
     """
 
     def __init__(
-        self, cursor: Cursor, stream_slices: Iterable[Mapping[str, Any] | None], read_state_from_cursor: bool = False
+        self,
+        cursor: SliceCursor,
+        stream_slices: Iterable[Mapping[str, Any] | None],
+        read_state_from_cursor: bool = False,
     ) -> None:
         super().__init__(cursor, map(as_stream_slice, stream_slices), read_state_from_cursor)
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.airbyte.source import build_manifest_stream, build_manifest_streams, whole_manifest
 from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.rest.build import build_streams
 from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
-from airflow_provider_rfr.streams.rest.expressions import nearest
+from airflow_provider_rfr.streams.rest.stream import build_streams
+from airflow_provider_rfr.streams.rest.templates import nearest
 
 _ORIGINS: Final = ("class", "file", "definition", "manifest")
 _OF_MANIFESTS: Final = ("components", "components_keep_state", "allowed_hosts")
@@ -111,10 +111,10 @@ def _schema_files(document: Any, folder: Path) -> list[str]:
 
 def _stamp(path: str) -> _Stamp:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _origin(source: Mapping[str, Any]) -> str:
@@ -146,21 +146,21 @@ def _settings(source: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _python_streams(path: Any, config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Stream]:
-    made = _imported(path)
-    if inspect.isclass(made) and not issubclass(made, Stream):
-        raise ConfigurationError("source.class", f"{made.__qualname__} is not a subclass of Stream")
-    if inspect.isabstract(made):
-        problem = f"{made.__qualname__} lacks {', '.join(sorted(made.__abstractmethods__))}"
+    imported = _imported(path)
+    if inspect.isclass(imported) and not issubclass(imported, Stream):
+        raise ConfigurationError("source.class", f"{imported.__qualname__} is not a subclass of Stream")
+    if inspect.isabstract(imported):
+        problem = f"{imported.__qualname__} lacks {', '.join(sorted(imported.__abstractmethods__))}"
         raise ConfigurationError("source.class", problem)
-    if callable(made) and not isinstance(made, Stream):
-        parameters = inspect.signature(made).parameters.values()
+    if callable(imported) and not isinstance(imported, Stream):
+        parameters = inspect.signature(imported).parameters.values()
         takes_config = any(
             parameter.name == "config" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
         )
-        made = made(config={**config, **secrets}) if takes_config else made()
-    found = [made] if isinstance(made, Stream) or not isinstance(made, Iterable) else list(made)
+        imported = imported(config={**config, **secrets}) if takes_config else imported()
+    instances = [imported] if isinstance(imported, Stream) or not isinstance(imported, Iterable) else list(imported)
     streams: dict[str, Stream] = {}
-    for stream in found:
+    for stream in instances:
         if not isinstance(stream, Stream):
             problem = f"{path} gives {type(stream).__name__}, not a Stream"
             raise ConfigurationError("source.class", problem, "return a Stream, or several")
@@ -177,12 +177,12 @@ def _imported(path: Any) -> Any:
         raise ConfigurationError("source.class", f"{path!r} is not an import path", _CLASS_REMEDY)
     module_name, _, name = path.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        value: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigurationError("source.class", f"{path}: {error}", _CLASS_REMEDY) from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            names = [item for item in vars(found) if not item.startswith("_")]
+        if not hasattr(value, part):
+            names = [item for item in vars(value) if not item.startswith("_")]
             raise ConfigurationError("source.class", f"{module_name} has no {name!r}", nearest(name, names))
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

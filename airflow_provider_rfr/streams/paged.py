@@ -184,6 +184,7 @@ class PageGuard:
         if not received or self._page_size is None:
             self._after_full = received != 0
         else:
+            # As many as the page before: a server that caps page sizes below the one that was asked for.
             self._after_full = received >= self._page_size or received == self._before
         self._before = received
         return False
@@ -299,6 +300,7 @@ class _Adapter(PagedStream):
     def bind(self, context: ReadContext) -> None:
         self._stream.bind(context)
         self._context = context
+        # Copies made before have the former context.
         self._copies = threading.local()
 
     def private_copy(self) -> Stream:
@@ -377,6 +379,7 @@ class _StatePages(_Adapter):
         at_page = StreamSlice(stream_slice.partition, flat)
         stream_state = flat if self._stream_state is None else self._stream_state
         records = self._records(stream, legacy_slice(at_page), stream_state)
+        # A copy, because the stream may change its state in place with the next page.
         after = load_state(copy.deepcopy(stateful.state))
         if after == start and token is not None:
             raise RepeatedPageError(f"{self.name}: state {flat!r} did not move; the stream would never end")

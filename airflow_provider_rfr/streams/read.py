@@ -218,7 +218,9 @@ def _read_stream(
         else:
             reader = FullRefreshCheckpointReader(unique_slices(stream))
             plan = _ReadPlan(
-                reader, lambda each: checked_records(stream, stream.read_records(each, None)), lambda: None
+                reader,
+                lambda stream_slice: checked_records(stream, stream.read_records(stream_slice, None)),
+                lambda: None,
             )
         yield from _read_slices(stream, plan, emitter, options)
     except Exception:
@@ -293,7 +295,7 @@ def _incremental_plan(stream: Stream, stream_state: Mapping[str, Any]) -> _ReadP
         stateful.state = dict(stream_state)
     return _ReadPlan(
         IncrementalCheckpointReader(stream_state, unique_slices(stream)),
-        lambda each: checked_records(stream, stream.read_records(each, stream_state)),
+        lambda stream_slice: checked_records(stream, stream.read_records(stream_slice, stream_state)),
         # The stream may change its state in place.
         lambda: copy.deepcopy(dict(stateful.state)),
     )

@@ -147,6 +147,7 @@ class LatestToken:
         :raises ReadInterrupted: the reader was stopped
         """
         with _locked(self._turn, reader):
+            # Looked for again under the lock: another thread may have obtained one during the wait for it.
             return self._present(refused) or self._obtained(obtain)
 
     def get_if_ready(
@@ -156,6 +157,7 @@ class LatestToken:
 
         :raises AuthenticationError: no token can be obtained
         """
+        # Never waits: the driver answers heartbeats in the same thread.
         if not self._turn.acquire(blocking=False):
             return None
         try:
@@ -223,6 +225,7 @@ class _Grant:
         self._refresh_token = refresh_token
         if token_store is not None:
             if token_store.keep(self._name, refresh_token):
+                # From here on the store is right, also where another process redeems the token next.
                 self._refresh_token = None
         elif is_first:
             _log.warning(

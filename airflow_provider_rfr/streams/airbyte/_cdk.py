@@ -23,8 +23,8 @@ from typing import Any, Final
 import requests
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
+from airflow_provider_rfr.streams.airbyte import _guard
 from airflow_provider_rfr.streams.airbyte._guard import LoggedMessages, RequestLog, current_work, guard, redact_logs
-from airflow_provider_rfr.streams.airbyte._modules import PlainPaths, Time
 from airflow_provider_rfr.streams.airbyte._tokens import share_tokens
 
 _WAITING: Final = ("airbyte_cdk.sources.", "backoff.")
@@ -76,8 +76,8 @@ def _put_ours_under_it() -> None:
     for module in [module for name, module in sys.modules.items() if name.startswith(_WAITING)]:
         # What the CDK waits for between two requests ends where the reader is stopped.
         if getattr(module, "time", None) is time:
-            module.time = Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
-    _replace(dpath_extractor, "dpath", PlainPaths(dpath_extractor.dpath))
+            module.time = _guard.Time()  # type: ignore[attr-defined]  # a module of the CDK that imports it
+    _replace(dpath_extractor, "dpath", _guard.PlainPaths(dpath_extractor.dpath))
 
     def combined(found: Any, *more: Any, **named: Any) -> Any:
         return combine_mappings(found, *more, **named) if any(found) else {}
@@ -438,8 +438,8 @@ class OnePage:
         if self.selector is not None:
             options["last_page_size"] = len(self.records)
         self.received = extracted_record_count(options["response"], default=options["last_page_size"])
-        found = self.manifests.next_page_token(**options)
-        self.following = found.get("next_page_token") if found else None
+        following = self.manifests.next_page_token(**options)
+        self.following = following.get("next_page_token") if following else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.manifests, name)
@@ -486,13 +486,13 @@ class Interpreted:
             page.manifests, retriever._paginator = retriever._paginator, page
             if self._only_extracts:
                 page.selector, retriever.record_selector = retriever.record_selector, page
-        found = (
+        items = (
             self._jobs(stream_slice)
             if self._is_asynchronous
             else retriever.read_records(self._reading_schema, stream_slice)
         )
         # A record of the CDK is a mapping that asks its ``data`` for each field.
-        records = [getattr(item, "data", item) for item in found if isinstance(item, Mapping)]
+        records = [getattr(item, "data", item) for item in items if isinstance(item, Mapping)]
         if page is not None and page.selector is not None:
             records = page.records
         return [record if type(record) is dict else _object(record) for record in records]

@@ -15,7 +15,7 @@ from functools import wraps
 from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, RfrError, SourceError
-from airflow_provider_rfr.streams.airbyte._guard import Work, current_work, shown, working_for
+from airflow_provider_rfr.streams.airbyte._guard import StreamWork, current_work, shown, working_for
 from airflow_provider_rfr.streams.tokens import AccessToken, Obtain, digest_of, key_of, shared_credential
 
 _CREDENTIAL: Final = "_rfr_credential"
@@ -45,7 +45,7 @@ def share_tokens() -> None:
     )
 
 
-def _registering(create: Callable[..., Any], register: Callable[[Any, str, Work], None]) -> Callable[..., Any]:
+def _registering(create: Callable[..., Any], register: Callable[[Any, str, StreamWork], None]) -> Callable[..., Any]:
     """Wrap ``create`` so that it registers each new authenticator before its first use."""
 
     @wraps(create)
@@ -78,7 +78,7 @@ def _without_parameters(value: Any) -> Any:
     return [_without_parameters(item) for item in value] if isinstance(value, list) else value
 
 
-def _register_oauth(authenticator: Any, key: str, work: Work) -> None:
+def _register_oauth(authenticator: Any, key: str, work: StreamWork) -> None:
     fetch = type(authenticator).refresh_access_token.__wrapped__
     is_single_use = hasattr(authenticator, "set_refresh_token")
     configured = authenticator.get_refresh_token() if is_single_use else None
@@ -98,7 +98,7 @@ def _register_oauth(authenticator: Any, key: str, work: Work) -> None:
     setattr(authenticator, _CREDENTIAL, shared_credential(key, _working_as_owner(obtain, work), grant))
 
 
-def _register_session(authenticator: Any, key: str, work: Work) -> None:
+def _register_session(authenticator: Any, key: str, work: StreamWork) -> None:
     provider = authenticator.token_provider
     provider = getattr(provider, "session_token_provider", provider)
     if provider.expiration_duration is None:
@@ -112,7 +112,7 @@ def _register_session(authenticator: Any, key: str, work: Work) -> None:
     setattr(provider, _CREDENTIAL, shared_credential(key, _working_as_owner(obtain, work)))
 
 
-def _working_as_owner(obtain: Callable[[str | None], AccessToken], work: Work) -> Obtain:
+def _working_as_owner(obtain: Callable[[str | None], AccessToken], work: StreamWork) -> Obtain:
     """Wrap ``obtain`` for the owner's thread, with the allowed hosts of the stream and errors of this package.
 
     :param work: of the authenticator's creation; only the parts that are equal for all readers are kept

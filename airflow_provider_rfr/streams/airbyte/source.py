@@ -15,10 +15,16 @@ from airflow_provider_rfr.exceptions import ConfigurationError, Problem, SourceD
 from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte import spec as specs
-from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work
-from airflow_provider_rfr.streams.airbyte._limits import ManifestLimits, limits_of
-from airflow_provider_rfr.streams.airbyte._schema_problems import config_problems, manifest_problem
-from airflow_provider_rfr.streams.airbyte.report import StreamReport, custom_classes, report_of, report_of_listing
+from airflow_provider_rfr.streams.airbyte._guard import Hosts, StreamWork
+from airflow_provider_rfr.streams.airbyte.report import (
+    ManifestLimits,
+    StreamReport,
+    custom_classes,
+    limits_of,
+    report_of,
+    report_of_listing,
+)
+from airflow_provider_rfr.streams.airbyte.spec import config_problems, manifest_problem
 from airflow_provider_rfr.streams.airbyte.stream import ManifestStream, with_own_errors
 from airflow_provider_rfr.streams.core import ReadContext
 
@@ -37,11 +43,11 @@ def build_manifest_stream(source: Mapping[str, Any], name: str) -> ManifestStrea
 
     :raises ConfigurationError: the manifest or the configuration is wrong, or there is no such stream
     """
-    found = build_manifest_streams(source, name)
-    if name not in found:
-        known = ", ".join(sorted(found))
-        raise ConfigurationError("streams", f"the source has no stream {name!r}", f"allowed: {known}")
-    return found[name]
+    streams = build_manifest_streams(source, name)
+    if name not in streams:
+        names = ", ".join(sorted(streams))
+        raise ConfigurationError("streams", f"the source has no stream {name!r}", f"allowed: {names}")
+    return streams[name]
 
 
 def build_manifest_streams(source: Mapping[str, Any], name: str | None = None) -> dict[str, ManifestStream]:
@@ -151,7 +157,7 @@ class _ManifestSource:
     def _report(self, interpreter: _cdk.Interpreter, definition: Mapping[str, Any]) -> StreamReport:
         """Return the report of a stream, which may be the reason why it can't be read."""
 
-        def report(work: Work) -> StreamReport:
+        def report(work: StreamWork) -> StreamReport:
             [stream] = interpreter.built([definition])
             return report_of(stream, self._paging(stream), _limits(interpreter, stream))
 
@@ -166,7 +172,7 @@ class _ManifestSource:
         fields = [f"config.{name}" for name, value in self._public.items() if _is_text(value) and value in problem]
         return f"; see {', '.join(fields)}" if fields else ""
 
-    def _interpreter(self, work: Work) -> _cdk.Interpreter:
+    def _interpreter(self, work: StreamWork) -> _cdk.Interpreter:
         try:
             return _cdk.Interpreter(self._source["manifest"], self._config, self._components)
         except Exception as error:
@@ -176,7 +182,7 @@ class _ManifestSource:
         # Out here: the first error quotes the manifest at length.
         raise SourceDefinitionError("source.manifest", problem, "see the manifest's reference of Airbyte")
 
-    def _working(self, do: Callable[[Work], _Result], hosts: Hosts | None) -> _Result:
+    def _working(self, do: Callable[[StreamWork], _Result], hosts: Hosts | None) -> _Result:
         try:
             return with_own_errors(do, self._redactor, ReadContext(), hosts, self._hint)
         except ConfigurationError:
@@ -296,12 +302,12 @@ def _addresses(definition: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _masked(value: Any, redactor: Redactor) -> Any:
     """Return a definition without fields that are not in the fingerprint, and without credentials written into it."""
     if isinstance(value, Mapping):
-        found = {}
+        kept = {}
         for name, item in value.items():
             if name not in _NOT_IN_FINGERPRINT:
                 is_literal = is_secret(str(name)) and isinstance(item, str) and "{{" not in item
-                found[str(name)] = MASK if is_literal else _masked(item, redactor)
-        return found
+                kept[str(name)] = MASK if is_literal else _masked(item, redactor)
+        return kept
     if isinstance(value, list):
         return [_masked(item, redactor) for item in value]
     return redactor.text(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""A source's configuration: its specification in the manifest, its secrets, and its fields in a connection.
+"""A source's configuration: its specification in the manifest, its secrets and problems, its fields in a connection.
 
 Light, because Airflow's parser of DAGs imports it: neither the CDK nor an HTTP client, and of a manifest's file the
 specification alone is parsed.
@@ -6,6 +6,7 @@ specification alone is parsed.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -27,12 +28,12 @@ _OF_EVERY_CONNECTION: Final = _OF_PASSWORD | {"base_url", "login", "username", "
 
 def merged(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
     """Merge both; a mapping in both is merged too, as secrets are often below ``credentials``."""
-    found = dict(config)
+    both_settings = dict(config)
     for name, value in secrets.items():
-        before = found.get(name)
+        before = both_settings.get(name)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        found[name] = merged(before, value) if both else value  # type: ignore[arg-type]  # both are mappings
-    return found
+        both_settings[name] = merged(before, value) if both else value  # type: ignore[arg-type]  # both are mappings
+    return both_settings
 
 
 def fitting(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,8 +46,8 @@ def fitting(config: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
 def specification(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the JSON schema of the configuration; empty if the manifest has none."""
     spec = _resolved(manifest.get("spec"), manifest)
-    found = spec.get("connection_specification") if isinstance(spec, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    schema = spec.get("connection_specification") if isinstance(spec, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def written_specification(path: Path) -> Mapping[str, Any]:
@@ -70,11 +71,11 @@ def _resolved(value: Any, manifest: Mapping[str, Any]) -> Any:
     plain = {name: _resolved(item, manifest) for name, item in value.items() if name != _REFERENCE}
     if not isinstance(value.get(_REFERENCE), str):
         return plain
-    found: Any = manifest
+    target: Any = manifest
     for part in value[_REFERENCE].removeprefix("#/").split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    found = _resolved(found, manifest)
-    return {**found, **plain} if isinstance(found, Mapping) else found if found is not None else plain
+        target = target.get(part) if isinstance(target, Mapping) else None
+    target = _resolved(target, manifest)
+    return {**target, **plain} if isinstance(target, Mapping) else target if target is not None else plain
 
 
 def without_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,16 +83,16 @@ def without_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any], spec:
 
     It has neither ``secrets``, nor fields that are secret by the specification or by their name.
     """
-    found: dict[str, Any] = {}
+    public: dict[str, Any] = {}
     for name, value in config.items():
         below = list(_properties(spec, name))
         hidden = secrets.get(name)
         if isinstance(value, Mapping):
             inner = {"oneOf": below}
-            found[name] = without_secrets(value, hidden if isinstance(hidden, Mapping) else {}, inner)
+            public[name] = without_secrets(value, hidden if isinstance(hidden, Mapping) else {}, inner)
         elif name not in secrets and not is_secret(name) and not any(schema.get("airbyte_secret") for schema in below):
-            found[name] = value
-    return found
+            public[name] = value
+    return public
 
 
 def secret_values(config: Mapping[str, Any], public: Mapping[str, Any]) -> Iterator[Any]:
@@ -172,3 +173,117 @@ def config_fields(spec: Mapping[str, Any], *above: str, choice: str = "") -> Ite
         alternative for key in _ALTERNATIVES for alternative in spec.get(key) or () if isinstance(alternative, Mapping)
     ):
         yield from config_fields(alternative, *above, choice=str(alternative.get("title") or choice))
+
+
+def config_problems(specification: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield field and problem for each mismatch with the manifest's specification. No value is named."""
+    from jsonschema import Draft7Validator
+
+    for error in Draft7Validator(specification).iter_errors(config):
+        place = ".".join(["config", *map(str, error.absolute_path)])
+        if error.validator == "required":
+            missing = [name for name in error.validator_value if name not in error.instance]
+            yield from ((f"{place}.{name}", "is missing") for name in missing)
+        else:
+            yield place, f"does not fit the manifest's specification, {_constraint(error)}"
+
+
+def manifest_problem(error: Any) -> str | None:
+    """Return place and problem of a manifest that does not fit the CDK's schema; None for any other error.
+
+    No value is named.
+    """
+    from jsonschema import ValidationError
+
+    while error is not None and not (isinstance(error, ValidationError) and error.absolute_path):
+        error = error.__cause__ or error.__context__
+    if error is None:
+        return None
+    while error.context:
+        # Several components are allowed here: report the errors of the one whose type matches.
+        others = {cause.schema_path[0] for cause in error.context if "type" in cause.relative_path}
+        fitting = [cause for cause in error.context if cause.schema_path[0] not in others]
+        if not fitting:
+            types = {kind for cause in error.context if cause.validator == "enum" for kind in cause.validator_value}
+            return f"{_place(error)}.type: must be one of {', '.join(sorted(types))}"
+        error = max(fitting, key=lambda cause: len(cause.absolute_path))
+    return f"{_place(error)}: does not fit the CDK's schema, {_constraint(error)}"
+
+
+def _place(error: Any) -> str:
+    return ".".join(map(str, error.absolute_path))
+
+
+def _constraint(error: Any) -> str:
+    """Return the violated rule of the schema, e.g. ``type: integer``."""
+    wanted = error.validator_value
+    return f"{error.validator}: {', '.join(map(str, wanted)) if isinstance(wanted, list) else wanted}"[:300]
+
+
+_DAY: Final = "2025-12-01"
+_DAY_PATTERN: Final = r"\d{4}-\d\d-\d\d"
+_TIMES: Final = (
+    f"{_DAY}T00:00:00Z",
+    f"{_DAY}T00:00:00.000Z",
+    _DAY,
+    f"{_DAY} 00:00:00",
+    f"{_DAY}T00:00:00",
+    "12/01/2025",
+    "01/12/2025 00:00",
+)
+_TEXTS: Final = (
+    "made-up",
+    "madeup",
+    "MADEUP",
+    "1",
+    "12345678",
+    "made.up.example",
+    "https://made-up.example",
+    "2025",
+    "P1D",
+)
+
+
+def stand_ins(schema: Mapping[str, Any], *, all_fields: bool = False) -> dict[str, Any]:
+    """Return values for the fields that are required, have a default, or look like a start time.
+
+    :param all_fields: also for all other fields
+    """
+    values: dict[str, Any] = {}
+    for part in [schema, *(schema.get("oneOf") or schema.get("anyOf") or [])[:1]]:
+        required = set(part.get("required") or ())
+        for name, field in (part.get("properties") or {}).items():
+            is_needed = name in required or {"const", "default"} & field.keys() or "start" in name
+            if all_fields or is_needed or field.get("type") == "object":
+                values[name] = _stand_in(field, name, all_fields)
+    return values
+
+
+def _stand_in(schema: Mapping[str, Any], name: str, all_fields: bool) -> Any:
+    for key in ("const", "default"):
+        if schema.get(key) not in (None, ""):
+            return copy.deepcopy(schema[key])
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kinds = schema.get("type") or ("object" if "oneOf" in schema or "properties" in schema else "string")
+    kind = kinds if isinstance(kinds, str) else next(kind for kind in kinds if kind != "null")
+    if kind == "object":
+        return stand_ins(schema, all_fields=all_fields)
+    if kind == "array":
+        return [_stand_in(schema.get("items") or {}, name, all_fields)]
+    if kind in ("integer", "number"):
+        return schema.get("minimum", 1)
+    return False if kind == "boolean" else _text(schema, name)
+
+
+def _text(schema: Mapping[str, Any], name: str) -> str:
+    """Return a text that fits the pattern, if any candidate does."""
+    written = schema.get("examples") or []
+    examples = [str(example) for example in (written if isinstance(written, list) else [written])]
+    pattern = schema.get("pattern") or ""
+    is_time = "date" in str(schema.get("format")) or re.search(r"date|start|since", name) is not None
+    if is_time and not pattern and examples and re.fullmatch(_DAY_PATTERN, examples[0]):
+        return _DAY
+    times = (_DAY,) if schema.get("format") == "date" else _TIMES
+    candidates: list[str] = [*(times if is_time else ()), *examples, *_TEXTS, *times]
+    return next((text for text in candidates if re.search(pattern, text)), candidates[0])

@@ -1,13 +1,21 @@
-"""A stream of a manifest, read by the CDK one page at a time."""
+"""A stream of a manifest, read by the CDK one page at a time, and the JSON form of its slices and page tokens.
+
+Both are stored, and read by another process, so they must come back as they were. The CDK evaluates what a template
+gives as a Python literal, so a token ``1,2`` is a tuple; JSON would make a list of it, and another request.
+"""
 
 from __future__ import annotations
 
+import ast
 import logging
+import math
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
+
+from requests import Response
 
 from airflow_provider_rfr.exceptions import (
     AuthenticationError,
@@ -20,10 +28,8 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, OnePage, Paging
-from airflow_provider_rfr.streams.airbyte._guard import Hosts, Work, shown, without_secret_arguments, working_for
-from airflow_provider_rfr.streams.airbyte._limits import ManifestLimits
-from airflow_provider_rfr.streams.airbyte._values import from_json, slice_parts, slice_to_json, to_json
-from airflow_provider_rfr.streams.airbyte.report import custom_classes, warnings_of
+from airflow_provider_rfr.streams.airbyte._guard import Hosts, StreamWork, shown, without_secret_arguments, working_for
+from airflow_provider_rfr.streams.airbyte.report import ManifestLimits, custom_classes, warnings_of
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
 from airflow_provider_rfr.streams.paged import PagedStream
 
@@ -96,11 +102,11 @@ class ManifestStream(PagedStream):
             _log.warning("%s: %s", self.name, warning)
         slices = self._interpreted.slices()
 
-        def following(work: Work) -> Any:
-            found = next(slices, None)
+        def following(work: StreamWork) -> Any:
+            stream_slice = next(slices, None)
             if work.ignored is not None:
                 _log.warning("%s: partitions may be missing: the manifest ignores %s", self.name, work.ignored)
-            return found
+            return stream_slice
 
         listed = map(slice_to_json, iter(lambda: self._working(following), None))
         return (stream_slice.partition for stream_slice in unique_slices(self, listed))
@@ -115,7 +121,7 @@ class ManifestStream(PagedStream):
             raise ConfigurationError(f"{self.name}.state", problem, "start again with force_restart")
         return self._working(lambda work: self._page(stream_slice, token, work))
 
-    def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: Work) -> Page:
+    def _page(self, stream_slice: Mapping[str, Any], token: Any | None, work: StreamWork) -> Page:
         page = OnePage(from_json(token)) if self.paging.by_page else None
         if page is not None:
             records = self._interpreted.read(slice_parts(stream_slice), page)
@@ -161,7 +167,7 @@ class ManifestStream(PagedStream):
     def fingerprint(self) -> Mapping[str, Any]:
         return self._fingerprint
 
-    def _working(self, do: Callable[[Work], _Result]) -> _Result:
+    def _working(self, do: Callable[[StreamWork], _Result]) -> _Result:
         return with_own_errors(do, self._redactor, self.context, self._hosts, self._hint)
 
     def __reduce__(self) -> Any:
@@ -172,7 +178,7 @@ class ManifestStream(PagedStream):
 
 
 def with_own_errors(
-    do: Callable[[Work], _Result], redactor: Redactor, context: ReadContext, hosts: Hosts | None, hint: str = ""
+    do: Callable[[StreamWork], _Result], redactor: Redactor, context: ReadContext, hosts: Hosts | None, hint: str = ""
 ) -> _Result:
     """Return the result of ``do``, which this thread runs for the stream.
 
@@ -188,13 +194,13 @@ def with_own_errors(
     raise own
 
 
-def _own_error(error: Exception, work: Work, hint: str) -> Exception:
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, (RfrError, ReadInterrupted)):
-            found.__cause__ = found.__context__ = None
-            return found
-        found = found.__cause__ or found.__context__
+def _own_error(error: Exception, work: StreamWork, hint: str) -> Exception:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (RfrError, ReadInterrupted)):
+            cause.__cause__ = cause.__context__ = None
+            return cause
+        cause = cause.__cause__ or cause.__context__
     # Of the CDK's own errors the message is for people; the internal one repeats bodies and headers.
     words = getattr(error, "message", None)
     words = words if isinstance(words, str) and words else f"{type(error).__name__}: {error}"
@@ -211,3 +217,74 @@ def _own_error(error: Exception, work: Work, hint: str) -> Exception:
     if work.status in _REFUSED:
         return AuthenticationError(f"the API does not accept the credentials: {message}", **where)
     return SourceError(f"{message}; {hint}" if hint and isinstance(error, _OF_CODE) else message, **where)
+
+
+_LITERAL: Final = "__literal__"
+_ANSWER: Final = "__answer__"
+_PARTS: Final = ("partition", "cursor_slice", "extra_fields")
+
+
+def to_json(value: Any, place: str) -> Any:
+    """Return a value as JSON, from which :func:`from_json` makes an equal one of the same types.
+
+    :param place: the field that an error names
+    :raises ConfigurationError: it holds something that is neither JSON nor a Python literal
+    """
+    if isinstance(value, float) and math.isinf(value):
+        # A cursor that counts ends there. JSON has no infinity, Python no literal but a number that is too large.
+        return {_LITERAL: "1e999" if value > 0 else "-1e999"}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list):
+        return [to_json(item, place) for item in value]
+    if isinstance(value, Mapping):
+        plain = dict(value.items())
+        if not {_LITERAL, _ANSWER} & plain.keys() and all(isinstance(key, str) for key in plain):
+            return {key: to_json(item, place) for key, item in plain.items()}
+        return _literal(plain, place)
+    if isinstance(value, Response):
+        # A parent's record may hold its children's first page, of which the CDK makes an answer.
+        return {_ANSWER: value.text}
+    return _literal(value, place)
+
+
+def from_json(value: Any) -> Any:
+    """Return the value that :func:`to_json` was given; mappings of the CDK's own classes become plain ones."""
+    if isinstance(value, list):
+        return [from_json(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {_LITERAL}:
+        return ast.literal_eval(value[_LITERAL])
+    if value.keys() == {_ANSWER}:
+        answer = Response()
+        answer.status_code, answer._content, answer.encoding = 200, value[_ANSWER].encode(), "utf-8"
+        return answer
+    return {key: from_json(item) for key, item in value.items()}
+
+
+def slice_to_json(stream_slice: Any) -> dict[str, Any]:
+    """Return a slice of the CDK as JSON; ``{}`` for a stream that isn't divided.
+
+    :raises ConfigurationError: it holds something that is alive only in this process, such as a response
+    """
+    parts = {name: dict(getattr(stream_slice, name)) for name in _PARTS}
+    return {name: to_json(part, "stream_slices") for name, part in parts.items() if part}
+
+
+def slice_parts(stream_slice: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the arguments from which the CDK makes the slice again."""
+    for name in _PARTS:
+        yield name, from_json(stream_slice.get(name, {}))
+
+
+def _literal(value: Any, place: str) -> dict[str, str]:
+    text = repr(value)
+    try:
+        same = bool(ast.literal_eval(text) == value)
+    except (ValueError, SyntaxError):
+        same = False
+    if not same:
+        problem = f"holds a {type(value).__name__}, which can't be stored"
+        raise ConfigurationError(place, problem, "this stream of the manifest can't be resumed, nor read")
+    return {_LITERAL: text}

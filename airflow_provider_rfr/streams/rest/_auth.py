@@ -6,70 +6,69 @@ import base64
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urljoin
 
-from airflow_provider_rfr.exceptions import AuthenticationError, SourceDefinitionError, SourceError
+from pydantic import Field, PrivateAttr, model_validator
+
+from airflow_provider_rfr.exceptions import AuthenticationError, SourceError
 from airflow_provider_rfr.http.client import Limits
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import ReadContext
-from airflow_provider_rfr.streams.rest import _definition as model
-from airflow_provider_rfr.streams.rest._client import (
+from airflow_provider_rfr.streams.rest._errors import ErrorHandler, Retries
+from airflow_provider_rfr.streams.rest._request import (
     Authenticator,
-    Draft,
+    RequestDraft,
+    RequestPlace,
+    TextMap,
     Transport,
     check_base_url,
     join_url,
     plain_values,
 )
-from airflow_provider_rfr.streams.rest._error_handler import ErrorHandler, Retries, build_error_handler
-from airflow_provider_rfr.streams.rest._responses import Answer
-from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, MISSING, Path, compile_value, lookup, parse_path
-from airflow_provider_rfr.streams.tokens import AccessToken, key_of, shared_credential
+from airflow_provider_rfr.streams.rest._responses import Response, ResponseField
+from airflow_provider_rfr.streams.rest.templates import MISSING, Part, Scope, lookup, parse_path
+from airflow_provider_rfr.streams.tokens import AccessToken, Credential, key_of, shared_credential
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
-class _CredentialPlace:
-    """The place of a credential: a header or a query parameter, with a prefix."""
+class TokenService:
+    """A service to which requests for a token are sent, under the same limits and budgets as any other.
 
-    header: str | None = None
-    query: str | None = None
-    prefix: str = ""
-
-    def put(self, draft: Draft, secret: str) -> None:
-        if self.header is not None:
-            draft.headers[self.header] = self.prefix + secret
-        elif self.query is not None:
-            draft.query[self.query] = self.prefix + secret
-
-    def holds(self, draft: Draft, secret: str) -> bool:
-        """Tell whether the request was sent with this credential."""
-        sent = draft.headers.get(self.header) if self.header else draft.query.get(self.query or "")
-        return sent == self.prefix + secret
-
-
-class _FixedCredential(Authenticator):
-    def __init__(self, place: _CredentialPlace, secret: str) -> None:
-        self._place = place
-        self._secret = secret
-
-    def apply(self, draft: Draft, context: ReadContext) -> None:
-        self._place.put(draft, self._secret)
-
-
-@dataclass(frozen=True, slots=True)
-class _TokenEndpoint:
-    """An endpoint to which requests for a token are sent, under the same limits and budgets as any other.
-
+    :ivar base_url: of the stream, for token endpoints that are a path below it
     :ivar timeout: seconds for one request
+    :ivar handler: how often and how long a request is repeated
     """
 
+    base_url: str
     transport: Transport
     timeout: float
     limits: Limits
     handler: ErrorHandler
 
-    def ask(self, draft: Draft, context: ReadContext) -> Answer:
+    @property
+    def redactor(self) -> Redactor:
+        return self.transport.redactor
+
+    def address(self, value: str, name: str, scope: Scope) -> str:
+        """Return an address of its own, or a path below the base URL."""
+        text = _text(scope, value, name)
+        url = text if "://" in text else join_url(self.base_url, text)
+        return check_base_url(urljoin(url, ""), scope.at(name).place, self.redactor.text)
+
+    def with_handler(self, *, json_required: bool) -> TokenService:
+        """Return the service with its handler bound: the budgets and backoff of the stream's.
+
+        The rules, which are about the stream's answers, are left out.
+        """
+        budgets = self.handler.model_copy(update={"rules": [], "expired_token_status": []})
+        bound = budgets.bind(Scope("error_handler", {}), self.redactor, json_required=json_required)
+        return replace(self, handler=bound)
+
+    def ask(self, draft: RequestDraft, context: ReadContext) -> Response:
         """Request a token and return the answer.
 
         :raises AuthenticationError: there is no answer, for any reason
@@ -92,34 +91,144 @@ class _TokenEndpoint:
         raise AuthenticationError(f"no token could be obtained: {message}", status=status, request=request)
 
 
+def _text(scope: Scope, value: str, name: str, *, may_be_empty: bool = False) -> str:
+    text = scope.resolve(value, name)
+    if (text is None or text == "") and not may_be_empty:
+        raise scope.error(name, "is empty", "check the config it is taken from")
+    return str(text)
+
+
+def _headers(scope: Scope, headers: Mapping[str, Any], name: str) -> dict[str, str]:
+    return {key: str(value) for key, value in plain_values(scope.resolve(headers, name)).items()}
+
+
+def _basic_header(username: str, password: str, redactor: Redactor) -> str:
+    redactor.add_pair(username, password)
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
+class NoAuthenticator(Authenticator):
+    """An authenticator that sends nothing."""
+
+    type: Literal["none"]
+
+    def bind(self, scope: Scope, service: TokenService) -> Self:
+        return self
+
+
+class _FixedAuthenticator(Authenticator):
+    """A credential that stays the same."""
+
+    _place: RequestPlace = PrivateAttr()
+    _secret: str = PrivateAttr()
+
+    def apply(self, draft: RequestDraft, context: ReadContext) -> None:
+        self._place.put(draft, self._secret)
+
+    def _sending(self, secret: str, place: RequestPlace | None = None) -> Self:
+        bound = self.model_copy()
+        bound._place = place or RequestPlace(header="Authorization")
+        bound._secret = secret
+        return bound
+
+
+class ApiKeyAuthenticator(_FixedAuthenticator):
+    """A key in a header or a query parameter."""
+
+    type: Literal["api_key"]
+    value: str
+    send_as: RequestPlace
+
+    @model_validator(mode="after")
+    def _not_in_a_body(self) -> ApiKeyAuthenticator:
+        if self.send_as.query is None and self.send_as.header is None:
+            raise ValueError("an API key is sent as a header or a query parameter")
+        return self
+
+    def bind(self, scope: Scope, service: TokenService) -> Self:
+        """Return the authenticator with its key.
+
+        :raises SourceDefinitionError: the template is wrong, or the key is empty
+        """
+        secret = _text(scope, self.value, "value")
+        if self.send_as.query is not None:
+            service.redactor.add_parameter(self.send_as.query)
+        service.redactor.add(secret)
+        return self._sending(secret, self.send_as)
+
+
+class BearerAuthenticator(_FixedAuthenticator):
+    """A token in the header ``Authorization: Bearer ...``"""
+
+    type: Literal["bearer"]
+    token: str
+
+    def bind(self, scope: Scope, service: TokenService) -> Self:
+        """Return the authenticator with its token.
+
+        :raises SourceDefinitionError: the template is wrong, or the token is empty
+        """
+        token = _text(scope, self.token, "token")
+        service.redactor.add(token)
+        return self._sending(f"Bearer {token}")
+
+
+class BasicAuthenticator(_FixedAuthenticator):
+    """Basic authentication."""
+
+    type: Literal["basic"]
+    username: str
+    password: str = ""
+
+    def bind(self, scope: Scope, service: TokenService) -> Self:
+        """Return the authenticator with its user and password.
+
+        :raises SourceDefinitionError: a template is wrong, or the user is empty
+        """
+        header = self.header(scope, service.redactor)
+        service.redactor.add(header)
+        return self._sending(header)
+
+    def header(self, scope: Scope, redactor: Redactor) -> str:
+        """Return the value of the header ``Authorization``."""
+        username = _text(scope, self.username, "username")
+        return _basic_header(username, _text(scope, self.password, "password", may_be_empty=True), redactor)
+
+
 class _TokenAuthenticator(Authenticator, ABC):
-    """Sends a token. Its owner obtains it for the first request, before it expires, and once it is
-    refused."""
+    """A token. Its owner obtains it for the first request, before it expires, and once it is refused."""
 
-    is_renewable = True
+    is_renewable: ClassVar[bool] = True
 
-    def __init__(
+    _place: RequestPlace = PrivateAttr()
+    _prefix: str = PrivateAttr()
+    _request: RequestDraft = PrivateAttr()
+    _service: TokenService = PrivateAttr()
+    _credential: Credential = PrivateAttr()
+    _token: AccessToken | None = PrivateAttr(default=None)
+
+    def _with_credential(
         self,
-        place: _CredentialPlace,
-        request: Draft,
-        endpoint: _TokenEndpoint,
+        place: RequestPlace,
+        prefix: str,
+        request: RequestDraft,
+        service: TokenService,
         decisive: Sequence[Any],
         grant: str | None = None,
-    ) -> None:
-        """Share the credential with all readers whose request and settings are the same.
+    ) -> Self:
+        """Return the authenticator with the credential that all readers share whose request and settings are the same.
 
         :param decisive: settings other than the request that determine the token and its lifetime
         :param grant: the refresh token and its token endpoint; None without a refresh token
         """
-        self._place = place
-        self._request = request
-        self._endpoint = endpoint
-        self._redactor = endpoint.transport.redactor
+        bound = self.model_copy()
+        bound._place, bound._prefix, bound._request, bound._service = place, prefix, request, service
+        # Of values, not of the place in the document: streams with the same login share its session.
         key = (request.method, request.url, request.query, request.headers, request.json, request.form, *decisive)
-        self._credential = shared_credential(key_of(type(self).__name__, *key), self.obtain, grant)
-        self._token: AccessToken | None = None
+        bound._credential = shared_credential(key_of(type(self).__name__, *key), bound.obtain, grant)
         if place.query is not None:
-            self._redactor.add_parameter(place.query)
+            service.redactor.add_parameter(place.query)
+        return bound
 
     @abstractmethod
     def obtain(self, context: ReadContext, refresh_token: str | None) -> AccessToken:
@@ -128,26 +237,28 @@ class _TokenAuthenticator(Authenticator, ABC):
         :param refresh_token: the one that replaced the configured one; None if none did
         """
 
-    def apply(self, draft: Draft, context: ReadContext) -> None:
+    def apply(self, draft: RequestDraft, context: ReadContext) -> None:
         token = self._token
+        # Without a lock: of threads that see an old token each asks the owner, who obtains one for all.
         if token is None or token.has_expired:
             token = self._renewed(token, context)
-        self._place.put(draft, token.value)
+        self._place.put(draft, self._prefix + token.value)
 
-    def renew(self, draft: Draft, context: ReadContext) -> bool:
-        refused = self._token
-        if refused is not None and self._place.holds(draft, refused.value):
+    def renew(self, draft: RequestDraft, context: ReadContext) -> bool:
+        refused, place = self._token, self._place
+        sent = draft.headers.get(place.header) if place.header is not None else draft.query.get(place.query or "")
+        if refused is not None and sent == self._prefix + refused.value:
             self._renewed(refused, context)
         # Otherwise another thread has replaced the token since the draft was made.
         return True
 
     def _renewed(self, old: AccessToken | None, context: ReadContext) -> AccessToken:
         token = context.tokens.token(self._credential, None if old is None else old.digest, context)
-        self._redactor.add(token.value)
+        self._service.redactor.add(token.value)
         self._token = token
         return token
 
-    def checked(self, answer: Answer, value: Any, where: str) -> str:
+    def _checked(self, answer: Response, value: Any, where: str) -> str:
         """Return the token as text.
 
         :raises AuthenticationError: it is missing
@@ -157,175 +268,160 @@ class _TokenAuthenticator(Authenticator, ABC):
         raise AuthenticationError(f"the answer has no token at {where}", status=answer.status, request=answer.request)
 
 
-class _OAuth2(_TokenAuthenticator):
-    """Client credentials, or a refresh token, also one that each use replaces."""
+class OAuth2Authenticator(_TokenAuthenticator):
+    """An access token from a token endpoint, for client credentials or a refresh token, also one that each use
+    replaces."""
 
-    def __init__(self, item: model.OAuth2, request: Draft, endpoint: _TokenEndpoint) -> None:
-        place = _CredentialPlace("Authorization", prefix=item.prefix)
+    type: Literal["oauth2"]
+    grant: Literal["client_credentials", "refresh_token"] = "client_credentials"
+    token_url: str
+    client_id: str | None = None
+    client_secret: str | None = None
+    refresh_token: str | None = None
+    scopes: list[str] = Field(default_factory=list)
+    client_in: Literal["body", "header"] = "body"
+    extra: TextMap = Field(default_factory=dict)
+    headers: TextMap = Field(default_factory=dict)
+    token_path: str = "access_token"
+    expires_path: str = "expires_in"
+    expires_in: float | None = Field(default=None, gt=0)
+    prefix: str = "Bearer "
+
+    @model_validator(mode="after")
+    def _has_its_credentials(self) -> OAuth2Authenticator:
+        if self.grant == "refresh_token" and self.refresh_token is None:
+            raise ValueError("grant refresh_token needs the field refresh_token")
+        if self.grant == "client_credentials" and (self.client_id is None or self.client_secret is None):
+            raise ValueError("grant client_credentials needs client_id and client_secret")
+        return self
+
+    def bind(self, scope: Scope, service: TokenService) -> Self:
+        """Return the authenticator with the request for its tokens.
+
+        :raises SourceDefinitionError: a template is wrong, or a credential is empty
+        """
+        request = self._token_request(scope, service)
         refresh_token = (request.form or {}).get("refresh_token")
         grant = None if refresh_token is None else f"{request.url} {refresh_token}"
-        super().__init__(place, request, endpoint, (item.token_path, item.expires_path, item.expires_in), grant)
-        self._item = item
-        self._token_path: Path = parse_path(item.token_path)
+        decisive = (self.token_path, self.expires_path, self.expires_in)
+        service = service.with_handler(json_required=True)
+        place = RequestPlace(header="Authorization")
+        return self._with_credential(place, self.prefix, request, service, decisive, grant)
+
+    def _token_request(self, scope: Scope, service: TokenService) -> RequestDraft:
+        form: dict[str, Any] = {"grant_type": self.grant}
+        headers = _headers(scope, self.headers, "headers")
+        declared = {"client_id": self.client_id, "client_secret": self.client_secret}
+        client = {name: _text(scope, value, name) for name, value in declared.items() if value is not None}
+        service.redactor.add(client.get("client_secret"))
+        if self.client_in == "header":
+            client_id, client_secret = client.get("client_id", ""), client.get("client_secret", "")
+            headers["Authorization"] = _basic_header(client_id, client_secret, service.redactor)
+        else:
+            form.update(client)
+        if self.refresh_token is not None:
+            form["refresh_token"] = _text(scope, self.refresh_token, "refresh_token")
+            service.redactor.add(form["refresh_token"])
+        if self.scopes:
+            form["scope"] = " ".join(str(scope.resolve(name, "scopes")) for name in self.scopes)
+        form.update(plain_values(scope.resolve(self.extra, "extra")))
+        url = service.address(self.token_url, "token_url", scope)
+        return RequestDraft("POST", url, headers=headers, form=form)
 
     def obtain(self, context: ReadContext, refresh_token: str | None) -> AccessToken:
-        request, form = self._request, dict(self._request.form or {})
+        request, redactor = self._request, self._service.redactor
+        form = dict(request.form or {})
         if refresh_token is not None:
-            self._redactor.add(refresh_token)
+            # It may come from the control store, so no configuration has named it to the redactor.
+            redactor.add(refresh_token)
             form["refresh_token"] = refresh_token
             request = replace(request, form=form)
-        answer = self._endpoint.ask(request, context)
-        body = answer.json()
-        token = self.checked(answer, lookup(body, self._token_path), ".".join(self._token_path))
+        answer = self._service.ask(request, context)
+        body, path = answer.json(), parse_path(self.token_path)
+        token = self._checked(answer, lookup(body, path), ".".join(path))
         rotated = lookup(body, ("refresh_token",))
+        # Some endpoints return a refresh token for client credentials, too, or the same one each time.
         if "refresh_token" not in form or not isinstance(rotated, str) or rotated in ("", form["refresh_token"]):
             rotated = None
         else:
-            self._redactor.add(rotated)
-        return AccessToken.lasting(token, self._item.expires_in or self._seconds(body), rotated)
+            redactor.add(rotated)
+        return AccessToken.lasting(token, self.expires_in or self._seconds(body), rotated)
 
     def _seconds(self, body: Any) -> float | None:
-        seconds = lookup(body, parse_path(self._item.expires_path))
+        seconds = lookup(body, parse_path(self.expires_path))
         try:
             return None if seconds is MISSING or isinstance(seconds, bool) else float(seconds)
         except (TypeError, ValueError):
             return None
 
 
-class _SessionToken(_TokenAuthenticator):
+class LoginRequest(Part):
+    """The request that opens a session."""
+
+    method: Literal["GET", "POST", "PUT"] = "POST"
+    url: str
+    query: TextMap = Field(default_factory=dict)
+    headers: TextMap = Field(default_factory=dict)
+    json_: Any = Field(default=None, alias="json")
+    form: TextMap | None = None
+    basic: BasicAuthenticator | None = None
+
+    def draft(self, scope: Scope, service: TokenService) -> RequestDraft:
+        """Return the request.
+
+        :raises SourceDefinitionError: a template is wrong
+        """
+        headers = _headers(scope, self.headers, "headers")
+        if self.basic is not None:
+            headers["Authorization"] = self.basic.header(scope.at("basic"), service.redactor)
+        return RequestDraft(
+            self.method,
+            service.address(self.url, "url", scope),
+            plain_values(scope.resolve(self.query, "query")),
+            headers,
+            scope.resolve(self.json_, "json"),
+            None if self.form is None else plain_values(scope.resolve(self.form, "form")),
+        )
+
+
+class SessionTokenAuthenticator(_TokenAuthenticator):
     """A token from a login request."""
 
-    def __init__(
-        self, item: model.SessionToken, place: _CredentialPlace, request: Draft, endpoint: _TokenEndpoint
-    ) -> None:
-        super().__init__(place, request, endpoint, (item.token.path, item.token.header, item.expires_in))
-        self._item = item
+    type: Literal["session_token"]
+    login: LoginRequest
+    token: ResponseField
+    send_as: RequestPlace
+    prefix: str = ""
+    expires_in: float | None = Field(default=None, gt=0)
+
+    def bind(self, scope: Scope, service: TokenService) -> Self:
+        """Return the authenticator with its login request.
+
+        :raises SourceDefinitionError: a template is wrong, or a credential is empty
+        """
+        if self.send_as.header is None and self.send_as.query is None:
+            raise scope.error("send_as", "a token is sent as a header or a query parameter")
+        request = self.login.draft(scope.at("login"), service)
+        decisive = (self.token.path, self.token.header, self.expires_in)
+        service = service.with_handler(json_required=self.token.header is None)
+        return self._with_credential(self.send_as, self.prefix, request, service, decisive)
 
     def obtain(self, context: ReadContext, refresh_token: str | None) -> AccessToken:
-        answer, origin = self._endpoint.ask(self._request, context), self._item.token
+        answer, origin = self._service.ask(self._request, context), self.token
         if origin.header is not None:
-            token = self.checked(answer, answer.headers.get(origin.header), origin.header)
+            token = self._checked(answer, answer.headers.get(origin.header), origin.header)
         else:
             path = parse_path(origin.path or ())
-            token = self.checked(answer, lookup(answer.json(), path), ".".join(path))
-        return AccessToken.lasting(token, self._item.expires_in)
+            token = self._checked(answer, lookup(answer.json(), path), ".".join(path))
+        return AccessToken.lasting(token, self.expires_in)
 
 
-def build_authenticator(
-    definition: model.Authenticator | None,
-    place: str,
-    config: Mapping[str, Any],
-    base_url: str,
-    transport: Transport,
-    timeout: float,
-    limits: Limits,
-    error_handler: model.ErrorHandler | None = None,
-) -> Authenticator:
-    """Build the authenticator of a definition.
-
-    :param timeout: seconds for a token's request, as ``limits``
-    :param error_handler: how often and how long a token's request is repeated
-    :raises SourceDefinitionError: a template is wrong, or a credential is empty
-    """
-    if definition is None or isinstance(definition, model.NoAuthenticator):
-        return Authenticator()
-    # Budgets and backoff without the rules, which are about the stream's answers.
-    budgets = (error_handler or model.ErrorHandler()).model_copy(update={"rules": [], "expired_token_status": []})
-    has_body = not isinstance(definition, model.SessionToken) or definition.token.header is None
-    handler = build_error_handler(budgets, transport.redactor, json_required=has_body)
-    return _Builder(place, config, base_url, _TokenEndpoint(transport, timeout, limits, handler)).build(definition)
-
-
-@dataclass(frozen=True)
-class _Builder:
-    place: str
-    config: Mapping[str, Any]
-    base_url: str
-    endpoint: _TokenEndpoint
-
-    @property
-    def redactor(self) -> Redactor:
-        return self.endpoint.transport.redactor
-
-    def build(self, item: model.Authenticator) -> Authenticator:
-        if isinstance(item, model.OAuth2):
-            return self._oauth2(item)
-        if isinstance(item, model.SessionToken):
-            return self._session_token(item)
-        if isinstance(item, model.ApiKey):
-            secret, place = self._text(item.value, "value"), _CredentialPlace(item.send_as.header, item.send_as.query)
-            if item.send_as.query is not None:
-                self.redactor.add_parameter(item.send_as.query)
-        elif isinstance(item, model.Bearer):
-            secret, place = self._text(item.token, "token"), _CredentialPlace("Authorization", prefix="Bearer ")
-        elif isinstance(item, model.Basic):
-            secret, place = self._basic(item, ""), _CredentialPlace("Authorization")
-        else:
-            return Authenticator()
-        self.redactor.add(secret)
-        return _FixedCredential(place, secret)
-
-    def _value(self, value: Any, field: str) -> Any:
-        template = compile_value(value, f"{self.place}.{field}", CONFIG_NAMES, self.config)
-        return template({"config": self.config})
-
-    def _text(self, value: str, field: str, *, may_be_empty: bool = False) -> str:
-        text = self._value(value, field)
-        if (text is None or text == "") and not may_be_empty:
-            raise SourceDefinitionError(f"{self.place}.{field}", "is empty", "check the config it is taken from")
-        return str(text)
-
-    def _headers(self, headers: Mapping[str, Any], field: str) -> dict[str, str]:
-        return {name: str(value) for name, value in plain_values(self._value(headers, field)).items()}
-
-    def _basic(self, item: model.Basic, prefix: str) -> str:
-        username = self._text(item.username, f"{prefix}username")
-        return self._basic_header(username, self._text(item.password, f"{prefix}password", may_be_empty=True))
-
-    def _basic_header(self, username: str, password: str) -> str:
-        self.redactor.add_pair(username, password)
-        return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
-
-    def _url(self, value: str, field: str) -> str:
-        """Return an address of its own, or a path below the base URL."""
-        text = self._text(value, field)
-        url = text if "://" in text else join_url(self.base_url, text)
-        return check_base_url(urljoin(url, ""), f"{self.place}.{field}", self.redactor.text)
-
-    def _oauth2(self, item: model.OAuth2) -> Authenticator:
-        form: dict[str, Any] = {"grant_type": item.grant}
-        headers = self._headers(item.headers, "headers")
-        declared = {"client_id": item.client_id, "client_secret": item.client_secret}
-        client = {name: self._text(value, name) for name, value in declared.items() if value is not None}
-        self.redactor.add(client.get("client_secret"))
-        if item.client_in == "header":
-            headers["Authorization"] = self._basic_header(client.get("client_id", ""), client.get("client_secret", ""))
-        else:
-            form.update(client)
-        if item.refresh_token is not None:
-            form["refresh_token"] = self._text(item.refresh_token, "refresh_token")
-            self.redactor.add(form["refresh_token"])
-        if item.scopes:
-            form["scope"] = " ".join(str(self._value(scope, "scopes")) for scope in item.scopes)
-        form.update(plain_values(self._value(item.extra, "extra")))
-        request = Draft("POST", self._url(item.token_url, "token_url"), headers=headers, form=form)
-        return _OAuth2(item, request, self.endpoint)
-
-    def _session_token(self, item: model.SessionToken) -> Authenticator:
-        if item.send_as.header is None and item.send_as.query is None:
-            problem = "a token is sent as a header or a query parameter"
-            raise SourceDefinitionError(f"{self.place}.send_as", problem)
-        place = _CredentialPlace(item.send_as.header, item.send_as.query, item.prefix)
-        login = item.login
-        headers = self._headers(login.headers, "login.headers")
-        if login.basic is not None:
-            headers["Authorization"] = self._basic(login.basic, "login.basic.")
-        request = Draft(
-            login.method,
-            self._url(login.url, "login.url"),
-            plain_values(self._value(login.query, "login.query")),
-            headers,
-            self._value(login.json_, "login.json"),
-            None if login.form is None else plain_values(self._value(login.form, "login.form")),
-        )
-        return _SessionToken(item, place, request, self.endpoint)
+AnyAuthenticator = Annotated[
+    NoAuthenticator
+    | ApiKeyAuthenticator
+    | BearerAuthenticator
+    | BasicAuthenticator
+    | OAuth2Authenticator
+    | SessionTokenAuthenticator,
+    Field(discriminator="type"),
+]

@@ -4,49 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from pydantic import Field, PrivateAttr, model_validator
+
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
-from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.numbers import LongNumber, dumps
 from airflow_provider_rfr.streams.core import Complete, NextPage
-from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps
-from airflow_provider_rfr.streams.rest import _definition as model
-from airflow_provider_rfr.streams.rest._client import Draft
-from airflow_provider_rfr.streams.rest._hosts import HostPolicy
-from airflow_provider_rfr.streams.rest._paginator import (
+from airflow_provider_rfr.streams.rest._paging import (
     COMPLETE,
-    Paginator,
+    OnMissing,
+    PageSeen,
+    PageStep,
+    PagingContext,
+    PartitionTotal,
     Reply,
-    SinglePage,
+    SinglePagePaginator,
     SizedPaginator,
-    Step,
-    put_at,
+    StoppingPaginator,
 )
-from airflow_provider_rfr.streams.rest._stopping import Seen, StopPolicy, promised_records, stop_policy
-from airflow_provider_rfr.streams.rest.expressions import (
-    CONFIG_NAMES,
+from airflow_provider_rfr.streams.rest._request import RequestDraft, RequestPlace
+from airflow_provider_rfr.streams.rest._responses import Response, ResponseField
+from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
     RESPONSE_NAMES,
-    Path,
-    Template,
+    CompiledTemplate,
+    Templated,
     UndefinedValue,
     compile_condition,
-    compile_value,
     describe,
     lookup,
     parse_path,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _log = logging.getLogger(__name__)
 
-_EMPTY_PAGES_WITHIN_A_TOTAL = 5
+_RESPONSE_CONDITION: Final = Templated(RESPONSE_NAMES, compile_condition)
+_EMPTY_PAGES_WITHIN_A_TOTAL: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Position:
+class _PagePosition:
     """A page of a numbered paginator; its token is the number alone unless one of the other fields is set.
 
     :ivar number: of the page, or of the records before it
@@ -62,7 +67,7 @@ class _Position:
     empty: int = 0
 
 
-class _Numbered(SizedPaginator):
+class _NumberedPaginator(StoppingPaginator):
     """Pages that are asked for by a number from ``start``; the first page's token is None, or ``start`` itself.
 
     Where the API's own count can't be trusted, the token is a mapping with the number and the reason, e.g.
@@ -70,80 +75,83 @@ class _Numbered(SizedPaginator):
     or whose total is too low.
     """
 
-    _unit: str
+    type: Literal["page_number", "offset"]
+    start: int
+    send_as: RequestPlace
+    send_first: bool = True
 
-    def __init__(
-        self, definition: model.PageNumber | model.Offset, page_size: int | None, key: Sequence[Path], stop: StopPolicy
-    ) -> None:
-        super().__init__(definition, page_size)
-        self._start = definition.start
-        self._put = put_at(definition.send_as)
-        self._send_first = definition.send_first
-        self._key = key
-        self._stop = stop
-        self._total = definition.total if definition.stop_policy == "total" else None
-        self.on_missing = definition.flag.on_missing if definition.flag is not None else None
-        self._has_warned = False
+    _unit: ClassVar[str]
+    _has_warned: bool = PrivateAttr(default=False)
 
-    def inject(self, token: Any | None, draft: Draft) -> None:
+    @property
+    def _believed(self) -> PartitionTotal | None:
+        """Return the API's count, where it decides which page is the last."""
+        return self.total if self.stop_policy == "total" else None
+
+    def inject(self, token: Any | None, draft: RequestDraft) -> None:
         super().inject(token, draft)
         number = self._at(token).number
-        if self._send_first or number != self._start:
-            self._put(draft, number)
+        if self.send_first or number != self.start:
+            self.send_as.put(draft, number)
 
-    def step(self, token: Any | None, reply: Reply) -> Step:
+    def step(self, token: Any | None, reply: Reply) -> PageStep:
         at = self._at(token)
+        # Doubts of the pages before come first: the count that raised them is in this answer, too.
         if at.beyond is not None:
             return self._beyond(at, reply)
         if at.until is not None:
-            return self._until_empty(at, reply)
-        seen = Seen(reply, self.position_of(token), self._records_before(at.number), token is None)
-        ending = self._stop(seen)
+            promised = self._promised(reply)
+            if not reply.count:
+                return PageStep(Complete(), unconfirmed=True, promised=promised)
+            following = _PagePosition(self._number_after(at.number, reply), until="empty")
+            return PageStep(NextPage(self._token(following)), promised=promised)
+        seen = PageSeen(reply, self.position_of(token), self._records_before(at.number), token is None)
+        ending = self.decide(seen, self._by_records)
         if ending.absent is not None:
             step = self.end_without(token, reply, ending.absent)
             return replace(step, unconfirmed=ending.unconfirmed)
         if ending.last and not ending.contradicted:
-            return Step(Complete(), ending.total_pages, ending.unconfirmed, ending.promised)
+            return PageStep(Complete(), ending.total_pages, ending.unconfirmed, ending.promised)
         if ending.total_pages is not None and not reply.count:
             return replace(self._within_total(at, ending.total_pages), promised=ending.promised)
-        following = _Position(self._number_after(at.number, reply))
+        following = _PagePosition(self._number_after(at.number, reply))
         total_pages: int | None = ending.total_pages
         if ending.contradicted:
             following, total_pages = replace(following, beyond=self._digest(reply)), None
         elif ending.doubtful:
             following, total_pages = replace(following, until="empty"), None
-        return Step(NextPage(self._token(following)), total_pages, ending.unconfirmed, ending.promised)
+        return PageStep(NextPage(self._token(following)), total_pages, ending.unconfirmed, ending.promised)
 
-    def after_no_content(self, token: Any | None) -> Step:
+    def after_no_content(self, token: Any | None) -> PageStep:
         at = self._at(token)
-        if self._total is None or token is None or at.until is not None or at.beyond is not None:
-            return Step(Complete(), unconfirmed=at.beyond is None)
+        if self._believed is None or token is None or at.until is not None or at.beyond is not None:
+            return PageStep(Complete(), unconfirmed=at.beyond is None)
         return self._within_total(at, None)
 
-    def _within_total(self, at: _Position, total_pages: int | None) -> Step:
+    def _within_total(self, at: _PagePosition, total_pages: int | None) -> PageStep:
         """Return the position after an empty page that is not the last by the API's count.
 
         Some APIs count records that they don't show, so a few such pages in a row end a partition; the records that
         are missing then are reported. A number of pages is believed.
         """
         empty = at.empty + 1
-        counts_records = self._total is not None and self._total.of == "records"
+        counts_records = self._believed is not None and self._believed.of == "records"
         if counts_records and empty > _EMPTY_PAGES_WITHIN_A_TOTAL:
-            return Step(Complete(), total_pages, unconfirmed=True)
+            return PageStep(Complete(), total_pages, unconfirmed=True)
         number = self._number_after(at.number, None)
         if number is None:
             raise SourceError("an empty page isn't the last one here, and without page_size no offset follows it")
-        following = _Position(number, empty=empty)
-        return Step(NextPage(self._token(following)), total_pages, unconfirmed=True)
+        following = _PagePosition(number, empty=empty)
+        return PageStep(NextPage(self._token(following)), total_pages, unconfirmed=True)
 
-    def _beyond(self, at: _Position, reply: Reply) -> Step:
+    def _beyond(self, at: _PagePosition, reply: Reply) -> PageStep:
         """Return the position after a page that does not exist by the API's count."""
         if not reply.count:
-            return Step(Complete(), promised=promised_records(self._total, reply))
+            return PageStep(Complete(), promised=self._promised(reply))
         digest = self._digest(reply)
         if digest == at.beyond:
             # Servers that clamp the page number send their last page again.
-            return Step(Complete(), is_repeat=True)
+            return PageStep(Complete(), is_repeat=True)
         if not self._has_warned:
             self._has_warned = True
             _log.warning(
@@ -151,15 +159,12 @@ class _Numbered(SizedPaginator):
                 " records; such partitions are read to the first page that is empty, refused or repeated",
                 *(reply.answer.request, reply.count),
             )
-        following = _Position(self._number_after(at.number, reply), beyond=digest)
-        return Step(NextPage(self._token(following)), promised=promised_records(self._total, reply))
+        following = _PagePosition(self._number_after(at.number, reply), beyond=digest)
+        return PageStep(NextPage(self._token(following)), promised=self._promised(reply))
 
-    def _until_empty(self, at: _Position, reply: Reply) -> Step:
-        promised = promised_records(self._total, reply)
-        if not reply.count:
-            return Step(Complete(), unconfirmed=True, promised=promised)
-        following = _Position(self._number_after(at.number, reply), until="empty")
-        return Step(NextPage(self._token(following)), promised=promised)
+    def _promised(self, reply: Reply) -> int | None:
+        total = self._believed
+        return None if total is None else total.promised(reply)
 
     def is_beyond_the_end(self, token: Any | None) -> bool:
         return self._at(token).beyond is not None
@@ -171,91 +176,123 @@ class _Numbered(SizedPaginator):
 
     def _digest(self, reply: Reply) -> str:
         """Return a digest by which a repeated page is recognised: of its keys, or of its records without keys."""
-        keys = [[lookup(record, path) for path in self._key] for record in reply.records]
-        has_keys = self._key and not any(value is MISSING for key in keys for value in key)
+        keys = [[lookup(record, path) for path in self._context.key] for record in reply.records]
+        has_keys = self._context.key and not any(value is MISSING for key in keys for value in key)
         return hashlib.blake2b(dumps(keys if has_keys else reply.records), digest_size=8).hexdigest()
 
+    @property
+    def _by_records(self) -> bool | None:
+        """Tell whether offsets advance by the records of a page; None if pages are not offsets."""
+        return None
+
+    @abstractmethod
     def _number_after(self, number: int, reply: Reply | None) -> Any:
         """Return the number of the next page; None if an ignored page leaves it unknown."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _records_before(self, number: int) -> int:
-        raise NotImplementedError
+        """Return how many records came before a page, if every page before it was full."""
 
-    def _token(self, position: _Position) -> Any:
+    def _token(self, position: _PagePosition) -> Any:
         extra = {name: getattr(position, name) for name in ("until", "beyond", "empty")}
         extra = {name: value for name, value in extra.items() if value}
         return {self._unit: position.number, **extra} if extra else position.number
 
-    def _at(self, token: Any | None) -> _Position:
+    def _at(self, token: Any | None) -> _PagePosition:
         if token is None:
-            return _Position(self._start)
+            return _PagePosition(self.start)
+        # A token comes from a store, and may be another paginator's after a change of the definition.
         number, extra = token, {}
         if isinstance(token, Mapping) and token.keys() <= {self._unit, "until", "beyond", "empty"}:
             number, extra = token.get(self._unit), {name: token[name] for name in token if name != self._unit}
-        if isinstance(number, bool) or not isinstance(number, int) or number < self._start:
-            raise SourceError(f"page token {token!r} is not a whole number from {self._start}")
-        return _Position(number, **extra)
+        if isinstance(number, bool) or not isinstance(number, int) or number < self.start:
+            raise SourceError(f"page token {token!r} is not a whole number from {self.start}")
+        return _PagePosition(number, **extra)
 
 
-class _PageNumber(_Numbered):
+class PageNumberPaginator(_NumberedPaginator):
     """Page 1, page 2, ..."""
 
-    addressable = True
-    _unit = "page"
+    type: Literal["page_number"]
+    start: int = 1
+    send_as: RequestPlace = Field(default_factory=lambda: RequestPlace(query="page"))
 
-    def __init__(self, definition: model.PageNumber, page_size: int | None, key: Sequence[Path]) -> None:
-        super().__init__(definition, page_size, key, stop_policy(definition, page_size))
+    _unit: ClassVar[str] = "page"
+
+    @property
+    def addressable(self) -> bool:
+        return True
 
     def token_at(self, position: int) -> int | None:
-        return self._start + position if position else None
+        return self.start + position if position else None
 
     def position_of(self, token: Any | None) -> int:
-        return self._at(token).number - self._start
+        return self._at(token).number - self.start
 
     def _number_after(self, number: int, reply: Reply | None) -> int:
         return number + 1
 
     def _records_before(self, number: int) -> int:
-        return (number - self._start) * (self.page_size or 0)
+        return (number - self.start) * (self.records_per_page or 0)
 
 
-class _Offset(_Numbered):
-    """The number of records before the page.
+class OffsetPaginator(_NumberedPaginator):
+    """Pages that begin at the number of records before them.
 
     After a short page the next offset is that of the record after it (``advance: records``): if the server caps the
     page size nothing is lost, and if it drops rows from a page, some rows come twice. ``advance: page_size`` is for
     servers of the second kind.
     """
 
-    _unit = "offset"
+    type: Literal["offset"]
+    start: int = 0
+    send_as: RequestPlace = Field(default_factory=lambda: RequestPlace(query="offset"))
+    advance: Literal["records", "page_size"] = "records"
 
-    def __init__(self, definition: model.Offset, page_size: int | None, key: Sequence[Path]) -> None:
-        self._by_records = definition.advance == "records"
-        super().__init__(definition, page_size, key, stop_policy(definition, page_size, self._by_records))
-        self.addressable = page_size is not None
+    _unit: ClassVar[str] = "offset"
+
+    @model_validator(mode="after")
+    def _step_is_known(self) -> OffsetPaginator:
+        if self.advance == "page_size" and self.page_size is None:
+            raise ValueError("advance: page_size needs page_size")
+        return self
+
+    @property
+    def addressable(self) -> bool:
+        return self.records_per_page is not None
+
+    @property
+    def _by_records(self) -> bool:
+        return self.advance == "records"
 
     def token_at(self, position: int) -> int | None:
-        if self.page_size is None:
+        page_size = self.records_per_page
+        if page_size is None:
             return super().token_at(position)
-        return self._start + position * self.page_size if position else None
+        return self.start + position * page_size if position else None
 
     def position_of(self, token: Any | None) -> int:
-        return (self._at(token).number - self._start) // self.page_size if self.page_size else 0
+        page_size = self.records_per_page
+        return (self._at(token).number - self.start) // page_size if page_size else 0
 
     def _number_after(self, number: int, reply: Reply | None) -> int | None:
+        page_size = self.records_per_page
         if reply is None:
-            return None if self.page_size is None else number + self.page_size
-        distance = reply.count if self._by_records and reply.count else self.page_size
+            return None if page_size is None else number + page_size
+        distance = reply.count if self._by_records and reply.count else page_size
         if not distance:
             raise reply.error("the offset after an empty page is unknown: set paginator.page_size")
         return number + distance
 
     def _records_before(self, number: int) -> int:
-        return number - self._start
+        return number - self.start
 
 
-def _stops(condition: Template | None, reply: Reply) -> bool:
+def _condition(text: str | None, name: str, context: PagingContext) -> CompiledTemplate | None:
+    return None if text is None else context.scope.compile(text, name, RESPONSE_NAMES, compile_condition)
+
+
+def _stops(condition: CompiledTemplate | None, reply: Reply) -> bool:
     if condition is None:
         return False
     problem = ""
@@ -272,55 +309,67 @@ def _is_end(value: Any) -> bool:
     return value is None or value is False or value in ("", [], {})
 
 
-class _Cursor(SizedPaginator):
+class CursorField(ResponseField):
+    """The place of the next cursor: a path of the body, a header, or an expression."""
+
+    expression: Annotated[str | None, _RESPONSE_CONDITION] = None
+
+    def describe_absence(self, response: Response) -> str:
+        if self.expression is None:
+            return super().describe_absence(response)
+        return f"{self.expression} uses a field that is absent; the answer is {describe(response.content())}"
+
+
+class CursorPaginator(SizedPaginator):
     """A token in the body or a header, or computed from the answer by an expression."""
 
-    def __init__(
-        self, definition: model.Cursor, page_size: int | None, stop_when: Template | None, expression: Template | None
-    ) -> None:
-        super().__init__(definition, page_size)
-        self.on_missing = definition.on_missing
-        self._definition = definition
-        self._put = put_at(definition.send_as)
-        self._stop_when = stop_when
-        self._expression = expression
+    type: Literal["cursor"]
+    cursor: CursorField
+    send_as: RequestPlace = Field(default_factory=lambda: RequestPlace(query="cursor"))
+    stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
+    on_missing: OnMissing | None = None
 
-    def inject(self, token: Any | None, draft: Draft) -> None:
+    _expression: CompiledTemplate | None = PrivateAttr(default=None)
+    _stop_condition: CompiledTemplate | None = PrivateAttr(default=None)
+
+    def bind(self, context: PagingContext) -> Self:
+        bound = super().bind(context)
+        bound._expression = _condition(self.cursor.expression, "cursor.expression", context)
+        bound._stop_condition = _condition(self.stop_when, "stop_when", context)
+        return bound
+
+    @property
+    def on_absent_field(self) -> OnMissing | None:
+        return self.on_missing
+
+    def inject(self, token: Any | None, draft: RequestDraft) -> None:
         super().inject(token, draft)
         if token is not None:
-            self._put(draft, token)
+            self.send_as.put(draft, token)
 
-    def step(self, token: Any | None, reply: Reply) -> Step:
-        if _stops(self._stop_when, reply):
+    def step(self, token: Any | None, reply: Reply) -> PageStep:
+        if _stops(self._stop_condition, reply):
             return COMPLETE
-        value = (
-            reply.find(self._definition.cursor) if self._expression is None else self._computed(self._expression, reply)
-        )
+        expression = self._expression
+        value = self.cursor.find(reply.answer) if expression is None else self._computed(expression, reply)
         if value is MISSING:
             # An expression that takes the token from a record finds none on an empty page.
-            if self._expression is not None and not reply.count:
-                return Step(Complete(), unconfirmed=True)
-            problem = f"paginator.cursor: {self._without(reply)}"
-            return self.end_without(token, reply, problem)
+            if expression is not None and not reply.count:
+                return PageStep(Complete(), unconfirmed=True)
+            return self.end_without(token, reply, f"paginator.cursor: {self.cursor.describe_absence(reply.answer)}")
         if _is_end(value):
             return COMPLETE
         # A number with more digits than a double has goes into the next request as it came.
-        return Step(NextPage(value.text if isinstance(value, LongNumber) else value))
+        return PageStep(NextPage(value.text if isinstance(value, LongNumber) else value))
 
-    def _without(self, reply: Reply) -> str:
-        expression = self._definition.cursor.expression
-        if expression is None:
-            return reply.without(self._definition.cursor)
-        return f"{expression} uses a field that is absent; the answer is {describe(reply.answer.content())}"
-
-    def _computed(self, expression: Template, reply: Reply) -> Any:
+    def _computed(self, expression: CompiledTemplate, reply: Reply) -> Any:
         """Return the expression's value; MISSING if it uses an absent field."""
         problem = ""
         try:
             return expression(reply.all_variables())
         except UndefinedValue as error:
             # Every record must have what the expression takes from the last one.
-            if not (reply.count and "last_record" in (self._definition.cursor.expression or "")):
+            if not (reply.count and "last_record" in (self.cursor.expression or "")):
                 return MISSING
             problem = error.problem
         except SourceDefinitionError as error:
@@ -328,41 +377,37 @@ class _Cursor(SizedPaginator):
         raise reply.error(f"paginator.cursor.expression fails: {problem}")
 
 
-class _NextUrl(SizedPaginator):
+class _LinkedPaginator(SizedPaginator):
     """The address of the next page.  The token is that address without credentials."""
 
-    def __init__(
-        self,
-        definition: model.NextUrl | model.LinkHeader,
-        page_size: int | None,
-        stop_when: Template | None,
-        hosts: HostPolicy,
-        redactor: Redactor,
-    ) -> None:
-        super().__init__(definition, page_size)
-        self.on_missing = definition.on_missing
-        self._definition = definition
-        self._keep_query = definition.keep_query
-        self._stop_when = stop_when
-        self._hosts = hosts
-        self._redactor = redactor
+    if TYPE_CHECKING:
+        # Fields of the subclasses, because problems are reported in the order of the fields.
+        on_missing: OnMissing | None
+        keep_query: bool
 
-    def inject(self, token: Any | None, draft: Draft) -> None:
+    _stop_condition: CompiledTemplate | None = PrivateAttr(default=None)
+
+    @property
+    def on_absent_field(self) -> OnMissing | None:
+        return self.on_missing
+
+    def inject(self, token: Any | None, draft: RequestDraft) -> None:
         super().inject(token, draft)
         if token is None:
             return
         if not isinstance(token, str):
             raise SourceError(f"page token {token!r} is not an address")
         # The token comes from a store: what was checked when it was written is checked again.
-        draft.url = self._hosts.checked(token, draft.url, "the page token")
-        if not self._keep_query:
+        draft.url = self._context.hosts.checked(token, draft.url, "the page token")
+        if not self.keep_query:
+            # The address usually has the whole query, and APIs may refuse a parameter that comes twice.
             draft.query = {}
             return
         linked = dict(parse_qsl(urlsplit(draft.url).query, keep_blank_values=True))
         draft.query = {name: value for name, value in draft.query.items() if name not in linked}
 
-    def step(self, token: Any | None, reply: Reply) -> Step:
-        if _stops(self._stop_when, reply):
+    def step(self, token: Any | None, reply: Reply) -> PageStep:
+        if _stops(self._stop_condition, reply):
             return COMPLETE
         value, absent = self._find(reply)
         if value is MISSING:
@@ -372,101 +417,93 @@ class _NextUrl(SizedPaginator):
         if not isinstance(value, str):
             raise reply.error(f"the next page's address is {describe(value)}")
         answer = reply.answer
-        absolute = self._hosts.checked(value, answer.url, "the next page's address", answer.request)
-        return Step(NextPage(self._redactor.without_credentials(absolute)))
+        absolute = self._context.hosts.checked(value, answer.url, "the next page's address", answer.request)
+        return PageStep(NextPage(self._context.redactor.without_credentials(absolute)))
 
+    @abstractmethod
     def _find(self, reply: Reply) -> tuple[Any, str]:
         """Return the next page's address, or MISSING with a description of the absent field."""
-        declared = self._definition
-        if isinstance(declared, model.NextUrl):
-            return reply.find(declared.url), f"paginator.url: {reply.without(declared.url)}"
-        links = reply.links(declared.header)
+
+
+class NextUrlPaginator(_LinkedPaginator):
+    """Each answer has the address of the next page in its body or a header."""
+
+    type: Literal["next_url"]
+    url: ResponseField
+    stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
+    on_missing: OnMissing | None = None
+    keep_query: bool = False
+
+    def bind(self, context: PagingContext) -> Self:
+        bound = super().bind(context)
+        bound._stop_condition = _condition(self.stop_when, "stop_when", context)
+        return bound
+
+    def _find(self, reply: Reply) -> tuple[Any, str]:
+        return self.url.find(reply.answer), f"paginator.url: {self.url.describe_absence(reply.answer)}"
+
+
+class LinkHeaderPaginator(_LinkedPaginator):
+    """The address of the next page is in the header Link (RFC 8288)."""
+
+    type: Literal["link_header"]
+    rel: str = "next"
+    header: str = "Link"
+    on_missing: OnMissing | None = None
+    keep_query: bool = False
+
+    def _find(self, reply: Reply) -> tuple[Any, str]:
+        links = reply.links(self.header)
         if not links:
-            return MISSING, f"paginator: the answer has no header {declared.header} with links"
+            return MISSING, f"paginator: the answer has no header {self.header} with links"
+        # Beside a link to the next page, an absent relation is probably misspelt.
         if "next" in links:
-            lacks = f"paginator.rel: {declared.header} has no {declared.rel!r}; did you mean one of {', '.join(links)}?"
-            return links.get(declared.rel.lower(), MISSING), lacks
+            lacks = f"paginator.rel: {self.header} has no {self.rel!r}; did you mean one of {', '.join(links)}?"
+            return links.get(self.rel.lower(), MISSING), lacks
         # Links without a next one are how an API with such a header ends.
-        return links.get(declared.rel.lower()), ""
+        return links.get(self.rel.lower()), ""
 
 
-class _Keyset(SizedPaginator):
+class KeysetPaginator(StoppingPaginator):
     """The next page begins after the last record of this one."""
 
-    def __init__(self, definition: model.Keyset, page_size: int | None) -> None:
-        super().__init__(definition, page_size)
-        self._field = parse_path(definition.field)
-        self._put = put_at(definition.send_as)
-        self._stop = stop_policy(definition, page_size)
-        self.on_missing = definition.flag.on_missing if definition.flag is not None else None
+    type: Literal["keyset"]
+    field: str
+    send_as: RequestPlace
 
-    def inject(self, token: Any | None, draft: Draft) -> None:
+    @model_validator(mode="after")
+    def _no_total(self) -> KeysetPaginator:
+        if self.total is not None:
+            raise ValueError("a keyset's pages can't be counted; use stop: empty, short or flag")
+        return self
+
+    def inject(self, token: Any | None, draft: RequestDraft) -> None:
         super().inject(token, draft)
         if token is not None:
-            self._put(draft, token)
+            self.send_as.put(draft, token)
 
-    def step(self, token: Any | None, reply: Reply) -> Step:
+    def step(self, token: Any | None, reply: Reply) -> PageStep:
         if not reply.count:
-            return Step(Complete(), unconfirmed=True)
-        ending = self._stop(Seen(reply, 0, 0, token is None))
+            return PageStep(Complete(), unconfirmed=True)
+        ending = self.decide(PageSeen(reply, 0, 0, token is None))
         if ending.absent is not None:
             return self.end_without(token, reply, ending.absent)
         if ending.last:
             return COMPLETE
-        value = lookup(reply.records[-1], self._field)
+        path = parse_path(self.field)
+        value = lookup(reply.records[-1], path)
         if value is MISSING or value is None or isinstance(value, (dict, list, bool)):
-            raise reply.error(
-                f"paginator.field {'.'.join(self._field)!r} of the last record is {describe(value)}, not a key"
-            )
-        return Step(NextPage(value))
+            raise reply.error(f"paginator.field {'.'.join(path)!r} of the last record is {describe(value)}, not a key")
+        return PageStep(NextPage(value))
 
 
-def resolved_page_size(definition: model.Paginator | None, place: str, config: Mapping[str, Any]) -> int | None:
-    """Return the page size as a number.
-
-    :raises SourceDefinitionError: it isn't a whole number from 1
-    """
-    size = getattr(definition, "page_size", None)
-    if size is None:
-        return None
-    if isinstance(size, str):
-        size = compile_value(size, f"{place}.page_size", CONFIG_NAMES, config)({"config": config})
-    if isinstance(size, str) and size.isdigit():
-        size = int(size)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        problem = f"invalid page size {size!r}"
-        raise SourceDefinitionError(f"{place}.page_size", problem, "allowed: whole numbers from 1")
-    return size
-
-
-def build_paginator(
-    definition: model.Paginator | None,
-    place: str,
-    page_size: int | None,
-    config: Mapping[str, Any],
-    hosts: HostPolicy,
-    redactor: Redactor,
-    key: Sequence[Path] = (),
-) -> Paginator:
-    """Return the paginator of a definition; without one there is a single page.
-
-    :param key: paths of the primary key
-    :raises SourceDefinitionError: an expression is wrong
-    """
-
-    def condition(text: str | None, field: str) -> Template | None:
-        return None if text is None else compile_condition(text, f"{place}.{field}", RESPONSE_NAMES, config)
-
-    if definition is None or isinstance(definition, model.NoPaging):
-        return SinglePage()
-    if isinstance(definition, model.PageNumber):
-        return _PageNumber(definition, page_size, key)
-    if isinstance(definition, model.Offset):
-        return _Offset(definition, page_size, key)
-    if isinstance(definition, model.Keyset):
-        return _Keyset(definition, page_size)
-    if isinstance(definition, model.Cursor):
-        expression = condition(definition.cursor.expression, "cursor.expression")
-        return _Cursor(definition, page_size, condition(definition.stop_when, "stop_when"), expression)
-    stop_when = None if isinstance(definition, model.LinkHeader) else condition(definition.stop_when, "stop_when")
-    return _NextUrl(definition, page_size, stop_when, hosts, redactor)
+AnyPaginator = Annotated[
+    SinglePagePaginator
+    | PageNumberPaginator
+    | OffsetPaginator
+    | CursorPaginator
+    | NextUrlPaginator
+    | LinkHeaderPaginator
+    | KeysetPaginator,
+    Field(discriminator="type"),
+]

@@ -9,23 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, PrivateAttr, model_validator
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
-from airflow_provider_rfr.streams.rest import _definition as model
-from airflow_provider_rfr.streams.rest._formats import reader_of
-from airflow_provider_rfr.streams.rest._responses import Answer, BodyReader, read_json
-from airflow_provider_rfr.streams.rest.expressions import (
+from airflow_provider_rfr.streams.rest._responses import BodyReader, CsvReader, Response, read_json, read_json_lines
+from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
     RECORD_NAMES,
+    CompiledTemplate,
+    Part,
     Path,
-    Template,
+    Scope,
+    Templated,
     assign,
+    compile_condition,
     compile_filter,
-    compile_value,
     describe,
     guess,
     lookup,
@@ -38,45 +39,72 @@ from airflow_provider_rfr.streams.rest.expressions import (
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """A format, a path and an optional condition.
+class Records(Part):
+    """The place of the records in a response, its format, and an optional filter."""
 
-    :ivar expected: the fields that the condition takes from the records
-    :ivar missing_is_empty: nothing (or null) at the path means no records, rather than an error
-    :ivar read: reads the body
-    :ivar by_line: the path is that of each line, or row
-    """
+    path: str | list[str] = ""
+    format: Literal["json", "jsonl", "csv"] = "json"
+    filter: Annotated[str | None, Templated(RECORD_NAMES, compile_condition)] = None
+    on_missing: Literal["fail", "empty"] = "fail"
+    columns: list[str] | None = Field(default=None, min_length=1)
+    delimiter: str | None = None
 
-    path: Path = ()
-    condition: Template | None = None
-    expected: frozenset[str] = frozenset()
-    missing_is_empty: bool = False
-    read: BodyReader = read_json
-    by_line: bool = False
-    _warned: set[str] = field(default_factory=set, repr=False)
+    # Fields that the condition takes from the records, and those of them that were warned about.
+    _condition: CompiledTemplate | None = PrivateAttr(default=None)
+    _expected: frozenset[str] = PrivateAttr(default=frozenset())
+    _warned: set[str] = PrivateAttr(default_factory=set)
 
-    @classmethod
-    def of(
-        cls, definition: model.Records, place: str, config: Mapping[str, Any], slice_fields: Sequence[str]
-    ) -> Selector:
-        """Return the selector of a definition.
+    @model_validator(mode="after")
+    def _of_its_format(self) -> Records:
+        if self.format == "csv" and self.path:
+            raise ValueError("path: each row of CSV is a record; remove path")
+        if self.format != "csv" and not (self.columns is None and self.delimiter is None):
+            raise ValueError(f"columns and delimiter are for CSV, and format is {self.format}; write format: csv")
+        if self.columns is not None and (not all(self.columns) or len(set(self.columns)) < len(self.columns)):
+            raise ValueError("columns: write a name for each column, and none twice")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n\ufeff'):
+            raise ValueError(
+                f"delimiter: {self.delimiter!r} is not one sign between columns; write e.g. ';' or \"\\t\""
+            )
+        return self
+
+    def bind(self, scope: Scope, slice_fields: Sequence[str]) -> Records:
+        """Return the component with its filter compiled.
 
         :raises SourceDefinitionError: the filter is not an expression, or uses a name that isn't there
         """
-        condition, expected = None, frozenset[str]()
-        if definition.filter is not None:
-            condition, expected = compile_filter(definition.filter, f"{place}.filter", config, slice_fields)
-        return cls(
-            parse_path(definition.path),
-            condition,
-            expected,
-            missing_is_empty=definition.on_missing == "empty",
-            read=reader_of(definition),
-            by_line=definition.format != "json",
-        )
+        bound = self.model_copy()
+        bound._warned = set()
+        if self.filter is not None:
+            place = scope.at("filter").place
+            bound._condition, bound._expected = compile_filter(self.filter, place, scope.config, slice_fields)
+        return bound
 
-    def select(self, answer: Answer) -> list[dict[str, Any]]:
+    @property
+    def place(self) -> Path:
+        """Return the path as its keys."""
+        return parse_path(self.path)
+
+    @property
+    def by_line(self) -> bool:
+        """Tell whether the path is that of each line, or row."""
+        return self.format != "json"
+
+    @property
+    def missing_is_empty(self) -> bool:
+        """Tell whether nothing (or null) at the path means no records, rather than an error."""
+        return self.on_missing == "empty"
+
+    @property
+    def reader(self) -> BodyReader:
+        """Return the reader of bodies in the format."""
+        if self.format == "jsonl":
+            return read_json_lines
+        if self.format == "csv":
+            return CsvReader(self.columns, self.delimiter or ",", self.missing_is_empty)
+        return read_json
+
+    def select(self, answer: Response) -> list[dict[str, Any]]:
         """Return all records of the answer, before the filter; one object counts as a list of one.
 
         :raises SourceError: there is nothing at the path, or something that is not a record
@@ -85,14 +113,14 @@ class Selector:
             return []
         parts: list[list[dict[str, Any]]] = []
         # Without a path, the list of lines is the list of records.
-        in_lines = self.by_line and self.path
-        for found in lookup_each(answer.content(), ("*", *self.path) if in_lines else self.path):
-            if isinstance(found, list):
-                parts.append(found)
-            elif isinstance(found, dict):
-                parts.append([found])
-            elif not (self.missing_is_empty and (found is None or found is MISSING)):
-                raise self._not_records(found, answer)
+        path = ("*", *self.place) if self.by_line and self.path else self.place
+        for value in lookup_each(answer.content(), path):
+            if isinstance(value, list):
+                parts.append(value)
+            elif isinstance(value, dict):
+                parts.append([value])
+            elif not (self.missing_is_empty and (value is None or value is MISSING)):
+                raise self._not_records(value, answer)
         # The usual case: the parsed list itself, not a copy.
         records = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
         for record in records:
@@ -107,15 +135,16 @@ class Selector:
 
         :raises SourceError: the condition can't be evaluated for a record
         """
-        if self.condition is None:
+        condition = self._condition
+        if condition is None:
             return records
         kept: list[dict[str, Any]] = []
-        known = dict(variables)
+        names = dict(variables)
         for number, record in enumerate(records, start=1):
-            known["record"] = record
+            names["record"] = record
             problem = ""
             try:
-                if self.condition(known):
+                if condition(names):
                     kept.append(record)
             except SourceDefinitionError as error:
                 problem = f"{error.problem}; for a field that may be missing or null write e.g. (record.x or 0)"
@@ -126,7 +155,7 @@ class Selector:
 
     def _warn_of_absent(self, records: Sequence[Mapping[str, Any]], request: str | None) -> None:
         """Warn, once for each, of fields of the filter that no record of a page has: they may be misspelt."""
-        for name in sorted(self.expected - self._warned):
+        for name in sorted(self._expected - self._warned):
             if records and not any(name in record for record in records):
                 self._warned.add(name)
                 _log.warning(
@@ -134,36 +163,102 @@ class Selector:
                     *(request, name, guess(name, records[0]), describe(records[0])),
                 )
 
-    def _not_records(self, found: Any, answer: Answer) -> SourceError:
-        place = f"records.path {'.'.join(self.path)!r}" if self.path else "the answer"
-        if isinstance(found, list):
-            wrong = next((n, item) for n, item in enumerate(found, start=1) if type(item) is not dict)
+    def _not_records(self, value: Any, answer: Response) -> SourceError:
+        place = f"records.path {'.'.join(self.place)!r}" if self.path else "the answer"
+        if isinstance(value, list):
+            wrong = next((n, item) for n, item in enumerate(value, start=1) if type(item) is not dict)
             problem = f"{place} has {describe(wrong[1])} as item {wrong[0]}, where a record is an object"
             if wrong[1] is None:
-                path = ".".join((*self.path, "*"))
+                path = ".".join((*self.place, "*"))
                 problem += f"; records: {{path: {path}, on_missing: empty}} leaves such items out"
-        elif found is MISSING:
+        elif value is MISSING:
             problem = f"{place} leads to nothing: {self._where_missing(answer)}"
         else:
-            problem = f"{place} leads to {describe(found)}, not to records"
+            problem = f"{place} leads to {describe(value)}, not to records"
         return SourceError(problem, status=answer.status, request=answer.request)
 
-    def _where_missing(self, answer: Answer) -> str:
+    def _where_missing(self, answer: Response) -> str:
         content = answer.content()
         if not (self.by_line and self.path):
-            return where_missing(content, self.path)
-        lacking = ((n, line) for n, line in enumerate(content, start=1) if MISSING in lookup_each(line, self.path))
+            return where_missing(content, self.place)
+        lacking = ((n, line) for n, line in enumerate(content, start=1) if MISSING in lookup_each(line, self.place))
         number, line = next(lacking, (1, content))
-        return f"in line {number}, {where_missing(line, self.path)}"
+        return f"in line {number}, {where_missing(line, self.place)}"
 
 
-# Changes a record in place; it gets the record and what templates may use besides it.
-Transformation: TypeAlias = Callable[[dict[str, Any], Mapping[str, Any]], None]
+# Changes a record in place; it gets the record and the other variables of templates. A function rather than a method
+# of the model: it runs for each record, and a private attribute of a model takes a microsecond to read.
+BoundTransformation: TypeAlias = Callable[[dict[str, Any], Mapping[str, Any]], None]
+
+
+class _AddFields(Part):
+    """Set fields of each record."""
+
+    type: Literal["add"]
+    fields: Annotated[dict[str, Any], Templated(RECORD_NAMES)] = Field(min_length=1)
+
+    def bind(self, scope: Scope) -> BoundTransformation:
+        """Return the transformation; a later field sees the earlier ones.
+
+        :raises SourceDefinitionError: a template is wrong
+        """
+        inner = scope.at("fields")
+        templates = [
+            (parse_path(path), inner.compile(value, path, RECORD_NAMES)) for path, value in self.fields.items()
+        ]
+
+        def add(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
+            for path, template in templates:
+                assign(record, path, template(variables))
+
+        return add
+
+
+class _RemoveFields(Part):
+    """Remove fields of each record."""
+
+    type: Literal["remove"]
+    fields: list[str] = Field(min_length=1)
+
+    def bind(self, scope: Scope) -> BoundTransformation:
+        """Return the transformation; a missing field is not an error."""
+        paths = [parse_path(path) for path in self.fields]
+
+        def remove(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
+            for path in paths:
+                take(record, path)
+
+        return remove
+
+
+class _RenameFields(Part):
+    """Move fields of each record: old path to new path."""
+
+    type: Literal["rename"]
+    fields: dict[str, str] = Field(min_length=1)
+
+    def bind(self, scope: Scope) -> BoundTransformation:
+        """Return the transformation; a missing field is not an error, one that would be overwritten is."""
+        paths = [(parse_path(old), parse_path(new)) for old, new in self.fields.items()]
+
+        def rename(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
+            for old, new in paths:
+                if lookup(record, old) is MISSING or old == new:
+                    continue
+                if lookup(record, new) is not MISSING:
+                    problem = f"rename: {'.'.join(old)} would overwrite {'.'.join(new)}"
+                    raise SourceDefinitionError("transformations", problem)
+                assign(record, new, take(record, old))
+
+        return rename
+
+
+Transformation = Annotated[_AddFields | _RemoveFields | _RenameFields, Field(discriminator="type")]
 
 
 def transform(
     records: Sequence[dict[str, Any]],
-    transformations: Sequence[Transformation],
+    transformations: Sequence[BoundTransformation],
     variables: Mapping[str, Any],
     request: str | None,
 ) -> None:
@@ -171,63 +266,17 @@ def transform(
 
     :raises SourceError: one fails; the error names the record
     """
-    known = dict(variables)
+    names = dict(variables)
     for number, record in enumerate(records, start=1):
-        known["record"] = record
+        names["record"] = record
         problem = ""
         try:
-            for transformation in transformations:
-                transformation(record, known)
+            for apply in transformations:
+                apply(record, names)
         except SourceDefinitionError as error:
             problem = f"{error.field}: {error.problem}"
         if problem:
             raise SourceError(f"record {number} can't be transformed: {problem}", request=request)
-
-
-def build_transformations(
-    definitions: Sequence[model.Transformation], place: str, config: Mapping[str, Any] | None
-) -> tuple[Transformation, ...]:
-    """Compile the transformations of a definition.
-
-    :raises SourceDefinitionError: a template is wrong
-    """
-    built: list[Transformation] = []
-    for number, item in enumerate(definitions):
-        if isinstance(item, model.RemoveFields):
-            built.append(partial(_remove, list(map(parse_path, item.fields))))
-        elif isinstance(item, model.RenameFields):
-            built.append(partial(_rename, [(parse_path(old), parse_path(new)) for old, new in item.fields.items()]))
-        else:
-            at = f"{place}.{number}.fields"
-            templates = [
-                (parse_path(path), compile_value(value, f"{at}.{path}", RECORD_NAMES, config))
-                for path, value in item.fields.items()
-            ]
-            built.append(partial(_add, templates))
-    return tuple(built)
-
-
-def _add(fields: Sequence[tuple[Path, Template]], record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-    """Set fields, in order; a later one sees the earlier ones."""
-    for path, template in fields:
-        assign(record, path, template(variables))
-
-
-def _remove(fields: Sequence[Path], record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-    """Remove fields; a missing one is not an error."""
-    for path in fields:
-        take(record, path)
-
-
-def _rename(fields: Sequence[tuple[Path, Path]], record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-    """Move fields; a missing one is not an error, one that would be overwritten is."""
-    for old, new in fields:
-        if lookup(record, old) is MISSING or old == new:
-            continue
-        if lookup(record, new) is not MISSING:
-            problem = f"rename: {'.'.join(old)} would overwrite {'.'.join(new)}"
-            raise SourceDefinitionError("transformations", problem)
-        assign(record, new, take(record, old))
 
 
 class SkipGuard:
@@ -246,6 +295,7 @@ class SkipGuard:
         with self._lock:
             positions = self._skipped.setdefault(partition, set())
             positions.add(position)
+            # Pages are read ahead and in any order, so a run of ignored ones may be completed from its middle.
             first = position
             while first - 1 in positions and position - first < self._most:
                 first -= 1

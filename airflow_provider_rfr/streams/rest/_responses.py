@@ -1,4 +1,4 @@
-"""The outcome of one request: its answer, or why there is none; and bodies that strict JSON refuses.
+"""The outcome of one request: its response, or why there is none; and how bodies are read: JSON, JSON Lines, CSV.
 
 ``NaN``, numbers beyond a double, halves of surrogate pairs, bytes that are not UTF-8 and control characters in strings
 are read all the same, because repeating the request would not change them.
@@ -7,18 +7,29 @@ are read all the same, because repeating the request would not change them.
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import math
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, Final, TypeAlias
 
 import orjson
+from pydantic import model_validator
 
 from airflow_provider_rfr.http.redaction import Redactor
-from airflow_provider_rfr.streams.json_numbers import loads, read_integer, read_number
+from airflow_provider_rfr.numbers import loads, read_integer, read_number
+from airflow_provider_rfr.streams.rest.templates import (
+    MISSING,
+    Part,
+    lookup,
+    parse_path,
+    similar_path,
+    where_missing,
+)
 
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SEPARATORS: Final = (",", ";", "\t")
@@ -34,22 +45,21 @@ def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
     """Return the value of a body that isn't strict JSON, and a list of the replacements.
 
     Null replaces numbers that JSON doesn't have, and U+FFFD bytes that are not text. Control characters are kept, and
-    are
-    not in the list.
+    are not in the list.
 
     :raises ValueError: it isn't nearly JSON either
     :raises RecursionError: it is too deep
     """
-    found: list[str] = []
+    replaced: list[str] = []
     try:
         text = body.decode(charset)
     except UnicodeDecodeError as error:
-        found.append(f"a byte that is not {charset.upper()}, at {error.start} of {len(body)}")
+        replaced.append(f"a byte that is not {charset.upper()}, at {error.start} of {len(body)}")
         text = body.decode(charset, "replace")
 
     def note(what: str) -> None:
-        if what not in found:
-            found.append(what)
+        if what not in replaced:
+            replaced.append(what)
 
     def number(digits: str) -> float | None:
         value = read_number(digits)
@@ -61,7 +71,7 @@ def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
     value = json.loads(text, parse_int=read_integer, parse_float=number, parse_constant=note, strict=False)
     if _HALF.search(text):
         value = _whole_texts(value, lambda: note("half of a surrogate pair"))
-    return value, found
+    return value, replaced
 
 
 def format_of(body: bytes, media_type: str) -> str | None:
@@ -165,19 +175,19 @@ def read_json(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
         raise UnreadableBody("the answer's body is empty")
     shown = shown_size(body, headers)
     try:
-        value, found = _read_leniently(body, "utf-8" if plain else charset)
+        value, replaced = _read_leniently(body, "utf-8" if plain else charset)
     except (ValueError, LookupError, RecursionError):
         pass
     else:
         if lenient:
             return value
-        raise BadValues(f"the answer is not strict JSON ({', '.join(found) or problem}; {shown})")
+        raise BadValues(f"the answer is not strict JSON ({', '.join(replaced) or problem}; {shown})")
     form = format_of(body, media_type_of(headers))
     if form == "HTML":
         raise UnreadableBody(f"the answer is HTML, not JSON ({shown}): a login page?")
     if form is not None:
-        known = {"CSV": "declare records: {format: csv}", "JSON Lines": "declare records: {format: jsonl}"}
-        remedy = known.get(form, "read the stream by a Python class")
+        remedies = {"CSV": "declare records: {format: csv}", "JSON Lines": "declare records: {format: jsonl}"}
+        remedy = remedies.get(form, "read the stream by a Python class")
         raise AnotherFormat(
             f"the answer is {form}, not JSON ({shown}): {remedy}, or ask the API for JSON, e.g. by request.headers:"
             " {Accept: application/json}"
@@ -189,8 +199,169 @@ BodyReader: TypeAlias = Callable[[bytes, Mapping[str, str], bool], Any]
 """Makes the content of a body, its headers and whether values may be replaced; raises UnreadableBody."""
 
 
+ACCEPTED: Final = {"jsonl": "application/x-ndjson, application/jsonl, */*;q=0.5", "csv": "text/csv, */*;q=0.5"}
+"""What a request for a format accepts, unless the source says it."""
+
+# Python's csv has one limit for all fields of the process; an answer has a limit of its own.
+_FIELD_LIMIT: Final = 2**31 - 1
+
+
+def read_json_lines(body: bytes, headers: Mapping[str, str], lenient: bool) -> list[Any]:
+    """Return the value of each line; empty lines don't count, and a body without lines is an empty list.
+
+    :param lenient: replace values that strict JSON refuses
+    :raises UnreadableBody: a line isn't JSON; the error has its number, from 1
+    """
+    _check_markup(body, headers, "JSON Lines")
+    values: list[Any] = []
+    for number, line in enumerate(_lines_of(body, headers, lenient), start=1):
+        if line.isspace():
+            continue
+        problem: UnreadableBody
+        try:
+            values.append(read_json(line, {}, lenient))
+            continue
+        except BadValues as error:
+            problem = BadValues(f"line {number} of JSON Lines: {error}")
+        except UnreadableBody:
+            shown = shown_size(body, headers)
+            problem = UnreadableBody(f"line {number} of JSON Lines is not a whole JSON value ({shown})")
+        # Out here: only what was said may become part of the error.
+        raise problem
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class CsvReader:
+    """A reader of CSV that returns rows as objects whose values are texts.
+
+    :ivar columns: names of the columns; None if the first row has them
+    :ivar missing_is_empty: a body without even that row has no records
+    """
+
+    columns: list[str] | None
+    delimiter: str
+    missing_is_empty: bool
+
+    def __call__(self, body: bytes, headers: Mapping[str, str], lenient: bool) -> list[dict[str, str]]:
+        """Return the rows; empty lines don't count.
+
+        :param lenient: replace bytes that are no text
+        :raises UnreadableBody: a row doesn't fit its columns, or its quotes are wrong; the error has its line, from 1
+        """
+        _check_markup(body, headers, "CSV")
+        _check_not_json(body, headers)
+        csv.field_size_limit(max(csv.field_size_limit(), _FIELD_LIMIT))
+        rows = list(self._rows(_texts_of(body, headers, lenient), shown_size(body, headers)))
+        columns = self.columns or (rows.pop(0) if rows else None)
+        if columns is None:
+            if self.missing_is_empty:
+                return []
+            raise UnreadableBody(
+                f"CSV has no row with the names of its columns ({shown_size(body, headers)}); where that means no "
+                "records, write on_missing: empty in records; where there never is one, write columns"
+            )
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def _rows(self, texts: Iterator[str], shown: str) -> Iterator[list[str]]:
+        """Yield all rows, the one with the names too; each as long as that one."""
+        # Strict: otherwise a quote that is never closed takes all further rows into one value.
+        reader = csv.reader(texts, delimiter=self.delimiter, strict=True)
+        width, problem = len(self.columns or ()), ""
+        try:
+            for row in reader:
+                if not row:
+                    continue
+                if not width:
+                    _check_names(row, shown)
+                    width = len(row)
+                if len(row) != width:
+                    problem = f"has {len(row)} values for {width} columns; is records.delimiter right?"
+                    break
+                yield row
+        except csv.Error as error:
+            problem = f"is not CSV: {error}"
+        if problem:
+            raise UnreadableBody(f"line {reader.line_num} of CSV {problem} ({shown})")
+
+
+def _check_names(names: list[str], shown: str) -> None:
+    """Check the names of columns.
+
+    :raises AnotherFormat: a column has no name, or that of another one
+    """
+    twice = next((name for name in names if names.count(name) > 1), None)
+    problem = "an empty name" if "" in names else f"the name {twice!r} twice" if twice is not None else ""
+    if problem:
+        raise AnotherFormat(f"the first row of CSV has {problem} ({shown}); name all columns in records.columns")
+
+
+def _texts_of(body: bytes, headers: Mapping[str, str], lenient: bool) -> Iterator[str]:
+    """Yield the lines as text.
+
+    :raises BadValues: a line is not UTF-8
+    """
+    for number, line in enumerate(_lines_of(body, headers, lenient), start=1):
+        try:
+            yield line.decode("utf-8", "replace" if lenient else "strict")
+            continue
+        except UnicodeDecodeError as error:
+            problem = f"line {number} of CSV has a byte that is not UTF-8, at {error.start} of {len(line)}"
+        raise BadValues(f"{problem} ({shown_size(body, headers)})")
+
+
+def _lines_of(body: bytes, headers: Mapping[str, str], lenient: bool) -> Iterator[bytes]:
+    """Return the lines as UTF-8, with their line feeds.
+
+    :raises AnotherFormat: the answer's charset is unknown
+    :raises BadValues: the body isn't in that charset
+    """
+    charset = charset_of(headers)
+    if is_utf8(charset):
+        # A view of the body, not a copy.
+        return iter(BytesIO(body[len(BOM_UTF8) :] if body.startswith(BOM_UTF8) else body))
+    try:
+        return iter(BytesIO(body.decode(charset, "replace" if lenient else "strict").encode("utf-8", "replace")))
+    except UnicodeError:
+        problem: UnreadableBody = BadValues(f"the answer has bytes that are not {charset.upper()}")
+    except LookupError:
+        problem = AnotherFormat(f"the answer's charset {charset!r} is unknown")
+    raise problem
+
+
+def _check_markup(body: bytes, headers: Mapping[str, str], wanted: str) -> None:
+    """Refuse HTML, XML and packed files instead of the wanted format.
+
+    :raises UnreadableBody: the answer is a page for people, XML or a packed file
+    """
+    form = format_of(body, media_type_of(headers))
+    shown = shown_size(body, headers)
+    if form == "HTML":
+        raise UnreadableBody(f"the answer is HTML, not {wanted} ({shown}): a login page?")
+    if form not in (None, "JSON Lines", "CSV"):
+        raise AnotherFormat(f"the answer is {form}, not {wanted} ({shown}): read the stream by a Python class")
+
+
+def _check_not_json(body: bytes, headers: Mapping[str, str]) -> None:
+    """Refuse JSON instead of CSV.
+
+    :raises UnreadableBody: the answer is JSON, e.g. an error: as CSV, it would be a row of names, and no records
+    """
+    if body[:64].lstrip()[:1] not in (b"{", b"["):
+        return
+    is_json = "json" in media_type_of(headers).lower()
+    if not is_json:
+        try:
+            read_json(body, headers, True)
+            is_json = True
+        except UnreadableBody:
+            pass
+    if is_json:
+        raise UnreadableBody(f"the answer is JSON, not CSV ({shown_size(body, headers)})")
+
+
 @dataclass(slots=True)
-class Answer:
+class Response:
     """A complete HTTP response.
 
     :ivar request: method and address without credentials
@@ -259,7 +430,7 @@ def excerpt(text: str, redactor: Redactor) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     """No answer, or none that can be used.
 
     :ivar permanent: asking again can't help
@@ -268,3 +439,40 @@ class Failure:
     message: str
     request: str
     permanent: bool = False
+
+
+class ResponseField(Part):
+    """The place of a value in a response: a path of the body, or a header."""
+
+    path: str | list[str] | None = None
+    header: str | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> ResponseField:
+        names = [name for name in ("path", "header", "expression") if name in type(self).model_fields]
+        if sum(getattr(self, name) is not None for name in names) != 1:
+            raise ValueError(f"name exactly one origin: {', '.join(names[:-1])} or {names[-1]}")
+        return self
+
+    def find(self, response: Response) -> Any:
+        """Return the value at a path of the body or in a header; MISSING if it is absent.
+
+        A null on the path counts as null: with ``"paging": null``, ``paging.next`` is null.
+        """
+        if self.header is not None:
+            return response.headers.get(self.header, MISSING)
+        path = parse_path(self.path or ())
+        content = response.content()
+        value = lookup(content, path)
+        if value is MISSING and any(lookup(content, path[:length]) is None for length in range(1, len(path))):
+            return None
+        return value
+
+    def describe_absence(self, response: Response) -> str:
+        """Describe a response that lacks the field: the field, the content in its place, the likely path."""
+        if self.header is not None:
+            return f"the answer has no header {self.header}"
+        content, path = response.content(), parse_path(self.path or ())
+        similar = similar_path(content, path)
+        hint = f"; did you mean {similar}?" if similar else ""
+        return f"the answer has no {'.'.join(path)}: {where_missing(content, path)}{hint}"

@@ -1,26 +1,123 @@
-"""Reads a source's definition: includes files, reports every problem with its place, checks templates.
+"""A source's definition: its pydantic models, and how it is read, with every problem and its place.
 
-Templates are checked without a configuration, because a DAG is parsed long before there is one.
+One field of a model is one field of the YAML file. Unknown fields, wrong types and contradictions are refused when the
+document is read. Its templates are checked without a configuration, because a DAG is parsed long before there is one;
+what depends on the configuration is checked when the streams are built, before the first request.
 """
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from airflow_provider_rfr.exceptions import Problem, SourceDefinitionError
 from airflow_provider_rfr.http.redaction import is_secret
-from airflow_provider_rfr.streams.rest._definition import SourceDefinition
-from airflow_provider_rfr.streams.rest._definition_parts import Part, Templated
-from airflow_provider_rfr.streams.rest.expressions import nearest
+from airflow_provider_rfr.streams.columns import column_schema
+from airflow_provider_rfr.streams.rest._auth import AnyAuthenticator
+from airflow_provider_rfr.streams.rest._errors import ErrorHandler
+from airflow_provider_rfr.streams.rest._paginators import AnyPaginator
+from airflow_provider_rfr.streams.rest._partitions import AnyRouter
+from airflow_provider_rfr.streams.rest._records import Records, Transformation
+from airflow_provider_rfr.streams.rest._request import RequestDefaults, StreamRequest, Timeouts
+from airflow_provider_rfr.streams.rest.templates import OF_CONFIG, Part, Templated, nearest
 
-_SHOWN = 60
+_STREAM_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHOWN: Final = 60
+
+
+class Inheritable(Part):
+    """Fields that a stream takes from the defaults if it doesn't set them."""
+
+    records: Records | None = None
+    paginator: AnyPaginator | None = None
+    error_handler: ErrorHandler | None = None
+    timeouts: Timeouts | None = None
+    max_response_bytes: int | None = Field(default=None, gt=0)
+
+
+class Defaults(Inheritable):
+    """The settings that all streams share."""
+
+    request: RequestDefaults = Field(default_factory=RequestDefaults)
+
+
+def _checked_type(kind: str) -> str:
+    column_schema(kind)
+    return kind
+
+
+class StreamDefinition(Inheritable):
+    """One stream."""
+
+    primary_key: str | list[str] | list[list[str]] | None = None
+    json_schema: dict[str, Any] | None = None
+    json_schema_file: str | None = None
+    columns: dict[str, Annotated[str, AfterValidator(_checked_type)]] | None = Field(default=None, min_length=1)
+    additional_fields: Literal["keep", "drop"] = "drop"
+    base_url: Annotated[str | None, OF_CONFIG] = None
+    authenticator: Annotated[AnyAuthenticator | None, OF_CONFIG] = None
+    request: StreamRequest = Field(default_factory=StreamRequest)
+    partitions: AnyRouter | None = None
+    transformations: list[Transformation] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _one_schema(self) -> StreamDefinition:
+        if self.json_schema is not None and self.json_schema_file is not None:
+            raise ValueError("declare json_schema or json_schema_file, not both")
+        if self.additional_fields == "keep" and self.json_schema is None and self.json_schema_file is None:
+            raise ValueError("additional_fields: keep needs json_schema; without it every field is kept")
+        return self
+
+
+class SourceDefinition(Part):
+    """The whole document."""
+
+    version: Literal[1] = 1
+    base_url: Annotated[str, OF_CONFIG]
+    authenticator: Annotated[AnyAuthenticator | None, OF_CONFIG] = None
+    secrets: list[str] = Field(default_factory=list)
+    allowed_hosts: list[str] = Field(default_factory=list)
+    proxy: Annotated[str | None, OF_CONFIG] = None
+    verify: bool | str = True
+    defaults: Defaults = Field(default_factory=Defaults)
+    streams: dict[str, StreamDefinition] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_notes(cls, value: Any) -> Any:
+        """Remove top-level keys that begin with ``x-``, which hold YAML anchors."""
+        if not isinstance(value, Mapping):
+            return value
+        return {key: item for key, item in value.items() if not str(key).startswith("x-")}
+
+    @field_validator("streams", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        streams: dict[str, Any] = {}
+        for item in value:
+            if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+                raise ValueError("each stream of a list has a name")
+            if item["name"] in streams:
+                raise ValueError(f"two streams are named {item['name']!r}")
+            streams[item["name"]] = {key: part for key, part in item.items() if key != "name"}
+        return streams
+
+    @field_validator("streams", mode="after")
+    @classmethod
+    def _plain_names(cls, value: dict[str, StreamDefinition]) -> dict[str, StreamDefinition]:
+        for name in value:
+            if not _STREAM_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not a stream name: use letters, digits and underscores")
+        return value
 
 
 def read_document(file: str) -> Any:
@@ -48,14 +145,14 @@ def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any
     :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
     """
     definition, whole = parse_definition(document, file)
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for value, place, mark in _templates_in(definition, ""):
         try:
             mark.compile(value, place, mark.names)
         except SourceDefinitionError as error:
-            found += error.problems
-    if found:
-        raise _combined(found, file)
+            problems += error.problems
+    if problems:
+        raise _combined(problems, file)
     return whole
 
 
@@ -64,12 +161,12 @@ def _templates_in(value: Any, place: str) -> Iterator[tuple[Any, str, Templated]
     if isinstance(value, Part):
         prefix = f"{place}." if place else ""
         for name, info in type(value).model_fields.items():
-            found, at = getattr(value, name), f"{prefix}{info.alias or name}"
+            item, at = getattr(value, name), f"{prefix}{info.alias or name}"
             mark = next((annotation for annotation in info.metadata if isinstance(annotation, Templated)), None)
             if mark is None:
-                yield from _templates_in(found, at)
-            elif found is not None:
-                yield found.model_dump(by_alias=True) if isinstance(found, Part) else found, at, mark
+                yield from _templates_in(item, at)
+            elif item is not None:
+                yield item.model_dump(by_alias=True) if isinstance(item, Part) else item, at, mark
     elif isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
@@ -189,6 +286,7 @@ def _walk(location: Sequence[str | int]) -> tuple[str, Any, Any]:
         choices = _choices(current)
         branch = next((choice for choice in choices if _tag_of(choice) == part), None) if len(choices) > 1 else None
         if branch is not None:
+            # The location names the branch by its type, which is not a level of the document.
             current = branch
         elif len(choices) == 1 or part not in _BRANCHES:
             holder = next(filter(_is_model, choices), None)

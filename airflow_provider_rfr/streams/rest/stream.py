@@ -1,33 +1,64 @@
-"""A stream that is declared rather than written."""
+"""A stream that is declared rather than written, and how it is built from a definition and a configuration."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from airflow_provider_rfr.exceptions import RateLimitedError, SourceDefinitionError, SourceError, TokenExpiredError
-from airflow_provider_rfr.streams.core import Complete, NextPage, Page, PrimaryKey, ReadContext, unique_slices
-from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, PagedStream, is_unexplained_end
-from airflow_provider_rfr.streams.rest._client import Requester
-from airflow_provider_rfr.streams.rest._error_handler import Action, Verdict
-from airflow_provider_rfr.streams.rest._paginator import Paginator, Reply, Step
-from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter
-from airflow_provider_rfr.streams.rest._records import Selector, SkipGuard, Transformation, transform
-from airflow_provider_rfr.streams.rest._responses import Answer
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    RateLimitedError,
+    SourceDefinitionError,
+    SourceError,
+    TokenExpiredError,
+)
+from airflow_provider_rfr.http.client import Client, Limits, check_certificates
+from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
+from airflow_provider_rfr.streams.core import (
+    Complete,
+    NextPage,
+    Page,
+    PrimaryKey,
+    ReadContext,
+    key_paths,
+    unique_slices,
+)
+from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD, is_unexplained_end
+from airflow_provider_rfr.streams.rest._auth import NoAuthenticator, TokenService
+from airflow_provider_rfr.streams.rest._errors import ErrorHandler, ResponseVerdict
+from airflow_provider_rfr.streams.rest._paging import PageStep, Paginator, PagingContext, Reply, SinglePagePaginator
+from airflow_provider_rfr.streams.rest._partitions import ParentStream, ParentStreams, PartitionRouter
+from airflow_provider_rfr.streams.rest._records import BoundTransformation, Records, SkipGuard, transform
+from airflow_provider_rfr.streams.rest._request import (
+    Authenticator,
+    HostPolicy,
+    Requester,
+    Timeouts,
+    Transport,
+    check_base_url,
+)
+from airflow_provider_rfr.streams.rest._responses import ACCEPTED, Response
+from airflow_provider_rfr.streams.rest.document import Inheritable, StreamDefinition, parse_definition
+from airflow_provider_rfr.streams.rest.templates import Scope, has_expressions, nearest
 
 _log = logging.getLogger(__name__)
 
-#: Statuses by which an API says that it does not know a page, or a page token.
-_NO_SUCH_PAGE = frozenset({400, 404, 410, 416, 422})
+_MAX_BYTES: Final = 256 * 1024 * 1024
+_FINGERPRINT_FORMAT: Final = 1
+# They may change while a refresh is under way: credentials, error handling, limits, types and primary key.
+# The base URL is part of the fingerprint, but not in the definition's place.
+_NOT_IN_FINGERPRINT: Final[dict[str, Any]] = {
+    **dict.fromkeys(("primary_key", "json_schema", "json_schema_file", "columns", "additional_fields"), True),
+    **dict.fromkeys(("base_url", "authenticator", "error_handler", "timeouts", "max_response_bytes"), True),
+    # Whether a page counts as the last one is decided again at the publish.
+    "paginator": {"on_missing": True, "max_empty_pages": True, "flag": {"on_missing"}},
+}
+# Statuses by which an API says that it does not know a page, or a page token.
+_NO_SUCH_PAGE: Final = frozenset({400, 404, 410, 416, 422})
 
 
-def _may_pass(error: SourceError) -> bool:
-    """Tell whether a refusal is about the credentials or the rate, and not about the page."""
-    return isinstance(error, RateLimitedError) or error.status == 401
-
-
-class RestStream(PagedStream):
+class RestStream(ParentStream):
     """A stream read by HTTP as a source definition says; see docs/sources.md and :meth:`from_definition`.
 
     Stateless: any page of any partition can be read on any thread.  The pages of a parent stream are read
@@ -47,10 +78,10 @@ class RestStream(PagedStream):
         name: str,
         *,
         requester: Requester,
-        selector: Selector,
+        records: Records,
         paginator: Paginator,
         router: PartitionRouter,
-        transformations: Sequence[Transformation],
+        transformations: Sequence[BoundTransformation],
         variables: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
         rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
@@ -65,20 +96,20 @@ class RestStream(PagedStream):
         self.columns = columns
         self.additional_fields = additional_fields
         self.addressable = paginator.addressable
-        self.page_size = paginator.page_size
-        self.max_empty_pages = paginator.max_empty_pages
-        self.absent_field_ends = paginator.on_missing == "end"
+        self.page_size = paginator.records_per_page
+        self.max_empty_pages = paginator.most_empty_pages
+        self.absent_field_ends = paginator.on_absent_field == "end"
         self.partition_fields = router.key_fields
-        self.slice_fields = router.fields
+        self.slice_fields = router.slice_fields
         self._requester = requester
-        self._selector = selector
+        self._records = records
         self._paginator = paginator
         self._router = router
         self._transformations = transformations
         self._variables = variables
         self._fingerprint = fingerprint
         self._rebuild = rebuild
-        self._skips = SkipGuard(requester.handler.definition.max_skipped_pages)
+        self._skips = SkipGuard(requester.handler.max_skipped_pages)
 
     @classmethod
     def from_definition(
@@ -93,8 +124,6 @@ class RestStream(PagedStream):
 
         :raises SourceDefinitionError: the definition is wrong, or has no such stream
         """
-        from airflow_provider_rfr.streams.rest.build import build_stream
-
         return build_stream(definition, name, dict(config or {}), dict(secrets or {}))
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
@@ -106,8 +135,13 @@ class RestStream(PagedStream):
             verdict = self._requester.fetch(stream_slice, token, self._paginator, self.context)
             return self._page_of(stream_slice, token, verdict)
         except SourceError as error:
-            if self._paginator.is_beyond_the_end(token) and not _may_pass(error):
-                return self._refused_beyond_the_end(error)
+            # Of the credentials or the rate, and not of the page.
+            may_pass = isinstance(error, RateLimitedError) or error.status == 401
+            # A page after the last by the API's own count was asked for to make sure; a refusal answers that.
+            if self._paginator.is_beyond_the_end(token) and not may_pass:
+                if error.status not in _NO_SUCH_PAGE:
+                    _log.warning("%s: taken for the end, because the API's own count says so", error)
+                return Page((), Complete(), request=error.request, status=error.status)
             is_refused = error.status in _NO_SUCH_PAGE and not isinstance(error, TokenExpiredError)
             if token is not None and is_refused and not self.addressable:
                 error.message += (
@@ -116,18 +150,12 @@ class RestStream(PagedStream):
                 )
             raise
 
-    def _refused_beyond_the_end(self, error: SourceError) -> Page:
-        """Return the end of a partition where the API refuses a page that does not exist by its own count."""
-        if error.status not in _NO_SUCH_PAGE:
-            _log.warning("%s: taken for the end, because the API's own count says so", error)
-        return Page((), Complete(), request=error.request, status=error.status)
-
-    def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
+    def _page_of(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: ResponseVerdict) -> Page:
         answer = verdict.answer
         is_beyond = self._paginator.is_beyond_the_end(token)
-        if verdict.action is Action.END or (verdict.action is Action.IGNORE and is_beyond):
+        if verdict.action == "END" or (verdict.action == "IGNORE" and is_beyond):
             return Page((), Complete(), request=verdict.request, status=verdict.status)
-        if verdict.action is Action.IGNORE or answer is None:
+        if verdict.action == "IGNORE" or answer is None:
             return self._skipped(stream_slice, token, verdict)
         received, records, step = self._content(stream_slice, token, answer)
         page = Page(
@@ -148,25 +176,25 @@ class RestStream(PagedStream):
         return page
 
     def _content(
-        self, stream_slice: Mapping[str, Any], token: Any | None, answer: Answer
-    ) -> tuple[int, list[dict[str, Any]], Step]:
+        self, stream_slice: Mapping[str, Any], token: Any | None, answer: Response
+    ) -> tuple[int, list[dict[str, Any]], PageStep]:
         """Return how many records came, those of them that count, and the position after the page."""
         if not answer.has_content:
             # 204 and 205 say that there are no records, and have no field that a paginator could look for.
             return 0, [], self._paginator.after_no_content(token)
-        records = self._selector.select(answer)
+        records = self._records.select(answer)
         variables = {**self._variables, "stream_slice": stream_slice}
         # Before the filter: a page that it empties is not the last one.
         step = self._paginator.step(token, Reply(answer, records, {**variables, "token": token}))
         if step.is_repeat:
             return 0, [], step
         received = len(records)
-        records = self._selector.keep(records, variables, answer.request)
+        records = self._records.keep(records, variables, answer.request)
         if self._transformations:
             transform(records, self._transformations, variables, answer.request)
         return received, records, step
 
-    def _skipped(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
+    def _skipped(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: ResponseVerdict) -> Page:
         following = self._paginator.after_skipped(token)
         if following is not None:
             position = self._paginator.position_of(token)
@@ -196,3 +224,209 @@ class RestStream(PagedStream):
 
     def __repr__(self) -> str:
         return f"RestStream({self.name!r})"
+
+
+def build_stream(
+    document: Mapping[str, Any], name: str, config: Mapping[str, Any], secrets: Mapping[str, Any]
+) -> RestStream:
+    """Build one stream, and the parents that it needs.
+
+    :raises SourceDefinitionError: the document is wrong, or has no such stream
+    """
+    source = _SourceBuilder(document, config, secrets)
+    streams = source.definition.streams
+    if name not in streams:
+        raise SourceDefinitionError("streams", f"there is no stream {name!r}", nearest(name, streams))
+    return source.stream(name)
+
+
+def build_streams(
+    document: Any, config: Mapping[str, Any], secrets: Mapping[str, Any], file: str | None = None
+) -> dict[str, RestStream]:
+    """Build all streams of a definition.
+
+    :param file: that the document was read from, for errors
+    :raises SourceDefinitionError: the document is wrong
+    """
+    try:
+        source = _SourceBuilder(document, config, secrets, file)
+        return {name: source.stream(name) for name in source.definition.streams}
+    except SourceDefinitionError as error:
+        problems = error.at(file or "").problems
+    # Of this very class: a driver's last line names it, and only those in ``exceptions`` are known there.
+    raise SourceDefinitionError.of(problems)
+
+
+class _SourceBuilder:
+    """A definition with its configuration, and the parts that its streams share.
+
+    Builds each stream once; children share their parent's instance.
+
+    :raises SourceDefinitionError: the document is wrong, or names secrets that aren't there
+    """
+
+    def __init__(
+        self, document: Any, config: Mapping[str, Any], secrets: Mapping[str, Any], file: str | None = None
+    ) -> None:
+        self.definition, self._document = parse_definition(document, file)
+        self._config = {**config, **secrets}
+        self._private = Scope("", self._config)
+        for name in self.definition.secrets:
+            if name not in self._config:
+                problem, remedy = f"config has no {name!r}", nearest(name, self._config)
+                raise SourceDefinitionError("secrets", problem, remedy, file or "")
+        self._secrets = {name: self._config[name] for name in (*secrets, *self.definition.secrets)}
+        # For what is stored: partitions, records, tokens, fingerprints.
+        self._public = Scope("", {name: value for name, value in config.items() if name not in self._secrets})
+        try:
+            check_certificates(self.definition.verify, "verify")
+        except ConfigurationError as error:
+            raise SourceDefinitionError.of(error.problems) from None
+        proxy = self.definition.proxy
+        self._redactor = Redactor(self._secrets.values())
+        self._transport = Transport(
+            Client(max_idle=None, proxy=None if proxy is None else str(self._private.resolve(proxy, "proxy"))),
+            self._redactor,
+            self.definition.verify,
+        )
+        self._built: dict[str, RestStream] = {}
+        self._open: list[str] = []
+        self._shared_authenticators: dict[str, Authenticator] = {}
+
+    def stream(self, name: str) -> RestStream:
+        """Return a stream, which is built once.
+
+        :raises SourceDefinitionError: the stream is wrong, or its own ancestor
+        """
+        if name in self._open:
+            circle = " -> ".join([*self._open[self._open.index(name) :], name])
+            raise SourceDefinitionError(f"streams.{name}.partitions.parent", f"streams are their own parents: {circle}")
+        if name not in self._built:
+            self._open.append(name)
+            self._built[name] = self._build(name)
+            self._open.pop()
+        return self._built[name]
+
+    def _build(self, name: str) -> RestStream:
+        stream = self._with_defaults(self.definition.streams[name])
+        private, public = self._private.at(f"streams.{name}"), self._public.at(f"streams.{name}")
+        declared, base_url = self._base_url(stream, private)
+        hosts = HostPolicy.of(base_url, self.definition.allowed_hosts)
+        paginator: Paginator = stream.paginator or SinglePagePaginator(type="none")
+        page_size = paginator.size_in(private.at("paginator"))
+        paginator = paginator.bind(
+            PagingContext(public.at("paginator"), page_size, hosts, self._redactor, key_paths(stream.primary_key))
+        )
+        router = (stream.partitions or PartitionRouter()).bind(
+            public.at("partitions"), ParentStreams(self.definition.streams, self.stream)
+        )
+        records = (stream.records or Records()).bind(public.at("records"), router.slice_fields)
+        return RestStream(
+            name,
+            requester=self._requester(stream, private, base_url, hosts, paginator, router, records),
+            records=records,
+            paginator=paginator,
+            router=router,
+            transformations=[
+                transformation.bind(public.at(f"transformations.{number}"))
+                for number, transformation in enumerate(stream.transformations)
+            ],
+            variables={"config": public.config},
+            fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
+            rebuild=lambda: (build_stream, (self._document, name, dict(public.config), dict(self._secrets))),
+            **stream.model_dump(include={"primary_key", "json_schema", "columns", "additional_fields"}),
+        )
+
+    def _with_defaults(self, stream: StreamDefinition) -> StreamDefinition:
+        """Return the stream with the document's defaults in the fields that it does not set."""
+        missing = [field for field in Inheritable.model_fields if getattr(stream, field) is None]
+        return stream.model_copy(update={field: getattr(self.definition.defaults, field) for field in missing})
+
+    def _base_url(self, stream: StreamDefinition, scope: Scope) -> tuple[str, str]:
+        """Return the stream's base URL, or the document's: as declared, and resolved."""
+        declared = stream.base_url
+        if declared is None:
+            declared, scope = self.definition.base_url, self._private
+        url = scope.resolve(declared, "base_url")
+        return declared, check_base_url(url, scope.at("base_url").place, self._redactor.text)
+
+    def _requester(
+        self,
+        stream: StreamDefinition,
+        scope: Scope,
+        base_url: str,
+        hosts: HostPolicy,
+        paginator: Paginator,
+        router: PartitionRouter,
+        records: Records,
+    ) -> Requester:
+        timeouts = stream.timeouts or Timeouts()
+        limits = timeouts.limits(stream.max_response_bytes or _MAX_BYTES)
+        handler = (stream.error_handler or ErrorHandler()).bind(
+            scope.at("error_handler"), self._redactor, addressable=paginator.addressable, records=records
+        )
+        shared = self.definition.defaults.request
+        accepted = ACCEPTED.get(records.format)
+        if accepted is not None:
+            # First, so that a header of the source's own wins, in upper or lower case.
+            shared = shared.model_copy(update={"headers": {"Accept": accepted, **shared.headers}})
+        request = router.with_windows(stream.request, scope).bind(scope.at("request"), shared, base_url)
+        authenticator = self._authenticator(stream, scope, base_url, timeouts.total, limits)
+        if not authenticator.is_renewable:
+            handler.refuse_renewal(scope.at("error_handler"))
+        return Requester(
+            request=request,
+            authenticator=authenticator,
+            handler=handler,
+            transport=self._transport,
+            timeout=timeouts.total,
+            limits=limits,
+            hosts=hosts,
+            variables={"config": self._config, "page_size": paginator.records_per_page},
+        )
+
+    def _authenticator(
+        self, stream: StreamDefinition, scope: Scope, base_url: str, timeout: float, limits: Limits
+    ) -> Authenticator:
+        """Return the stream's own authenticator, or the document's, which streams share: it may hold a token."""
+        own, handler = stream.authenticator, stream.error_handler
+        if own is None:
+            if base_url in self._shared_authenticators:
+                return self._shared_authenticators[base_url]
+            scope, handler = self._private, self.definition.defaults.error_handler
+            timeout, limits = Timeouts().total, Timeouts().limits(_MAX_BYTES)
+        service = TokenService(base_url, self._transport, timeout, limits, handler or ErrorHandler())
+        declared = own or self.definition.authenticator or NoAuthenticator(type="none")
+        bound = declared.bind(scope.at("authenticator"), service)
+        if own is None:
+            # By base URL, below which the token endpoint may be.
+            self._shared_authenticators[base_url] = bound
+        return bound
+
+    def _fingerprint(
+        self, name: str, stream: StreamDefinition, base_url: str, page_size: int | None, router: PartitionRouter
+    ) -> Mapping[str, Any]:
+        """Return everything that decides which requests the stream sends, as JSON without secrets.
+
+        :param stream: with the defaults already in their places
+        """
+        declared = stream.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_FINGERPRINT, exclude_defaults=True)
+        request, shared = declared.setdefault("request", {}), self.definition.defaults.request
+        for part, defaults in (("query", shared.query), ("headers", shared.headers)):
+            values = {**defaults, **request.get(part, {})}
+            for key, value in values.items():
+                # A credential that was written into the document itself; a template only names where it comes from.
+                if is_secret(key) and isinstance(value, str) and not has_expressions(value):
+                    values[key] = MASK
+            if values:
+                request[part] = values
+        return {
+            "class": "airflow_provider_rfr.streams:RestStream",
+            "format": _FINGERPRINT_FORMAT,
+            "name": name,
+            "base_url": base_url,
+            "definition": declared,
+            "page_size": page_size,
+            "config": dict(self._public.config),
+            "parents": {parent.name: parent.fingerprint() for parent in router.parents()},
+        }

@@ -17,7 +17,7 @@ from airflow_provider_rfr.lake.inference import arrow_schema, infer_records
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh._typed_rows import LedgerPage, type_pages
 from airflow_provider_rfr.refresh.pages import encode_records
-from airflow_provider_rfr.streams.rest._responses import Answer
+from airflow_provider_rfr.streams.rest._responses import Response
 
 Row = dict[str, Any]
 
@@ -30,7 +30,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> SqlCatalog:
 
 def publish(catalog: SqlCatalog, table: str, generation: int, body: str, schema: pa.Schema | None = None) -> list[Row]:
     """From the answer's body to the table, as a refresh does it; returns the table's rows."""
-    found = Answer(200, "OK", {"Content-Type": "application/json"}, body.encode(), "GET /", "http://x/").json()
+    found = Response(200, "OK", {"Content-Type": "application/json"}, body.encode(), "GET /", "http://x/").json()
     page = LedgerPage("{}", 1, encode_records(found), len(found), 0)
     wanted = schema if schema is not None else infer_records(page.records).to_arrow()
     target = TargetTable(catalog, table)

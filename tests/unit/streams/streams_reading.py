@@ -47,7 +47,7 @@ def positions(messages: Iterable[Any]) -> list[Any]:
 
 
 def cursors(message: _StateMessage) -> dict[str, Any]:
-    return {each["partition"]["parent"]: load_state(each["cursor"]) for each in message.state["states"]}
+    return {entry["partition"]["parent"]: load_state(entry["cursor"]) for entry in message.state["states"]}
 
 
 def collect(messages: Iterator[Any], error: type[Exception]) -> tuple[list[Any], Any]:

@@ -18,6 +18,6 @@ def _the_cdk_is_imported_as_in_production() -> None:
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    found = Api()
-    yield found
-    found.close()
+    server = Api()
+    yield server
+    server.close()

@@ -51,8 +51,8 @@ def paging(asked: Asked) -> Answer:
         begin = int(asked.headers["X-Offset"])
         return 200, {"data": rows(8)[begin : begin + int(asked.headers["X-Limit"])]}
     if asked.path == "/forms":
-        found = after(rows(8), asked.form().get("cursor"), int(asked.form()["size"]))
-        return 200, {**found, "next": {"cursor": found["next"]} if found["next"] else {}}
+        batch = after(rows(8), asked.form().get("cursor"), int(asked.form()["size"]))
+        return 200, {**batch, "next": {"cursor": batch["next"]} if batch["next"] else {}}
     if asked.path == "/links":
         page = int(query.get("page", 1))
         link = {"Link": f'<{asked.url}/links?page={page + 1}>; rel="next"'} if page < 3 else {}
@@ -61,13 +61,13 @@ def paging(asked: Asked) -> Answer:
         return 200, {"data": after(rows(8), query.get("after"), 3)["data"]}
     if asked.path == "/mappings":
         place = body.get("after", {"at": [0, None]})["at"][0]
-        found = after(rows(7), place)
-        return 200, {**found, "next": {"at": [found["next"], "x"], "flag": True} if found["next"] else None}
+        batch = after(rows(7), place)
+        return 200, {**batch, "next": {"at": [batch["next"], "x"], "flag": True} if batch["next"] else None}
     if asked.path == "/literals":
         # As the CDK evaluates them: a tuple, a number, a number, a text, the last one empty.
         tokens = ["1,2", "1_000", "0x1F", "0123", None]
-        said = {"": 0, "1000": 2, "31": 3, "0123": 4}
-        return 200, {"data": rows(2, len(asked.raw_query)), "next": tokens[said.get(query.get("token", ""), 1)]}
+        counts = {"": 0, "1000": 2, "31": 3, "0123": 4}
+        return 200, {"data": rows(2, len(asked.raw_query)), "next": tokens[counts.get(query.get("token", ""), 1)]}
     if query.get("after") is None and not asked.times:
         return 410, {"error": "the list has changed"}
     return 200, after(rows(5), query.get("after"))
@@ -79,8 +79,8 @@ def partitions(asked: Asked) -> Answer:
     if asked.path == "/rows/customers":
         return 200, after(rows(4), asked.query.get("after"))
     first = place * 10 if not asked.path.endswith("/orders") else int(asked.path.split("/")[2]) * 10
-    found = [{**row, "at": asked.query.get("since", "2024-01-05")} for row in rows(place % 5, first)]
-    return 200, after(found, asked.query.get("after"))
+    dated = [{**row, "at": asked.query.get("since", "2024-01-05")} for row in rows(place % 5, first)]
+    return 200, after(dated, asked.query.get("after"))
 
 
 def records(asked: Asked) -> Answer:
@@ -94,7 +94,7 @@ def records(asked: Asked) -> Answer:
         return 200, {"items": rows(3, first)}
     if kind == "expanded":
         return 200, {"data": [{"id": first, "rows": rows(2, first)}, {"id": first + 1, "rows": []}]}
-    found = [
+    dated = [
         {
             **row,
             "code": f"{row['id']}_000",
@@ -107,16 +107,16 @@ def records(asked: Asked) -> Answer:
         }
         for row in rows(3, first)
     ]
-    return 200, found
+    return 200, dated
 
 
 def dates(asked: Asked) -> Answer:
     query, kind = asked.query, asked.path.strip("/")
     if kind == "feed":
         # Newest first; three of the eight are older than the start.
-        found = [{**row, "at": f"2024-01-{5 - row['id']:02d}"} for row in rows(4)]
+        dated = [{**row, "at": f"2024-01-{5 - row['id']:02d}"} for row in rows(4)]
         older = [{**row, "at": f"2023-12-{30 - row['id']:02d}"} for row in rows(4, 5)]
-        return 200, after([*found, *older], query.get("after"))
+        return 200, after([*dated, *older], query.get("after"))
     if kind == "counted":
         return 200, after([row for row in rows(8) if row["id"] >= int(query["from"])], query.get("after"))
     day = query.get("since", "2024-01-02")[:10]
@@ -132,9 +132,9 @@ def logins(asked: Asked) -> Answer:
 
     if asked.path == "/setup/token":
         form = asked.form()
-        known = form.get("client_secret") == PASSWORD or "assertion" in form
+        accepted = form.get("client_secret") == PASSWORD or "assertion" in form
         assert form.get("grant_type") != "refresh_token" or form["refresh_token"] == SECRET
-        return (200, {"access_token": f"token-{asked.times}-0815", "expires_in": 3600}) if known else (401, {})
+        return (200, {"access_token": f"token-{asked.times}-0815", "expires_in": 3600}) if accepted else (401, {})
     if asked.path == "/setup/login":
         wanted = asked.json().get("password") == PASSWORD
         return (200, {"session": {"id": "session-0815"}, "id": "session-0815"}) if wanted else (401, {})
@@ -183,14 +183,14 @@ def errors(asked: Asked) -> Answer:
 
 def formats(asked: Asked) -> Answer:
     format_, _, packed = asked.path.strip("/").partition(".")
-    found = numbered(asked.query.get("page"))
-    lines = [json.dumps(row) for row in found]
+    page = numbered(asked.query.get("page"))
+    lines = [json.dumps(row) for row in page]
     content = {
-        "json": json.dumps(found),
+        "json": json.dumps(page),
         "jsonl": "\n".join(lines),
-        "csv": "\n".join(["id;name;empty", *(f"{row['id']};Größe {row['name']};-" for row in found)]),
-        "xml": "<rows>" + "".join(f"<row><id>{row['id']}</id></row>" for row in found) + "</rows>",
-        "lines": "\n".join(row["name"] for row in found),
+        "csv": "\n".join(["id;name;empty", *(f"{row['id']};Größe {row['name']};-" for row in page)]),
+        "xml": "<rows>" + "".join(f"<row><id>{row['id']}</id></row>" for row in page) + "</rows>",
+        "lines": "\n".join(row["name"] for row in page),
     }[format_].encode("latin-1")
     if packed == "gz":
         # Said by a header on even pages, by the type of the content on odd ones.
@@ -211,10 +211,10 @@ def jobs(asked: Asked) -> Answer:
     if parts == ["jobs"]:
         return 201, {"id": "-".join(map(str, asked.json().values()))}
     if parts[0] == "files":
-        found = rows(len(parts[1]) % 4 + 1, ord(parts[1][0]))
+        children = rows(len(parts[1]) % 4 + 1, ord(parts[1][0]))
         if asked.query["format"] == "json":
-            return 200, {"data": found}
-        text = "\n".join(["id,name,at", *(f"{row['id']},{row['name']},2024-01-02" for row in found)])
+            return 200, {"data": children}
+        text = "\n".join(["id,name,at", *(f"{row['id']},{row['name']},2024-01-02" for row in children)])
         return 200, gzip.compress(text.encode()), {"Content-Type": "application/gzip"}
     if parts[0] == "pages":
         return 200, {"data": numbered(asked.query.get("page"))}
@@ -232,13 +232,13 @@ def dynamic(asked: Asked) -> Answer:
         return 200, {"data": [{"name": name, "kind": kind} for name, kind in kinds.items()]}
     if asked.path == "/setup/tables":
         return 200, {"data": [{"name": "alpha"}, {"name": "Beta 2"}]}
-    found = numbered(asked.query.get("page"))
+    page = numbered(asked.query.get("page"))
     if asked.path == "/tables/chunks":
         more = {"size": 1, "hidden": "x", "color": "red"}
         names = asked.query["fields"].split(",")
-        whole = [{**row, **more, "id": f"c{row['id']}"} for row in found]
-        found = [{name: value for name, value in row.items() if name in names} for row in whole]
-    return 200, {"data": found}
+        whole = [{**row, **more, "id": f"c{row['id']}"} for row in page]
+        page = [{name: value for name, value in row.items() if name in names} for row in whole]
+    return 200, {"data": page}
 
 
 def custom(asked: Asked) -> Answer:
@@ -254,5 +254,5 @@ def custom(asked: Asked) -> Answer:
 
 
 APIS: Mapping[str, Callable[[Asked], Answer]] = {
-    each.__name__: each for each in (paging, partitions, records, dates, logins, errors, formats, jobs, dynamic, custom)
+    api.__name__: api for api in (paging, partitions, records, dates, logins, errors, formats, jobs, dynamic, custom)
 }

@@ -108,7 +108,7 @@ def read_by_the_cdk(source: Mapping[str, Any], name: str, api: Api) -> Read:
     from airbyte_cdk.models import ConfiguredAirbyteCatalogSerializer
     from airbyte_cdk.utils.traced_exception import AirbyteTracedException
 
-    found = Read()
+    read = Read()
     cdk, config = _source_of_the_cdk(source)
     wanted = {"name": name, "json_schema": {}, "supported_sync_modes": ["full_refresh"]}
     modes = {"sync_mode": "full_refresh", "destination_sync_mode": "overwrite"}
@@ -116,10 +116,10 @@ def read_by_the_cdk(source: Mapping[str, Any], name: str, api: Api) -> Read:
     try:
         for message in cdk.read(logging.getLogger("airbyte"), config, catalog, []):
             if message.type.name == "RECORD":
-                found.records.append(dict(message.record.data))
+                read.records.append(dict(message.record.data))
     except AirbyteTracedException as error:
-        found.error = str(error)
-    return found.count(api)
+        read.error = str(error)
+    return read.count(api)
 
 
 def read_by_us(source: Mapping[str, Any], name: str, api: Api, *, by_one: bool) -> Read:
@@ -127,16 +127,16 @@ def read_by_us(source: Mapping[str, Any], name: str, api: Api, *, by_one: bool) 
 
     :param by_one: whether one object reads them; otherwise another one reads each
     """
-    found, stream = Read(), load_stream(source, name)
-    slices = [through_text(each) for each in stream.stream_slices()]
+    read, stream = Read(), load_stream(source, name)
+    slices = [through_text(stream_slice) for stream_slice in stream.stream_slices()]
     for stream_slice in slices:
         try:
-            _read_slice(found, stream_slice, (lambda: stream) if by_one else (lambda: load_stream(source, name)))
+            _read_slice(read, stream_slice, (lambda: stream) if by_one else (lambda: load_stream(source, name)))
         except SourceError as error:
-            found.error = str(error)
+            read.error = str(error)
             break
-    found.records = [record for _, _, records in found.pages for record in records]
-    return found.count(api)
+    read.records = [record for _, _, records in read.pages for record in records]
+    return read.count(api)
 
 
 def _read_slice(found: Read, stream_slice: Any, reader: Callable[[], Any]) -> None:
@@ -164,23 +164,23 @@ from manifest_reads import frozen, rest_of
 from airflow_provider_rfr.streams.loader import load_stream
 asked = json.load(sys.stdin)
 with frozen():
-    found = [[rest_of(load_stream(asked["source"], name), *page) for page in pages] for name, pages in asked["pages"]]
-print(json.dumps(found))
+    rests = [[rest_of(load_stream(asked["source"], name), *page) for page in pages] for name, pages in asked["pages"]]
+print(json.dumps(rests))
 """
 
 
 def rest_of(stream: PagedStream, stream_slice: Any, token: Any) -> list[Records]:
     """The records of a page and of each one after it, up to one that can't be read."""
-    found: list[Records] = []
+    pages: list[Records] = []
     while True:
         try:
             page = stream.read_page(stream_slice, token)
         except TokenExpiredError:
-            found, token = [], None
+            pages, token = [], None
             continue
         except SourceError:
-            return found
-        found.append(list(page.records))
+            return pages
+        pages.append(list(page.records))
         if isinstance(page.next, Complete):
-            return found
+            return pages
         token = through_text(page.next.token)

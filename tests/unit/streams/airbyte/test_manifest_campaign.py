@@ -17,9 +17,9 @@ pytestmark = needs_cdk
 
 def test_every_stream_of_the_shop_is_built_equal_and_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     assert manifests.main([str(MANIFESTS), "--only", "shop"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["builds"] == {"manifests": 1, "of_those_that_the_cdk_builds": 1, "of_all": 1}
-    assert (found["equal"]["streams"], found["resumed"]["streams"], found["different"]) == (5, 5, {})
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["builds"] == {"manifests": 1, "of_those_that_the_cdk_builds": 1, "of_all": 1}
+    assert (summary["equal"]["streams"], summary["resumed"]["streams"], summary["different"]) == (5, 5, {})
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_requests_of_a_read_that_failed_are_not_counted_to_the_next_stream() -> 
     sent: list[str] = []
 
     def taken() -> list[str]:
-        found = list(sent)
+        requests = list(sent)
         sent.clear()
-        return found
+        return requests
 
     def read(name: str, most_slices: int) -> Any:
         sent.append(name)

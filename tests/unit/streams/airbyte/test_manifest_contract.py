@@ -114,10 +114,11 @@ def private_names() -> Iterator[str]:
                 part.value for part in call.args if isinstance(part, ast.Constant) and isinstance(part.value, str)
             ]
             yield from [name] if name.startswith("_") else []
-    for made in ast.walk(TREE):
+    for node in ast.walk(TREE):
         # A class that is derived from one of the CDK's replaces its methods.
-        if isinstance(made, ast.ClassDef) and made.bases:
-            yield from (each.name for each in made.body if isinstance(each, ast.FunctionDef) and each.name[0] == "_")
+        if isinstance(node, ast.ClassDef) and node.bases:
+            methods = (statement.name for statement in node.body if isinstance(statement, ast.FunctionDef))
+            yield from (name for name in methods if name[0] == "_")
 
 
 def _is_of_self(node: ast.Attribute) -> bool:
@@ -129,15 +130,15 @@ def test_no_other_private_name_is_used() -> None:
 
 
 def test_every_name_that_is_imported_from_the_cdk_is_there() -> None:
-    found = []
+    names = []
     for node in ast.walk(TREE):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("airbyte_cdk"):
             module = importlib.import_module(node.module)
-            for each in node.names:
-                found.append(each.name)
-                if not hasattr(module, each.name):
-                    importlib.import_module(f"{node.module}.{each.name}")
-    assert len(found) > 10
+            for alias in node.names:
+                names.append(alias.name)
+                if not hasattr(module, alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")
+    assert len(names) > 10
 
 
 def test_authenticators_and_components_go_through_the_names_that_are_replaced() -> None:
@@ -197,14 +198,14 @@ def test_a_selector_has_no_further_part_that_could_change_records() -> None:
 
     looked_at = {"record_filter", "transformations", "file_uploader", "schema_normalization"}
     harmless = {"extractor", "config", "name", "_name", "transform_before_filtering"}
-    assert {each.name for each in dataclasses.fields(RecordSelector)} == looked_at | harmless
-    known = """
+    assert {field.name for field in dataclasses.fields(RecordSelector)} == looked_at | harmless
+    read_fields = """
         requester record_selector config name _name primary_key _primary_key paginator stream_slicer
         request_option_provider ignore_stream_slicer_parameters_on_paginated_requests additional_query_properties
         log_formatter pagination_tracker_factory post_pagination_filter page_size_reduction request_window_splitting
         request_window_splitter
     """
-    assert not {each.name for each in dataclasses.fields(SimpleRetriever)} - set(known.split())
+    assert not {field.name for field in dataclasses.fields(SimpleRetriever)} - set(read_fields.split())
 
 
 def test_the_tested_version_is_the_locked_one() -> None:
@@ -264,16 +265,16 @@ def test_a_class_of_the_cdk_that_is_not_known_is_refused_and_not_read_by_slice(a
         value.__class__ = type("Renewed", (type(value),), {"__module__": module})
         return value
 
-    found = {
+    fields = {
         "retriever": lambda: stream._retriever,
         "paginator": lambda: stream._retriever._paginator,
         "strategy": lambda: stream._retriever._paginator.pagination_strategy,
     }[part]()
-    renewed(found, "airbyte_cdk.sources.anything")
+    renewed(fields, "airbyte_cdk.sources.anything")
     with raises(ConfigurationError):
         stream.paging  # noqa: B018
     # One of the connector's own is read by slice.
-    renewed(found, "components")
+    renewed(fields, "components")
     assert not stream.paging.by_page
 
 

@@ -57,8 +57,8 @@ def test_the_rate_is_the_smallest_of_the_policies_that_may_concern_the_stream_or
 ) -> None:
     # The path of orders is known with a slice only, so that a policy for any path may be meant.
     source = api.source(with_budget(*policies), config={"url": api.url, "rate": 8})
-    found = {name: load_stream(source, name).requests_per_second for name in ("customers", "orders")}
-    assert found == {"customers": customers, "orders": orders}
+    rates = {name: load_stream(source, name).requests_per_second for name in ("customers", "orders")}
+    assert rates == {"customers": customers, "orders": orders}
     assert load_stream(api.source(), "customers").requests_per_second is None
 
 

@@ -70,8 +70,8 @@ def _one_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def source_of(manifest: str, api: Api) -> dict[str, Any]:
     api.serve = APIS[manifest]
     components = {"components": str(MANIFESTS / "components.py")} if manifest == "custom" else {}
-    found = api.source(MANIFESTS / f"{manifest}.yaml", **components)
-    return inline_source({**found, "config": {**CONFIG, "url": api.url}, "secrets": SECRETS})
+    source = api.source(MANIFESTS / f"{manifest}.yaml", **components)
+    return inline_source({**source, "config": {**CONFIG, "url": api.url}, "secrets": SECRETS})
 
 
 def oracle(source: Mapping[str, Any], name: str, api: Api) -> Read:
@@ -88,16 +88,16 @@ def test_records_and_requests_are_those_of_the_cdk_whoever_reads_a_page(manifest
     for name in names:
         wanted = oracle(source, name, api)
         for by_one in (True, False):
-            found = read_by_us(source, name, api, by_one=by_one)
-            assert found.records == wanted.records, name
-            assert found.requests == wanted.requests, name
-            assert bool(found.error) == bool(wanted.error), name
-            assert not by_one or found.once <= wanted.once, name
+            ours = read_by_us(source, name, api, by_one=by_one)
+            assert ours.records == wanted.records, name
+            assert ours.requests == wanted.requests, name
+            assert bool(ours.error) == bool(wanted.error), name
+            assert not by_one or ours.once <= wanted.once, name
         assert len(wanted.records) > 1, name
-        pages.append((name, found))
+        pages.append((name, ours))
     resumed_in_another_process(source, pages)
-    slices = sum(len({json.dumps(each[0]) for each in found.pages}) for _, found in pages)
-    assert (len(names), slices, sum(len(found.pages) for _, found in pages)) == SIZES[manifest], manifest
+    slices = sum(len({json.dumps(page[0]) for page in ours.pages}) for _, ours in pages)
+    assert (len(names), slices, sum(len(ours.pages) for _, ours in pages)) == SIZES[manifest], manifest
 
 
 def resumed_in_another_process(source: Mapping[str, Any], pages: list[tuple[str, Read]]) -> None:
@@ -115,7 +115,7 @@ def resumed_in_another_process(source: Mapping[str, Any], pages: list[tuple[str,
     answers = json.loads(done.stdout.splitlines()[-1])
     for (name, read), resumed in zip(pages, answers, strict=True):
         for number, (stream_slice, token, _) in enumerate(read.pages[::step]):
-            rest = [records for other, _, records in read.pages[number * step :] if other == stream_slice]
+            rest = [records for read_slice, _, records in read.pages[number * step :] if read_slice == stream_slice]
             assert resumed[number] == json.loads(json.dumps(rest)), (name, stream_slice, token)
 
 
@@ -130,8 +130,8 @@ def test_the_manifests_use_every_component_that_real_ones_use() -> None:
 def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, dict):
         yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _nodes(each)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _nodes(item)
 
 
 def test_a_paging_that_starts_again_half_way_gives_each_record_once(api: Api) -> None:
@@ -144,10 +144,10 @@ def test_a_paging_that_starts_again_half_way_gives_each_record_once(api: Api) ->
 
     api.serve = changing
     wanted = oracle(source, "restarted", api)
-    found = read_by_us(source, "restarted", api, by_one=False)
+    ours = read_by_us(source, "restarted", api, by_one=False)
     assert wanted.records == [*rows(2), *rows(5)]
-    assert found.records == rows(5)
-    assert found.requests == wanted.requests
+    assert ours.records == rows(5)
+    assert ours.requests == wanted.requests
 
 
 def test_the_comparison_sees_a_record_a_request_and_an_order_that_differ(api: Api) -> None:
@@ -155,7 +155,7 @@ def test_the_comparison_sees_a_record_a_request_and_an_order_that_differ(api: Ap
     wanted = oracle(source, "regions", api)
     other = {**source, "config": {**source["config"], "url": f"{api.url}/rows"}}
     assert oracle(other, "regions", api).requests != wanted.requests
-    found = read_by_us(source, "regions", api, by_one=True)
-    assert found.records == wanted.records != list(reversed(wanted.records))
+    ours = read_by_us(source, "regions", api, by_one=True)
+    assert ours.records == wanted.records != list(reversed(wanted.records))
     api.serve = lambda asked: (200, {"data": [{"id": 1}], "next": None})
     assert read_by_us(source, "regions", api, by_one=True).records != wanted.records

@@ -15,7 +15,7 @@ from manifest_api import KEY, Api, needs_cdk, reads_of_the_cdk, rows, shop, shop
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError, SourceError, TokenExpiredError
 from airflow_provider_rfr.streams import Complete, NextPage
-from airflow_provider_rfr.streams.airbyte._values import from_json, to_json
+from airflow_provider_rfr.streams.airbyte.stream import from_json, to_json
 from airflow_provider_rfr.streams.loader import inline_source, load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 from tests.unit.messages import check_messages, raises
@@ -42,17 +42,17 @@ def through_json(value: Any) -> Any:
 
 def resumed_everywhere(one: PagedStream, other: PagedStream) -> list[dict[str, Any]]:
     """All records, each page by the stream that did not read the one before, with slice and token through JSON."""
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for stream_slice in map(through_json, one.stream_slices()):
         token, readers = None, [one, other]
         while True:
             readers.reverse()
             page = readers[0].read_page(stream_slice, through_json(token))
-            found += page.records
+            records += page.records
             if isinstance(page.next, Complete):
                 break
             token = page.next.token
-    return found
+    return records
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,9 +60,9 @@ def test_every_page_read_by_another_object_gives_the_records_and_requests_of_the
     source = api.source()
     wanted = reads_of_the_cdk(source, name)[name]
     asked = api.taken()
-    found = resumed_everywhere(load_stream(source, name), load_stream(source, name))
-    assert found == wanted
-    assert len(found) > 4
+    resumed = resumed_everywhere(load_stream(source, name), load_stream(source, name))
+    assert resumed == wanted
+    assert len(resumed) > 4
     assert sorted(api.taken()) == sorted(asked)
 
 
@@ -130,9 +130,9 @@ def test_a_token_that_the_cdk_evaluates_as_a_tuple_comes_back_as_one() -> None:
         [-INFINITY],
         None,
     ]:
-        found = from_json(through_json(to_json(value, "page token")))
-        assert found == value
-        assert type(found) is type(value)
+        restored = from_json(through_json(to_json(value, "page token")))
+        assert restored == value
+        assert type(restored) is type(value)
     with raises(ConfigurationError):
         to_json({"a": object()}, "page token")
 
@@ -394,7 +394,8 @@ def test_an_asynchronous_stream_is_read_slice_by_slice_and_its_jobs_live_within_
     stream = load_stream(api.source(asynchronous()), "windows")
     assert not stream.paging.by_page
     slices = through_json(list(stream.stream_slices()))
-    assert [each["cursor_slice"]["start_time"][:10] for each in slices] == ["2024-01-01", "2024-01-05", "2024-01-09"]
+    starts = [window["cursor_slice"]["start_time"][:10] for window in slices]
+    assert starts == ["2024-01-01", "2024-01-05", "2024-01-09"]
     assert not api.asked
     page = load_stream(api.source(asynchronous()), "windows").read_page(slices[1], None)
     assert [row["id"] for row in page.records] == [1, 2, 3]
@@ -434,5 +435,5 @@ def test_a_mistake_in_the_manifest_is_told_with_its_place(
 
 
 def strategy_of(manifest: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = manifest["streams"][0]["retriever"]["paginator"]["pagination_strategy"]
-    return found
+    strategy: dict[str, Any] = manifest["streams"][0]["retriever"]["paginator"]["pagination_strategy"]
+    return strategy

@@ -50,9 +50,9 @@ def test_any_path_leads_where_dpath_finds_it() -> None:
         path = [dice.choice(NAMES) for _ in range(dice.randrange(1, 4))]
         wanted = looked_up(ours.original, body, path)
         with working_for(Redactor([]), ReadContext(), None):
-            found = looked_up(ours, body, path)
-        assert found == wanted, (seed, body, path)
-        assert type(found) is type(wanted), (seed, body, path)
+            values = looked_up(ours, body, path)
+        assert values == wanted, (seed, body, path)
+        assert type(values) is type(wanted), (seed, body, path)
         found_something += wanted not in ([], None)
     assert found_something > 100, seed
 
@@ -86,8 +86,8 @@ def test_records_are_those_of_the_cdk_wherever_they_are(api: Api, path: list[str
     file = tmp_path / "manifest.yaml"
     file.write_text(yaml.safe_dump(manifest))
     wanted = reads_of_the_cdk(api.source(file))["customers"]
-    found = load_stream(api.source(file), "customers").read_page({}, None)
-    assert list(found.records) == wanted
+    page = load_stream(api.source(file), "customers").read_page({}, None)
+    assert list(page.records) == wanted
     assert bool(wanted) == (path != ["no", "such"])
 
 
@@ -131,24 +131,24 @@ def test_a_selector_that_only_extracts_gives_what_the_cdks_own_way_gives(
     api: Api, path: list[str], body: Any, count: int | None
 ) -> None:
     api.answer = lambda *_: (200, body)
-    found = []
+    values = []
     for only in (True, False):
         stream = load_stream(api.source(selected(path)), "customers")
         assert stream._interpreted._only_extracts
         vars(stream._interpreted)["_only_extracts"] = only
-        found.append(outcome(stream))
-    assert found[0] == found[1]
+        values.append(outcome(stream))
+    assert values[0] == values[1]
     if count is None:
-        assert "a record must be an object, is " in found[0]
+        assert "a record must be an object, is " in values[0]
     else:
-        assert len(found[0][0]) == count
-        assert (found[0][1] == NextPage(2)) == (count >= 3)
+        assert len(values[0][0]) == count
+        assert (values[0][1] == NextPage(2)) == (count >= 3)
 
 
 def test_a_selector_that_does_more_with_records_goes_the_cdks_own_way(api: Api) -> None:
     def extracts(manifest: Any, **more: Any) -> bool:
-        found: bool = load_stream(api.source(manifest, **more), "customers")._interpreted._only_extracts
-        return found
+        only_extracts: bool = load_stream(api.source(manifest, **more), "customers")._interpreted._only_extracts
+        return only_extracts
 
     assert extracts(selected(["data"]))
     assert not extracts(selected(["data"], schema_normalization="Default"))

@@ -97,9 +97,9 @@ def everything_of(error: BaseException) -> str:
 @pytest.fixture
 def other() -> Iterator[Api]:
     """Another host, as far as ports make one."""
-    found = Api()
-    yield found
-    found.close()
+    server = Api()
+    yield server
+    server.close()
 
 
 def test_importing_the_cdk_leaves_logging_as_it_was() -> None:
@@ -251,7 +251,7 @@ def test_an_ignored_error_is_told_also_in_a_whole_slice_and_in_a_parent(
         (404, {"error": "gone"}) if query.get("page") == "2" else usual(path, query, url)
     )
     stream = load_stream(api.source(manifest), "orders")
-    assert [each["partition"]["customer"] for each in stream.stream_slices()] == [1, 2, 3]
+    assert [stream_slice["partition"]["customer"] for stream_slice in stream.stream_slices()] == [1, 2, 3]
     assert "orders: partitions may be missing: the manifest ignores HTTP 404" in caplog.text
 
 
@@ -427,9 +427,9 @@ def test_a_request_is_prepared_as_by_any_session(given: dict[str, Any], own: dic
         session.trust_env = False
         for name, value in own.items():
             setattr(session, name, value)
-    expected, found = plain.prepare_request(request), guarded.prepare_request(request)
+    expected, prepared = plain.prepare_request(request), guarded.prepare_request(request)
     for name in ("method", "url", "headers", "body"):
-        assert getattr(found, name) == getattr(expected, name)
+        assert getattr(prepared, name) == getattr(expected, name)
 
 
 def test_pages_of_parents_are_not_kept(api: Api) -> None:

@@ -108,9 +108,9 @@ def read_in_a_task(address: Any, source: dict[str, Any], again: Any, results: An
 
 @pytest.fixture
 def server() -> Iterator[BudgetServer]:
-    made = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
-    yield made
-    made.close()
+    server = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
+    yield server
+    server.close()
 
 
 RENEWING = {

@@ -44,9 +44,9 @@ def make(api: Api) -> Callable[..., RestStream]:
             **fields,
         }
         definition = {"base_url": api.url, "streams": {"items": stream}, **(source or {})}
-        made = RestStream.from_definition(definition, "items", config=config, secrets=secrets)
+        items = RestStream.from_definition(definition, "items", config=config, secrets=secrets)
         if context is not None:
-            made.bind(context)
-        return made
+            items.bind(context)
+        return items
 
     return build

@@ -242,9 +242,9 @@ def _dynamodb(asked: Asked, url: str) -> Any:
     ids=ALL_25,
 )
 def _chargebee(asked: Asked, url: str) -> Any:
-    found = after(json.loads(asked.query.get("offset", '["0"]'))[0], 25)
-    last = found[-1]["id"]
-    body = {"list": [{"customer": record, "card": {"id": f"c{record['id']}"}} for record in found]}
+    hits = after(json.loads(asked.query.get("offset", '["0"]'))[0], 25)
+    last = hits[-1]["id"]
+    body = {"list": [{"customer": record, "card": {"id": f"c{record['id']}"}} for record in hits]}
     return {**body, **({"next_offset": json.dumps([str(last), "x"])} if last < 25 else {})}
 
 

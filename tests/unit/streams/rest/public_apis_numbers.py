@@ -108,9 +108,9 @@ def _servicenow(asked: Asked, url: str) -> Any:
     ids=list(range(1, 21)),
 )
 def _quickbooks(asked: Asked, url: str) -> Any:
-    found = re.search(r"startposition (\d+)", asked.query["query"])
-    assert found is not None
-    customers = after(int(found[1]) - 1, 20)
+    position = re.search(r"startposition (\d+)", asked.query["query"])
+    assert position is not None
+    customers = after(int(position[1]) - 1, 20)
     return {"QueryResponse": {"Customer": customers} if customers else {}, "time": "2026-01-01"}
 
 

@@ -177,23 +177,23 @@ class TestPartitions:
     LIST = {"type": "list", "field": "group", "values": ["a", "b"]}
 
     def stream(self, make: Any, paginator: dict[str, Any]) -> RestStream:
-        made: RestStream = make(
+        stream: RestStream = make(
             request={"path": "/{{ stream_slice.group }}"}, partitions=self.LIST, paginator=paginator
         )
-        return made
+        return stream
 
     def pages(self, stream: RestStream) -> list[Any]:
         return [page for part in stream.stream_slices() for page in iter_pages(stream, part)]
 
     def test_the_page_says_what_is_absent_and_the_load_decides(self, api, make):
         api.answers({"data": TWO, "paging": {"next": None}}, {"data": TWO})
-        known, absent = self.pages(self.stream(make, CURSOR))
-        assert known.absent is None and "no paging.next" in absent.absent
+        named, absent = self.pages(self.stream(make, CURSOR))
+        assert named.absent is None and "no paging.next" in absent.absent
         guard = AbsentFieldGuard(None)
         guard.note(absent)
         with pytest.raises(SourceDefinitionError, match="no partition has a second page"):
             guard.check("streams.items")
-        guard.note(known)
+        guard.note(named)
         guard.check("streams.items")
 
     @pytest.mark.parametrize("first", [{"data": []}, {"data": TWO}], ids=["empty", "short"])

@@ -18,8 +18,13 @@ from airflow_provider_rfr.exceptions import (
     TokenExpiredError,
 )
 from airflow_provider_rfr.streams.core import Complete, NextPage, ReadContext
-from airflow_provider_rfr.streams.rest._definition import Constant, Exponential, RetryAfter, _ResetTime
-from airflow_provider_rfr.streams.rest._error_handler import seconds_to_wait
+from airflow_provider_rfr.streams.rest._errors import (
+    ConstantBackoff,
+    ExponentialBackoff,
+    ResetTimeBackoff,
+    RetryAfterBackoff,
+    seconds_to_wait,
+)
 from tests.soon import SOON, soon
 from tests.unit.messages import raises
 
@@ -216,18 +221,18 @@ class TestBackoff:
 
     def test_a_header_that_says_nothing_usable_leaves_it_to_the_next_strategy(self):
         for text in ("soon", "", "nan", "inf"):
-            assert seconds_to_wait([Constant(type="constant", seconds=7)], 1, {"Retry-After": text}) == 7
+            assert seconds_to_wait([ConstantBackoff(type="constant", seconds=7)], 1, {"Retry-After": text}) == 7
             assert 0.5 <= seconds_to_wait((), 1, {"Retry-After": text}) <= 1
 
     def test_a_declared_wait_never_undercuts_what_the_api_asks_for(self):
-        short, long = (Constant(type="constant", seconds=seconds) for seconds in (1.0, 100.0))
+        short, long = (ConstantBackoff(type="constant", seconds=seconds) for seconds in (1.0, 100.0))
         assert seconds_to_wait([short], 1, {"Retry-After": "20"}) == 20
         assert seconds_to_wait([long], 1, {"Retry-After": "20"}) == 100
 
     def test_a_reset_time_counts_from_now(self):
         soon = pytest.approx(1000, abs=SOON)
-        seconds = _ResetTime(type="reset_time", header="R")
-        milliseconds = _ResetTime(type="reset_time", header="R", unit="milliseconds")
+        seconds = ResetTimeBackoff(type="reset_time", header="R")
+        milliseconds = ResetTimeBackoff(type="reset_time", header="R", unit="milliseconds")
         assert seconds_to_wait([seconds], 1, {"R": str(time.time() + 1000)}) == soon
         assert seconds_to_wait([milliseconds], 1, {"R": str((time.time() + 1000) * 1000)}) == soon
         assert seconds_to_wait([seconds], 1, {}) <= 1
@@ -237,22 +242,25 @@ class TestBackoff:
     )
     def test_a_reset_time_may_be_a_date(self, form):
         text = (datetime.now(timezone.utc) + timedelta(seconds=1000)).strftime(form)
-        for strategy in (_ResetTime(type="reset_time", header="R"), RetryAfter(type="retry_after", header="R")):
+        for strategy in (
+            ResetTimeBackoff(type="reset_time", header="R"),
+            RetryAfterBackoff(type="retry_after", header="R"),
+        ):
             assert seconds_to_wait([strategy], 1, {"R": text}) == pytest.approx(1000, abs=SOON)
 
     def test_a_reset_time_that_is_too_small_for_one_is_the_seconds_that_are_left(self):
-        seconds = _ResetTime(type="reset_time", header="R")
+        seconds = ResetTimeBackoff(type="reset_time", header="R")
         assert seconds_to_wait([seconds], 1, {"R": "3"}) == 3
         assert seconds_to_wait([seconds.model_copy(update={"unit": "milliseconds"})], 1, {"R": "2500"}) == 2.5
         assert seconds_to_wait([seconds], 1, {"R": "0"}) == 0.05
 
     @pytest.mark.parametrize("text", ["soon", "", "nan", "inf"])
     def test_a_reset_time_that_says_nothing_usable_leaves_it_to_the_next_strategy(self, text):
-        strategies = [_ResetTime(type="reset_time", header="R"), Constant(type="constant", seconds=7)]
+        strategies = [ResetTimeBackoff(type="reset_time", header="R"), ConstantBackoff(type="constant", seconds=7)]
         assert seconds_to_wait(strategies, 1, {"R": text}) == 7
 
     def test_exponential_waits_grow_to_their_limit_and_jitter_shortens_them_at_most_by_half(self):
-        plain = Exponential(type="exponential", initial=1, multiplier=2, max=60, jitter=False)
+        plain = ExponentialBackoff(type="exponential", initial=1, multiplier=2, max=60, jitter=False)
         assert [seconds_to_wait([plain], n, {}) for n in (1, 2, 3, 7, 5000)] == [1, 2, 4, 60, 60]
         spread = plain.model_copy(update={"jitter": True})
         waits = [seconds_to_wait([spread], 3, {}) for _ in range(200)]
@@ -327,8 +335,8 @@ class TestAnErrorBesideRecords:
     )
     @pytest.mark.parametrize("records", [{"path": "data"}, {"path": "data", "on_missing": "empty"}])
     def test_may_be_said_by_a_flag_with_the_message_beside_it(self, api, make, flag, records):
-        said = {**flag, "message": "the quota is used up", **({} if "on_missing" in records else {"data": []})}
-        api.answer = lambda asked: GOOD if asked.page < 3 else said
+        body = {**flag, "message": "the quota is used up", **({} if "on_missing" in records else {"data": []})}
+        api.answer = lambda asked: GOOD if asked.page < 3 else body
         (name,) = flag
         with pytest.raises(SourceError, match=rf"no records and an error, in {name}: .*the quota is used up"):
             list(make(records=records, paginator=NUMBERS).read_records())

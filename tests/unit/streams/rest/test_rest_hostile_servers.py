@@ -145,9 +145,9 @@ NEARLY = {
 @pytest.mark.parametrize("name", NEARLY)
 class TestNearlyJson:
     def test_is_an_error_at_once_that_says_what_and_how_to_accept_it(self, api, make, name):
-        body, what, _ = NEARLY[name]
+        body, problem, _ = NEARLY[name]
         api.answers(Reply(body))
-        with pytest.raises(SourceError, match=rf"not strict JSON \({what}.*on_bad_json: replace or skip"):
+        with pytest.raises(SourceError, match=rf"not strict JSON \({problem}.*on_bad_json: replace or skip"):
             make().read_page({}, None)
         assert len(api.asked) == 1
 
@@ -159,12 +159,12 @@ class TestNearlyJson:
         assert orjson.loads(orjson.dumps(records)) == records
 
     def test_is_skipped_where_that_is_allowed_and_recorded_as_such(self, api, make, name):
-        body, what, _ = NEARLY[name]
+        body, problem, _ = NEARLY[name]
         api.answer = lambda asked: {2: Reply(body), 4: Reply({"data": []})}.get(asked.page, GOOD)
         stream = make(paginator={"type": "page_number"}, error_handler={**QUICK, "on_bad_json": "skip"})
         page = stream.read_page({}, 2)
         assert (list(page.records), page.next) == ([], NextPage(3))
-        assert what in page.skipped
+        assert problem in page.skipped
         assert ids(stream.read_records()) == [1, 1]
 
 

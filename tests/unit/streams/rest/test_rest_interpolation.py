@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
-from airflow_provider_rfr.streams.rest.expressions import _Constant, compile_condition, compile_value
+from airflow_provider_rfr.streams.rest.templates import ConstantTemplate, compile_condition, compile_value
 from tests.unit.messages import raises
 
 NAMES = {"config", "token"}
@@ -18,7 +18,7 @@ def value(template, **variables):
 @pytest.mark.parametrize("text", ["", "plain", "a { b } c", "50 %", "007"])
 def test_a_text_without_expressions_never_meets_the_engine(text):
     compiled = compile_value(text, "here", NAMES)
-    assert isinstance(compiled, _Constant)
+    assert isinstance(compiled, ConstantTemplate)
     assert compiled({}) == text
 
 
@@ -26,9 +26,9 @@ def test_a_text_without_expressions_never_meets_the_engine(text):
     "original", [7, 0, "007", "1e5", "[1]", "True", None, [1, 2], {"a": 1}, 1.5, "12345678901234567890"]
 )
 def test_a_single_expression_keeps_the_type_and_the_text_of_its_value(original):
-    given = value("{{ token }}", token=original)
-    assert given == original
-    assert type(given) is type(original)
+    result = value("{{ token }}", token=original)
+    assert result == original
+    assert type(result) is type(original)
 
 
 def test_an_expression_among_text_gives_text():

@@ -85,11 +85,11 @@ def test_a_parent_s_partitions_and_fields_reach_the_grandchildren(api):
         },
     }
     api.answer = lambda asked: {"data": [{"id": 1}, {"id": 2}] if asked.page == 1 else []}
-    made = streams(api, child, notes=grandchild)["notes"]
-    slices = list(made.stream_slices())
+    notes = streams(api, child, notes=grandchild)["notes"]
+    slices = list(notes.stream_slices())
     assert slices == [{"item_id": i, "parent_id": p} for p in (1, 2) for i in (1, 2)]
-    assert json.loads(made.partition_key(slices[0])) == {"item_id": 1, "parent_id": 1}
-    made.read_page(slices[1], None)
+    assert json.loads(notes.partition_key(slices[0])) == {"item_id": 1, "parent_id": 1}
+    notes.read_page(slices[1], None)
     assert api.paths[-1] == "/p/1/i/2"
 
 

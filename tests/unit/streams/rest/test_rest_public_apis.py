@@ -71,8 +71,8 @@ def test_a_refresh(case_: Case, url: str, tmp_path: Path, caplog: pytest.LogCapt
         with pytest.raises(RfrError, match=case_.error):
             _refresh(case_.definition(url), tmp_path)
         return
-    figures, found = _refresh(case_.definition(url), tmp_path)
-    assert sorted(map(str, found)) == sorted(map(str, case_.ids))
+    figures, table = _refresh(case_.definition(url), tmp_path)
+    assert sorted(map(str, table)) == sorted(map(str, case_.ids))
     assert figures.pages_skipped == case_.skipped
     # Not its text: in a process in which Airflow set logging up, that is JSON.
     assert re.search(case_.warning, "\n".join(caplog.messages))

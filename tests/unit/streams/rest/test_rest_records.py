@@ -10,9 +10,8 @@ from rest_api import ids
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.refresh.pages import encode_records
-from airflow_provider_rfr.streams.rest._records import Selector
-from airflow_provider_rfr.streams.rest._responses import Answer
-from airflow_provider_rfr.streams.rest.expressions import parse_path
+from airflow_provider_rfr.streams.rest._records import Records
+from airflow_provider_rfr.streams.rest._responses import Response
 from tests.soon import assert_grows_in_proportion
 
 A, B = {"id": 1}, {"id": 2}
@@ -38,11 +37,11 @@ def test_records_are_found_at_their_path(api, make, body, path, records):
 
 
 def test_records_at_many_places_are_gathered_in_proportion_to_their_number():
-    selector = Selector(parse_path("groups.*.m"))
+    selector = Records(path="groups.*.m")
 
     def gather(groups: int) -> None:
         body = json.dumps({"groups": [{"m": [A]}] * groups}).encode()
-        assert len(selector.select(Answer(200, "OK", {}, body, "GET /", "http://a/"))) == groups
+        assert len(selector.select(Response(200, "OK", {}, body, "GET /", "http://a/"))) == groups
 
     assert_grows_in_proportion(gather, small=100, large=10_000)
 

@@ -94,9 +94,9 @@ def read_in_a_task(address: Any, url: str, authenticator: dict[str, Any], again:
 
 @pytest.fixture
 def server() -> Any:
-    made = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
-    yield made
-    made.close()
+    server = BudgetServer(DriverBudget(None), "127.0.0.1", b"only the refresh knows")
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rest_api import ids
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.rest import RestStream
-from airflow_provider_rfr.streams.rest._windows import Step, TimeFormat, bounds, zone_of
+from airflow_provider_rfr.streams.rest._partitions import TimeFormat, WindowLength, bounds, zone_of
 from airflow_provider_rfr.streams.rest.document import whole_definition
 from tests.profile import examples
 from tests.unit.messages import raises
@@ -24,14 +24,14 @@ DAYS = {"type": "date_window", "start": "2026-02-27", "end": "2026-03-02", "step
 def sent(make, **fields):
     """The windows of a router, as pairs of what is sent."""
     slices = make(partitions={"type": "date_window", **fields}).stream_slices()
-    return [(each["window_start"], each["window_end"]) for each in slices]
+    return [(window["window_start"], window["window_end"]) for window in slices]
 
 
 def test_each_window_is_a_partition_and_is_sent_where_it_is_declared(api, make):
     router = {**DAYS, "send_as": {"start": {"query": "since"}, "end": {"header": "X-Until"}}}
     stream = make(partitions=router, request={"path": "/items", "query": {"sort": "id"}})
     slices = list(stream.stream_slices())
-    assert [each["window_start"] for each in slices] == ["2026-02-27", "2026-02-28", "2026-03-01"]
+    assert [window["window_start"] for window in slices] == ["2026-02-27", "2026-02-28", "2026-03-01"]
     assert stream.partition_key(slices[0]) == '{"window_end":"2026-02-28","window_start":"2026-02-27"}'
     api.answers({"data": [{"id": 1}]})
     stream.read_page(slices[2], None)
@@ -92,13 +92,13 @@ def test_windows_combine_with_other_partitions_and_reach_the_children(api):
         },
     }
     orders = {"request": {"path": "/{{ stream_slice.region }}/orders"}, "partitions": router}
-    made = load_streams({"definition": {"base_url": api.url, "streams": {"orders": orders, "lines": child}}})
-    slices = list(made["orders"].stream_slices())
-    assert [(each["region"], each["window_start"][-2:]) for each in slices] == [
+    loaded = load_streams({"definition": {"base_url": api.url, "streams": {"orders": orders, "lines": child}}})
+    slices = list(loaded["orders"].stream_slices())
+    assert [(window["region"], window["window_start"][-2:]) for window in slices] == [
         (region, day) for region in ("eu", "us") for day in ("27", "28", "01")
     ]
     api.answer = lambda asked: [{"id": f"{asked.path[1:3]}-{asked.query['since'][-2:]}"}]
-    children = list(made["lines"].stream_slices())
+    children = list(loaded["lines"].stream_slices())
     assert dict(children[4]) == {"order_id": "us-28", "window_start": "2026-02-28"}
 
 
@@ -117,16 +117,16 @@ def test_start_and_end_come_from_the_configuration_as_airflow_writes_them(make, 
         partitions={**DAYS, "start": "{{ config.from }}", "end": "{{ config.to }}"},
         config={"from": moment, "to": "2026-02-28"},
     )
-    assert [each["window_start"] for each in stream.stream_slices()] == ["2026-02-27"]
+    assert [window["window_start"] for window in stream.stream_slices()] == ["2026-02-27"]
 
 
 def test_without_an_end_the_last_window_holds_now(make):
     before = datetime.now(timezone.utc)
     start = (before - timedelta(days=2)).date().isoformat()
-    found = sent(make, start=start, step="P1D")
+    windows = sent(make, start=start, step="P1D")
     after = datetime.now(timezone.utc)
-    assert before <= datetime.fromisoformat(found[-1][1].replace("Z", "+00:00")) <= after + timedelta(seconds=1)
-    assert len(found) == 3
+    assert before <= datetime.fromisoformat(windows[-1][1].replace("Z", "+00:00")) <= after + timedelta(seconds=1)
+    assert len(windows) == 3
     # A format of days can't show now: the last window is the whole day.
     whole = sent(make, start=start, step="P1D", format="%Y-%m-%d")
     assert datetime.fromisoformat(whole[-1][1]).date() > before.date()
@@ -138,7 +138,7 @@ def test_a_window_may_end_in_the_future(make):
 
 
 def test_an_inclusive_end_is_the_last_value_of_the_format_inside_of_the_window(make):
-    found = {
+    windows = {
         "%Y-%m-%d": ("2026-01-01", "2026-01-01"),
         "%Y-%m": ("2026-01", "2026-01"),
         "%Y-%m-%dT%H:%M:%S.%fZ": ("2026-01-01T00:00:00.000000Z", "2026-01-01T23:59:59.999999Z"),
@@ -146,20 +146,20 @@ def test_an_inclusive_end_is_the_last_value_of_the_format_inside_of_the_window(m
         "epoch": (1767225600, 1767311999),
         "epoch_ms": (1767225600000, 1767311999999),
     }
-    for form, window in found.items():
+    for form, window in windows.items():
         step = "P1M" if form == "%Y-%m" else "P1D"
         assert sent(make, start="2026-01-01", step=step, format=form, end_inclusive=True)[0] == window
 
 
 def test_months_from_the_31st_end_on_the_last_day_of_shorter_ones(make):
-    found = sent(make, start="2024-01-31", end="2024-05-31", step="P1M", format="%m-%d")
-    assert [start for start, _ in found] == ["01-31", "02-29", "03-31", "04-30"]
-    assert found[-1][1] == "05-31"
+    windows = sent(make, start="2024-01-31", end="2024-05-31", step="P1M", format="%m-%d")
+    assert [start for start, _ in windows] == ["01-31", "02-29", "03-31", "04-30"]
+    assert windows[-1][1] == "05-31"
 
 
 def test_a_year_from_a_leap_day(make):
-    found = sent(make, start="2024-02-29", end="2028-02-29", step="P1Y", format="%Y-%m-%d")
-    assert [start for start, _ in found] == ["2024-02-29", "2025-02-28", "2026-02-28", "2027-02-28"]
+    windows = sent(make, start="2024-02-29", end="2028-02-29", step="P1Y", format="%Y-%m-%d")
+    assert [start for start, _ in windows] == ["2024-02-29", "2025-02-28", "2026-02-28", "2027-02-28"]
 
 
 def test_a_day_at_a_change_of_clocks_is_one_window_and_hours_are_hours(make):
@@ -173,8 +173,8 @@ def test_a_day_at_a_change_of_clocks_is_one_window_and_hours_are_hours(make):
 
 
 def test_a_day_that_a_calendar_does_not_have_is_no_window(make):
-    found = sent(make, start="2011-12-29", end="2012-01-01", step="P1D", timezone="Pacific/Apia", format="%d")
-    assert found == [("29", "31"), ("31", "01")]
+    windows = sent(make, start="2011-12-29", end="2012-01-01", step="P1D", timezone="Pacific/Apia", format="%d")
+    assert windows == [("29", "31"), ("31", "01")]
 
 
 def test_what_the_format_can_not_show_is_included(make):
@@ -259,7 +259,7 @@ def test_a_page_is_read_again_in_another_process_with_the_same_window(api, make)
         partitions={**DAYS, "send_as": {"start": {"query": "since"}}},
         paginator={"type": "cursor", "cursor": {"path": "next"}},
     )
-    stored = json.loads(json.dumps([dict(each) for each in stream.stream_slices()]))
+    stored = json.loads(json.dumps([dict(window) for window in stream.stream_slices()]))
     first = stream.read_page(stored[1], None)
     build, arguments = stream.__reduce__()
     again = build(*arguments)
@@ -277,7 +277,7 @@ ZONES = [
     "Africa/Cairo",
     "Pacific/Apia",
 ]
-MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2037, 1, 1)).map(lambda each: each.replace(tzinfo=timezone.utc))
+MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2037, 1, 1)).map(lambda at: at.replace(tzinfo=timezone.utc))
 FORMATS = [
     "iso",
     "epoch",
@@ -304,8 +304,8 @@ FORMATS = [
 def test_windows_cover_everything_from_start_to_end_and_nothing_twice(
     start, days, months, step_days, seconds, form, name
 ):
-    zone, step, end = zone_of(name), Step(months, step_days, seconds), start + timedelta(days=days)
-    if step == Step():
+    zone, step, end = zone_of(name), WindowLength(months, step_days, seconds), start + timedelta(days=days)
+    if step == WindowLength():
         return
     written = TimeFormat(form, zone)
     first, last = written.floor(start), written.ceil(end)
@@ -313,8 +313,8 @@ def test_windows_cover_everything_from_start_to_end_and_nothing_twice(
     # No further than to the next value of the format.
     assert written.floor(first) == first
     assert last - end <= timedelta(days=366)
-    found = list(bounds(first, last, step, zone))
-    assert found[0][0] == first
-    assert found[-1][1] == last
-    assert all(opened < closed for opened, closed in found)
-    assert [opened for opened, _ in found[1:]] == [closed for _, closed in found[:-1]]
+    windows = list(bounds(first, last, step, zone))
+    assert windows[0][0] == first
+    assert windows[-1][1] == last
+    assert all(opened < closed for opened, closed in windows)
+    assert [opened for opened, _ in windows[1:]] == [closed for _, closed in windows[:-1]]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, loads, loses_digits
+from airflow_provider_rfr.numbers import LongNumber, dumps, loads, loses_digits
 
 TEXTS = st.one_of(
     st.integers(-(2**80), 2**80).map(str),

@@ -1,4 +1,4 @@
-"""JSON whose numbers keep their digits, from an answer's body to the ledger and out of it.
+"""Exact integers and decimals of JSON, whose numbers keep their digits from an answer's body to the target.
 
 A double holds 15 digits of any number and 17 of some. What is longer is parsed as a :class:`LongNumber`, which counts
 as its nearest double and is written with the digits that were sent. An integer beyond 64 bits is parsed as its text.
@@ -10,10 +10,18 @@ import json
 import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+EXACT_INTEGERS: Final = 2.0**53
+"""Up to here, integers that differ are doubles that differ."""
+BEYOND_INT64: Final = 2.0**63
+"""From here on, a double may stand for an integer beyond 64 bits."""
+INFINITE: Final = (float("inf"), float("-inf"))
+"""What Python reads a number beyond the doubles as."""
+
+_BEYOND_UINT64 = 2.0**64
 _SURE_DIGITS = 15  # of any decimal number, a double gives so many back
 _LONG_INTEGER = 19
 _FOLDED = bytes.maketrans(b"123456789.E", b"0000000000e")
@@ -91,11 +99,36 @@ def read_integer(digits: str) -> int | str:
 
 
 def exact(value: float) -> Decimal:
-    """Return the number that the JSON had.
+    """Return the number that the JSON had, also of an integer.
 
     :raises decimal.InvalidOperation: its exponent has more than 18 digits
     """
+    if isinstance(value, int):
+        return Decimal(value)
     return Decimal(value.text if isinstance(value, LongNumber) else repr(value))
+
+
+def is_int64(value: int) -> bool:
+    """Tell whether an integer fits into 64 bits."""
+    return -(2**63) <= value < 2**63
+
+
+def as_int64(value: Any) -> int | None:
+    """Return a number that is whole, ``1.0`` included, as an integer of 64 bits; None for anything else."""
+    if isinstance(value, float) and abs(value) < _BEYOND_UINT64 and exact(value) == int(exact(value)):
+        value = int(exact(value))
+    return value if type(value) is int and is_int64(value) else None
+
+
+def as_double(value: Any) -> float | None:
+    """Return the double next to a number; None for anything else, and for a number beyond the doubles."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return None if number in INFINITE else number
 
 
 def _is_lossy(digits: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Templates and paths of a definition.
+"""Templates and paths of a definition, and the base of its components.
 
 A text that is exactly one ``{{ expression }}`` gives the expression's value with its type; any other text with
 expressions gives text. Templates are compiled once and run in Jinja2's sandbox; an unknown name is an error. In
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
 from jinja2 import ChainableUndefined, StrictUndefined, TemplateError, UndefinedError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
+from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 
@@ -101,7 +103,7 @@ class UndefinedValue(SourceDefinitionError):
     """A template uses a value that is missing this time."""
 
 
-class Template(Protocol):
+class CompiledTemplate(Protocol):
     """A compiled value.
 
     :ivar constant: it needs no variables
@@ -117,7 +119,7 @@ class Template(Protocol):
         """
 
 
-class _Constant:
+class ConstantTemplate:
     """A value without expressions."""
 
     constant = True
@@ -130,7 +132,9 @@ class _Constant:
         return self.value
 
 
-class _Compiled:
+class _ExpressionTemplate:
+    """A text with expressions."""
+
     constant = False
     __slots__ = ("_place", "_render")
 
@@ -155,13 +159,13 @@ class _Compiled:
         raise kind(self._place, problem, f"known are {', '.join(sorted(variables))}")
 
 
-class _Tree:
+class _TreeTemplate:
     """A list or mapping with templates in it."""
 
     constant = False
     __slots__ = ("_items", "_kind")
 
-    def __init__(self, kind: type, items: list[tuple[str, Template]]) -> None:
+    def __init__(self, kind: type, items: list[tuple[str, CompiledTemplate]]) -> None:
         self._kind = kind
         self._items = items
 
@@ -171,7 +175,9 @@ class _Tree:
         return [item(variables) for _, item in self._items]
 
 
-def compile_value(value: Any, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None) -> Template:
+def compile_value(
+    value: Any, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None
+) -> CompiledTemplate:
     """Compile any JSON value, with templates in its texts.
 
     :param place: of the value in the document
@@ -183,29 +189,33 @@ def compile_value(value: Any, place: str, names: Iterable[str], config: Mapping[
         return _compile_text(value, place, frozenset(names), config)
     if isinstance(value, Mapping):
         items = [(str(k), compile_value(v, f"{place}.{k}", names, config)) for k, v in value.items()]
-        return _Constant(dict(value)) if all(item.constant for _, item in items) else _Tree(dict, items)
+        return ConstantTemplate(dict(value)) if all(item.constant for _, item in items) else _TreeTemplate(dict, items)
     if isinstance(value, list):
         items = [(str(n), compile_value(v, f"{place}.{n}", names, config)) for n, v in enumerate(value)]
-        return _Constant(list(value)) if all(item.constant for _, item in items) else _Tree(list, items)
-    return _Constant(value)
+        return ConstantTemplate(list(value)) if all(item.constant for _, item in items) else _TreeTemplate(list, items)
+    return ConstantTemplate(value)
 
 
-def compile_path(text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None) -> Template:
+def compile_path(
+    text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None
+) -> CompiledTemplate:
     """Compile a URL path: each inserted value is one quoted part of it (``| as_path`` keeps its slashes)."""
     if not has_expressions(text):
-        return _Constant(text)
+        return ConstantTemplate(text)
     _checked(text, place, frozenset(names), config, _path_environment)
-    return _Compiled(_path_environment.from_string(text).render, place)
+    return _ExpressionTemplate(_path_environment.from_string(text).render, place)
 
 
-def compile_condition(text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None) -> Template:
+def compile_condition(
+    text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None
+) -> CompiledTemplate:
     """Compile an expression, with or without its braces."""
     return _compile_text(_with_braces(text), place, frozenset(names), config)
 
 
 def compile_filter(
     text: str, place: str, config: Mapping[str, Any], slice_fields: Iterable[str]
-) -> tuple[Template, frozenset[str]]:
+) -> tuple[CompiledTemplate, frozenset[str]]:
     """Compile a condition for records, in which a missing field of a record counts as null rather than as an error.
 
     :param slice_fields: names after ``stream_slice.`` are checked against them
@@ -237,16 +247,16 @@ def _compile_text(
     names: frozenset[str],
     config: Mapping[str, Any] | None,
     environment: _Environment = _text_environment,
-) -> Template:
+) -> CompiledTemplate:
     if not has_expressions(text):
-        return _Constant(text)
+        return ConstantTemplate(text)
     tree = _checked(text, place, names, config, environment)
     outputs = tree.body[0].nodes if len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output) else []
     stripped = text.strip()
     if len(outputs) == 1 and stripped.startswith("{{"):
         inner = stripped[2:-2].strip("-+").strip()
-        return _Compiled(environment.compile_expression(inner, undefined_to_none=False), place)
-    return _Compiled(environment.from_string(text).render, place)
+        return _ExpressionTemplate(environment.compile_expression(inner, undefined_to_none=False), place)
+    return _ExpressionTemplate(environment.from_string(text).render, place)
 
 
 def _checked(
@@ -353,13 +363,13 @@ def lookup_each(value: Any, path: Path) -> Iterator[Any]:
         yield lookup(value, path)
         return
     at = path.index(_WILDCARD)
-    found = lookup(value, path[:at])
-    if isinstance(found, Mapping):
-        found = list(found.values())
-    if not isinstance(found, list):
+    items = lookup(value, path[:at])
+    if isinstance(items, Mapping):
+        items = list(items.values())
+    if not isinstance(items, list):
         yield MISSING
         return
-    for item in found:
+    for item in items:
         yield from lookup_each(item, path[at + 1 :])
 
 
@@ -418,3 +428,78 @@ def where_missing(value: Any, path: Path) -> str:
         walked.append(key)
     place = f"at {'.'.join(walked)} it has" if walked else "it is"
     return f"{place} {describe(value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Templated:
+    """A mark of a field that may hold templates.
+
+    :ivar names: the variables that they may use
+    :ivar compile: makes a template of the value, its place and those names
+    """
+
+    names: frozenset[str]
+    compile: Callable[[Any, str, frozenset[str]], CompiledTemplate] = compile_value
+
+
+OF_CONFIG: Final = Templated(CONFIG_NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The place of a component in the document, and the configuration that its templates know."""
+
+    place: str
+    config: Mapping[str, Any] = field(repr=False)
+
+    def at(self, name: str) -> Scope:
+        """Return the scope of a field."""
+        return Scope(f"{self.place}.{name}" if self.place else name, self.config)
+
+    def resolve(self, value: Any, name: str) -> Any:
+        """Return the value of a field whose templates know only the configuration.
+
+        :raises SourceDefinitionError: the template is wrong, or fails
+        """
+        return self.compile(value, name, CONFIG_NAMES)({"config": self.config})
+
+    def compile(
+        self,
+        value: Any,
+        name: str,
+        names: frozenset[str],
+        by: Callable[..., CompiledTemplate] = compile_value,
+    ) -> CompiledTemplate:
+        """Compile a field; names after ``config.`` are checked now.
+
+        :param names: the variables that will be there
+        :param by: one of the functions of this module that compile
+        :raises SourceDefinitionError: syntax, or an unknown name
+        """
+        return by(value, self.at(name).place, names, self.config)
+
+    def error(self, name: str, problem: str, remedy: str = "") -> SourceDefinitionError:
+        """Return an error that names a field of the component."""
+        return SourceDefinitionError(self.at(name).place, problem, remedy)
+
+
+class Part(BaseModel):
+    """A part of the document, and the component that carries it out.
+
+    Most components are bound once, before the first request: ``bind`` returns a copy whose private attributes hold
+    the compiled templates and whatever the methods need of the configuration. The unbound one stays what the
+    fingerprint is made of. Types are strict: ``page_size: true`` isn't 1, ``"5"`` isn't 5.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        # Every executor imports this: only the models that are used are built.
+        defer_build=True,
+    )
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        """Return no values: a credential may be written into the document itself."""
+        return []

@@ -1,0 +1,587 @@
+"""The partitions of a stream: values of a list, records of a parent stream, windows of time, or combinations.
+
+A partition is identified by its key fields alone: what else it carries (extra fields of a parent record)
+may change between two attempts without making it another partition.
+
+Years, months, weeks and days are steps of the calendar in a time zone: a day at a change of clocks has 23 or 25 hours.
+Hours, minutes and seconds are steps of time. The bounds are counted from the start, so that months from the 31st end on
+the last day of a shorter month, and on the 31st again in the next one that has it.
+"""
+
+from __future__ import annotations
+
+import calendar
+import logging
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import count, product
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
+
+from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
+from airflow_provider_rfr.streams.paged import AbsentFieldGuard, PagedStream, iter_pages
+from airflow_provider_rfr.streams.rest._request import RequestPlace, StreamRequest
+from airflow_provider_rfr.streams.rest.templates import (
+    MISSING,
+    OF_CONFIG,
+    Part,
+    Scope,
+    describe,
+    has_expressions,
+    lookup,
+    nearest,
+    parse_path,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_log = logging.getLogger(__name__)
+
+MOST_WINDOWS: Final = 100_000
+_YEARS: Final = range(1900, 3000)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_TICK: Final = timedelta(microseconds=1)
+
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?")
+# Python before 3.11 reads fewer forms of ISO 8601 itself.
+_MOMENT: Final = TypeAdapter(datetime)
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return the time zone of an IANA name.
+
+    :raises ValueError: there is none
+    """
+    if name == "UTC":
+        return timezone.utc  # also where a machine has no time zone data
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass
+    raise ValueError(f"timezone: {name!r} is unknown; write an IANA name such as UTC or Europe/Zurich")
+
+
+def moment_of(text: str, zone: tzinfo) -> datetime:
+    """Parse a date, or a date and time, of ISO 8601; return it in UTC.
+
+    :param zone: of a text without an offset
+    :raises ValueError: it is something else
+    """
+    try:
+        moment = _MOMENT.validate_python(text.strip()) if _DATE.fullmatch(text.strip()) else None
+    except ValidationError:
+        moment = None
+    if moment is None:
+        raise ValueError(f"{text!r} is not a date; write e.g. 2026-01-31 or 2026-01-31T06:00:00Z")
+    if moment.year not in _YEARS:
+        raise ValueError(f"{text!r} is not in the years {_YEARS[0]} to {_YEARS[-1]}")
+    return _in_utc(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """Convert a moment to UTC; of an hour that the clocks skip, the moment after it."""
+    return moment.astimezone(timezone.utc)
+
+
+_STEP: Final = re.compile(
+    r"P(?:(\d{1,6})Y)?(?:(\d{1,6})M)?(?:(\d{1,6})W)?(?:(\d{1,6})D)?"
+    r"(?:T(?=\d)(?:(\d{1,8})H)?(?:(\d{1,8})M)?(?:(\d{1,8})S)?)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLength:
+    """The length of a window.
+
+    :ivar seconds: of its hours, minutes and seconds
+    """
+
+    months: int = 0
+    days: int = 0
+    seconds: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> WindowLength:
+        """Parse a duration of ISO 8601.
+
+        :raises ValueError: it is something else, or no time at all
+        """
+        duration = _STEP.fullmatch(text)
+        parts = [int(group or 0) for group in duration.groups()] if duration else [0] * 7
+        years, months, weeks, days, hours, minutes, seconds = parts
+        step = cls(12 * years + months, 7 * weeks + days, 3600 * hours + 60 * minutes + seconds)
+        if step == cls():
+            raise ValueError(f"step: {text!r} is not a duration; write e.g. P1D, P1W, P1M or PT6H")
+        return step
+
+    def after(self, start: datetime, number: int, zone: tzinfo) -> datetime:
+        """Return the moment this many steps after a start, in UTC.
+
+        :raises OverflowError, ValueError: it is beyond the year 9999
+        """
+        if not (self.months or self.days):
+            return start + timedelta(seconds=number * self.seconds)
+        # Without its zone: arithmetic on the calendar must not pass through the hours that the clocks skip.
+        local = start.astimezone(zone).replace(tzinfo=None, fold=0)
+        months = local.year * 12 + local.month - 1 + number * self.months
+        year, month = divmod(months, 12)
+        day = min(local.day, calendar.monthrange(year, month + 1)[1])
+        local = local.replace(year=year, month=month + 1, day=day) + timedelta(days=number * self.days)
+        return _in_utc(local.replace(tzinfo=zone)) + timedelta(seconds=number * self.seconds)
+
+
+# What the parts of a format tell, from the coarsest; a format can be no finer than its last one.
+_UNITS: Final = ("year", "month", "day", "hour", "minute", "second", "millisecond", "microsecond")
+_UNIT_OF: Final = {
+    **dict.fromkeys("Yy", "year"),
+    **dict.fromkeys("mbB", "month"),
+    **dict.fromkeys("dj", "day"),
+    **dict.fromkeys("HI", "hour"),
+    "M": "minute",
+    "S": "second",
+    "f": "microsecond",
+}
+_SILENT: Final = frozenset("aApz%")
+_NAMED: Final = {"iso": "second", "epoch": "second", "epoch_ms": "millisecond"}
+_LENGTHS: Final = {
+    "hour": timedelta(hours=1),
+    "minute": timedelta(minutes=1),
+    "second": timedelta(seconds=1),
+    "millisecond": timedelta(milliseconds=1),
+    "microsecond": _TICK,
+}
+
+
+class TimeFormat:
+    """The format of a moment for an API: ``iso``, ``epoch``, ``epoch_ms``, or a format of strftime.
+
+    :ivar unit: the smallest that it tells
+    :raises ValueError: it is no format
+    """
+
+    def __init__(self, text: str, zone: tzinfo) -> None:
+        self._text = text
+        self._zone = zone
+        directives = [] if text in _NAMED else re.findall(r"%(.?)", text, re.DOTALL)
+        unknown = [directive for directive in directives if directive not in _UNIT_OF and directive not in _SILENT]
+        if unknown:
+            allowed = " ".join(f"%{directive}" for directive in (*_UNIT_OF, *sorted(_SILENT)))
+            remedy = "write epoch" if unknown[0] == "s" else f"allowed are {allowed}"
+            raise ValueError(f"format: %{unknown[0]} is not a part of a date here; {remedy}")
+        units = (
+            [_NAMED[text]]
+            if text in _NAMED
+            else [_UNIT_OF[directive] for directive in directives if directive in _UNIT_OF]
+        )
+        if not units:
+            raise ValueError(f"format: {text!r} shows no date; write iso, epoch, epoch_ms or e.g. '%Y-%m-%d'")
+        self.unit = max(units, key=_UNITS.index)
+        self.has_offset = text in _NAMED or "z" in directives or zone is timezone.utc
+
+    def check_step(self, step: WindowLength) -> None:
+        """Check that the format can show the step.
+
+        :raises ValueError: a step has parts that the format can't show
+        """
+        units, written = _UNITS.index(self.unit), f"format {self._text!r} has no unit below the {self.unit}"
+        length = _LENGTHS.get(self.unit, timedelta(days=1))
+        fits = (
+            (not step.seconds or (units > _UNITS.index("day") and not timedelta(seconds=step.seconds) % length))
+            and (not step.days or units >= _UNITS.index("day"))
+            and (not step.months or units >= _UNITS.index("month") or not step.months % 12)
+        )
+        if not fits:
+            remedy = f"write the step in whole {self.unit}s (a day is P1D, not PT24H), or a finer format"
+            raise ValueError(f"step: {written}; {remedy}")
+
+    def write(self, moment: datetime) -> str | int:
+        """Return the text or number that is sent; rounded down to the unit."""
+        if self._text == "epoch":
+            return (moment - _EPOCH) // timedelta(seconds=1)
+        if self._text == "epoch_ms":
+            return (moment - _EPOCH) // timedelta(milliseconds=1)
+        local = moment.astimezone(self._zone)
+        if self._text != "iso":
+            return local.strftime(self._text)
+        text = local.isoformat(timespec="seconds")
+        return f"{text[:-6]}Z" if self._zone is timezone.utc else text
+
+    def floor(self, moment: datetime) -> datetime:
+        """Return the last moment not after this one that the format can show exactly, in UTC."""
+        if self.unit in ("microsecond", "millisecond"):
+            return moment - (moment - _EPOCH) % _LENGTHS[self.unit]
+        lowest = {"month": 1, "day": 1, "hour": 0, "minute": 0, "second": 0, "microsecond": 0}
+        finer = _UNITS[_UNITS.index(self.unit) + 1 :]
+        dropped: dict[str, Any] = {unit: value for unit, value in lowest.items() if unit in finer}
+        return _in_utc(moment.astimezone(self._zone).replace(**dropped))
+
+    def ceil(self, moment: datetime) -> datetime:
+        """Return the first moment not before this one that the format can show exactly, in UTC."""
+        ceiling = start = self.floor(moment)
+        length = _LENGTHS.get(self.unit)
+        step = WindowLength(months={"year": 12, "month": 1}.get(self.unit, 0), days=int(self.unit == "day"))
+        for number in count(1):
+            if ceiling >= moment:
+                break
+            ceiling = step.after(start, number, self._zone) if length is None else start + number * length
+        return ceiling
+
+
+@dataclass(frozen=True, slots=True)
+class DateWindow:
+    """A window, as it is sent.
+
+    :ivar start: its first value of the format
+    :ivar end: the next window's start; the last value inside of this one where ends are inclusive
+    """
+
+    start: str | int
+    end: str | int
+
+
+def windows(
+    start: datetime, end: datetime, step: WindowLength, time_format: TimeFormat, zone: tzinfo, *, end_inclusive: bool
+) -> Iterator[DateWindow]:
+    """Yield all windows from a start to an end, the last one as long as is left.
+
+    If the format can't show the start or the end exactly, the start is rounded down to the format's unit, the end up.
+
+    :raises ValueError: there are none, or too many, or two that the format can't distinguish
+    """
+    if start >= end:
+        shown = f"start {start.isoformat()} is not before end {end.isoformat()}"
+        raise ValueError(f"{shown}; of a run, both may be the same moment: see Partitions in docs/sources.md")
+    # One computation instead of a count: a step of a second over a century would take minutes.
+    if _bound(step, time_format.floor(start), MOST_WINDOWS, zone, end) < end:
+        raise ValueError(f"step: from start to end are more than {MOST_WINDOWS:,} windows; write a longer step")
+    for opened, closed in bounds(time_format.floor(start), time_format.ceil(end), step, zone):
+        if not time_format.has_offset:
+            before, after = opened.astimezone(zone), closed.astimezone(zone)
+            if after.replace(tzinfo=None) <= before.replace(tzinfo=None):
+                shown = f"from {before.isoformat()} to {after.isoformat()} the clocks of {zone} are set back"
+                raise ValueError(f"format: {shown}, which it can't show; add %z, or write timezone: UTC")
+        yield DateWindow(time_format.write(opened), time_format.write(closed - _TICK if end_inclusive else closed))
+
+
+def bounds(start: datetime, end: datetime, step: WindowLength, zone: tzinfo) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the start and end of each window, in UTC, without gaps or overlaps."""
+    opened = start
+    for number in count(1):
+        closed = _bound(step, start, number, zone, end)
+        if closed > opened:  # Samoa has no 30 December 2011
+            yield opened, closed
+        if closed >= end:
+            return
+        opened = closed
+
+
+def _bound(step: WindowLength, start: datetime, number: int, zone: tzinfo, end: datetime) -> datetime:
+    try:
+        return min(step.after(start, number, zone), end)
+    except (OverflowError, ValueError):
+        return end  # beyond the last year that there is
+
+
+class ParentStream(PagedStream):
+    """A stream whose records may divide other streams.
+
+    :ivar slice_fields: all fields that its partitions have
+    """
+
+    slice_fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParentStreams:
+    """The streams of a source, from which routers take their parents.
+
+    :ivar names: of all streams
+    :ivar build: returns a stream by its name
+    """
+
+    names: Collection[str]
+    build: Callable[[str], ParentStream]
+
+
+class PartitionRouter(Part):
+    """The stream as a whole is its one partition. The base of those with others."""
+
+    def bind(self, scope: Scope, streams: ParentStreams) -> Self:
+        """Return the router for one stream.
+
+        :param scope: whose configuration has no secrets, because partitions are stored
+        :raises SourceDefinitionError: the router does not fit the source
+        """
+        return self
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        """Return the fields of a partition that identify it."""
+        return ()
+
+    @property
+    def slice_fields(self) -> tuple[str, ...]:
+        """Return all fields that its partitions have."""
+        return self.key_fields
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        """Yield the partitions, in a stable order; the same one may come twice."""
+        yield {}
+
+    def parents(self) -> Sequence[PagedStream]:
+        """Return the streams that are read for the partitions."""
+        return ()
+
+    def with_windows(self, request: StreamRequest, scope: Scope) -> StreamRequest:
+        """Return the request with the windows at ``send_as``, as if it had been written with their templates.
+
+        :param scope: of the stream
+        :raises SourceDefinitionError: the request has something else there
+        """
+        return request
+
+
+class ListRouter(PartitionRouter):
+    """One partition for each value."""
+
+    type: Literal["list"]
+    field: str
+    values: Annotated[list[Any] | str, OF_CONFIG]
+
+    def bind(self, scope: Scope, streams: ParentStreams) -> Self:
+        values = scope.resolve(self.values, "values")
+        if not isinstance(values, list):
+            problem, remedy = f"must be a list, is {type(values).__name__}", 'e.g. [a, b] or "{{ config.regions }}"'
+            raise scope.error("values", problem, remedy)
+        return self.model_copy(update={"values": values})
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        return (self.field,)
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        for value in self.values:
+            yield {self.field: value}
+
+
+class SubstreamRouter(PartitionRouter):
+    """One partition for each record of another stream, the parent: all its partitions and pages are read.
+
+    The key fields are the parent's key and the declared fields of the parent's own partition.
+    """
+
+    type: Literal["substream"]
+    parent: str
+    parent_key: str
+    field: str
+    extra_fields: dict[str, str] = Field(default_factory=dict)
+    parent_slice_fields: list[str] = Field(default_factory=list)
+
+    _parent: PagedStream = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _distinct_names(self) -> SubstreamRouter:
+        names = [self.field, *self.extra_fields, *self.parent_slice_fields]
+        if len(set(names)) != len(names):
+            raise ValueError("two fields of the partition have the same name")
+        return self
+
+    def bind(self, scope: Scope, streams: ParentStreams) -> Self:
+        if self.parent not in streams.names:
+            raise scope.error("parent", f"there is no stream {self.parent!r}", nearest(self.parent, streams.names))
+        parent = streams.build(self.parent)
+        for name in self.parent_slice_fields:
+            if name not in parent.slice_fields:
+                problem = f"the partitions of {parent.name} have no {name!r}"
+                raise scope.error("parent_slice_fields", problem, nearest(name, parent.slice_fields))
+        bound = self.model_copy()
+        bound._parent = parent
+        return bound
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        return (self.field, *self.parent_slice_fields)
+
+    @property
+    def slice_fields(self) -> tuple[str, ...]:
+        return (*self.key_fields, *self.extra_fields)
+
+    def parents(self) -> Sequence[PagedStream]:
+        return (self._parent,)
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        parent, key = self._parent, parse_path(self.parent_key)
+        extra_paths = {name: parse_path(path) for name, path in self.extra_fields.items()}
+        # Only at the end: any partition of the parent may show that the field exists.
+        absent_fields = AbsentFieldGuard(parent.page_size)
+        for parent_slice in parent.stream_slices():
+            for page in iter_pages(parent, parent_slice):
+                absent_fields.note(page)
+                if page.skipped:
+                    _log.warning("%s: an ignored page has no children: %s", parent.name, page.skipped)
+                for number, record in enumerate(page.records, start=1):
+                    value = lookup(record, key)
+                    if problem := self._key_problem(value):
+                        at = f"record {number} of the page of {parent.name}"
+                        raise SourceError(f"{at} ({self._shown(record)}): {problem}", request=page.request)
+                    inherited = {name: parent_slice[name] for name in self.parent_slice_fields}
+                    extra = {name: lookup(record, path) for name, path in extra_paths.items()}
+                    extra = {name: None if item is MISSING else item for name, item in extra.items()}
+                    yield {self.field: value, **inherited, **extra}
+        absent_fields.check(f"streams.{parent.name}")
+
+    def _key_problem(self, value: Any) -> str:
+        """Return the problem of a parent's key with its remedy; empty for a valid key."""
+        if value is not MISSING and value is not None and not isinstance(value, (dict, list)):
+            return ""
+        problem = (
+            f"partitions.parent_key {self.parent_key!r} is {describe(value)}, but a key must be a text or a number"
+        )
+        if isinstance(value, (dict, list)):
+            return problem
+        condition = f"record.{self.parent_key} is defined and record.{self.parent_key} is not none"
+        return f"{problem}; records: {{filter: {condition}}} in the parent leaves such records out"
+
+    def _shown(self, record: Mapping[str, Any]) -> str:
+        """Describe a parent's record for messages: by its primary key, else by its fields."""
+        declared = self._parent.primary_key or ()
+        paths = [parse_path(key) for key in ([declared] if isinstance(declared, str) else declared)]
+        keys = {".".join(path): lookup(record, path) for path in paths}
+        shown = [f"{name}: {value}" for name, value in keys.items() if isinstance(value, (str, int, float))]
+        return ", ".join(shown) or describe(record)
+
+
+_WINDOW_FIELDS: Final = ("window_start", "window_end")
+"""What templates call a window's start and end, in ``stream_slice``."""
+
+
+class WindowPlaces(Part):
+    """The places of a window's start and end in a request."""
+
+    start: RequestPlace | None = None
+    end: RequestPlace | None = None
+
+    @model_validator(mode="after")
+    def _at_least_one(self) -> WindowPlaces:
+        if self.start is None and self.end is None:
+            raise ValueError("name a place for start, end or both, e.g. {start: {query: since}, end: {query: until}}")
+        return self
+
+
+class DateWindowRouter(PartitionRouter):
+    """One partition for each window of time from ``start`` to ``end``, as they are sent; an end belongs to the next
+    window."""
+
+    type: Literal["date_window"]
+    start: Annotated[str, OF_CONFIG]
+    end: Annotated[str | None, OF_CONFIG] = None
+    step: str
+    format: str = "iso"
+    timezone: str = "UTC"
+    end_inclusive: bool = False
+    send_as: WindowPlaces | None = None
+
+    _scope: Scope = PrivateAttr()
+    _first: datetime = PrivateAttr()
+    # None: the time at which the partitions are listed.
+    _last: datetime | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> DateWindowRouter:
+        zone = zone_of(self.timezone)
+        TimeFormat(self.format, zone).check_step(WindowLength.parse(self.step))
+        for name in ("start", "end"):
+            text = getattr(self, name)
+            if text is not None and not has_expressions(text):
+                try:
+                    moment_of(text, zone)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+        return self
+
+    def bind(self, scope: Scope, streams: ParentStreams) -> Self:
+        bound = self.model_copy()
+        bound._scope = scope
+        bound._first = self._moment(self.start, scope, "start")
+        bound._last = None if self.end is None else self._moment(self.end, scope, "end")
+        return bound
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        return _WINDOW_FIELDS
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        end, zone, length = (
+            self._last or datetime.now(timezone.utc),
+            zone_of(self.timezone),
+            WindowLength.parse(self.step),
+        )
+        time_format, problem = TimeFormat(self.format, zone), ""
+        try:
+            for window in windows(self._first, end, length, time_format, zone, end_inclusive=self.end_inclusive):
+                yield dict(zip(_WINDOW_FIELDS, (window.start, window.end), strict=True))
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise SourceDefinitionError(self._scope.place, problem)
+
+    def _moment(self, text: str, scope: Scope, name: str) -> datetime:
+        value = scope.resolve(text, name)
+        try:
+            return moment_of(str(value), zone_of(self.timezone))
+        except ValueError as error:
+            problem, _, remedy = str(error).partition("; ")
+        raise scope.error(name, problem, remedy)
+
+    def with_windows(self, request: StreamRequest, scope: Scope) -> StreamRequest:
+        places = (None, None) if self.send_as is None else (self.send_as.start, self.send_as.end)
+        for name, place in zip(_WINDOW_FIELDS, places, strict=True):
+            if place is not None:
+                request = request.with_value(place, f"{{{{ stream_slice.{name} }}}}", scope)
+        return request
+
+
+class ProductRouter(PartitionRouter):
+    """Every combination of the partitions of several routers; the later ones run through for each partition of the
+    earlier ones."""
+
+    type: Literal["product"]
+    of: list[AnyRouter] = Field(min_length=1)
+
+    def bind(self, scope: Scope, streams: ParentStreams) -> Self:
+        routers = [router.bind(scope.at(f"of.{number}"), streams) for number, router in enumerate(self.of)]
+        bound = self.model_copy(update={"of": routers})
+        if len(set(bound.slice_fields)) != len(bound.slice_fields):
+            raise SourceDefinitionError(scope.place, "two routers use the same field name", "rename one of them")
+        return bound
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        return tuple(name for router in self.of for name in router.key_fields)
+
+    @property
+    def slice_fields(self) -> tuple[str, ...]:
+        return tuple(name for router in self.of for name in router.slice_fields)
+
+    def parents(self) -> Sequence[PagedStream]:
+        return [parent for router in self.of for parent in router.parents()]
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        # The later ones are read once and kept: a parent isn't asked again for each combination.
+        rest = [list(router.partitions()) for router in self.of[1:]]
+        for first in self.of[0].partitions():
+            for others in product(*rest):
+                yield {name: value for part in (first, *others) for name, value in part.items()}
+
+    def with_windows(self, request: StreamRequest, scope: Scope) -> StreamRequest:
+        for router in self.of:
+            request = router.with_windows(request, scope)
+        return request
+
+
+AnyRouter = Annotated[ListRouter | SubstreamRouter | DateWindowRouter | ProductRouter, Field(discriminator="type")]
