@@ -21,9 +21,7 @@ from airflow_provider_rfr.connections._draft import (
     draft,
     rotated,
 )
-from airflow_provider_rfr.connections._journal import NAME, Journal, settle_missing
-from airflow_provider_rfr.connections._removal import check_unused, give_up, referring_to
-from airflow_provider_rfr.connections._restart import restart
+from airflow_provider_rfr.connections._journal import NAME, Journal, check_unused, give_up, referring_to, settle_missing
 from airflow_provider_rfr.connections.dependents import (
     Dependent,
     Verdict,
@@ -32,6 +30,7 @@ from airflow_provider_rfr.connections.dependents import (
     judge,
     paths_to,
     references_of,
+    restart,
 )
 from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.connections._parser import parse_statement
 from airflow_provider_rfr.connections.statement import (
     DRAIN_SECONDS,
     Action,
@@ -21,6 +20,7 @@ from airflow_provider_rfr.connections.statement import (
     boolean,
     duration,
     name_of,
+    parse_statement,
     parts_of,
 )
 from airflow_provider_rfr.connections.types import may_be_secret, type_named

@@ -20,7 +20,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
-from airflow_provider_rfr.connections._parser import parse_statement
+from airflow_provider_rfr.connections.statement import parse_statement
 from airflow_provider_rfr.hooks import api as api_hook
 from airflow_provider_rfr.hooks import common, connection_gateways, control_store
 from airflow_provider_rfr.hooks import lake as lake_hook
