@@ -104,7 +104,7 @@ def _execute(statement: Statement, args: Namespace, parameters: Mapping[str, Any
 
 
 def _hook(args: Namespace) -> ConnectionsHook:
-    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
+    from airflow_provider_rfr.connections.airflow.lookup import can_be_reached
     from airflow_provider_rfr.hooks.connections import ConnectionsHook
 
     return ConnectionsHook(

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
     from packaging.requirements import Requirement
 
-    from airflow_provider_rfr.hooks.api import ApiHook
+    from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-    from airflow_provider_rfr.hooks.http import HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
     from airflow_provider_rfr.webhooks.config import TriggerBlock
@@ -199,7 +198,7 @@ def _pyspark(name: str, args: Namespace) -> Iterator[Finding]:
 
 def _spark(name: str, args: Namespace) -> Iterator[Finding]:
     """Check the connection, its master, ``spark-submit``, and that a standalone master listens."""
-    from airflow_provider_rfr.hooks.common import connection_named, extras_of, require_type
+    from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of, require_type
     from airflow_provider_rfr.http.redaction import without_credentials
     from airflow_provider_rfr.operators.submit import spark_environment
 
@@ -281,9 +280,8 @@ def _connections(name: str, args: Namespace) -> Iterator[Finding]:
     """Try each connection of our types as its test button does; the named lake has checks of its own."""
     from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
-    from airflow_provider_rfr.hooks.api import ApiHook
-    from airflow_provider_rfr.hooks.connection_gateways import connections_of_types
-    from airflow_provider_rfr.hooks.http import HttpHook
+    from airflow_provider_rfr.connections.airflow.database import connections_of_types
+    from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
 
     kinds: dict[str, type[ApiHook | HttpHook | LakeHook]] = {
@@ -315,7 +313,7 @@ def _of_trial(conn_id: str, kind: str, trial: tuple[bool, str]) -> Finding:
 
 
 def _remedy_of_connection(conn_id: str, problem: str) -> str:
-    from airflow_provider_rfr.hooks.airflow_database import CONNECTION_VARIABLE
+    from airflow_provider_rfr.connections.airflow.lookup import CONNECTION_VARIABLE
 
     variable = f"{CONNECTION_VARIABLE}{conn_id.upper()}"
     if variable in os.environ:
@@ -425,7 +423,7 @@ def _webhook_hosts(name: str, args: Namespace) -> Iterator[Finding]:
 
 def _host_of_webhook(name: str, endpoint: Endpoint) -> Finding:
     """Connect as a delivery does, with the same refusals, and close."""
-    from airflow_provider_rfr.hooks.http import http_settings
+    from airflow_provider_rfr.hooks.api import http_settings
     from airflow_provider_rfr.hooks.webhooks import configured_hosts
     from airflow_provider_rfr.http.sockets import AddressRefused, Deadline, attempt_of_this_thread, connect
     from airflow_provider_rfr.webhooks.calls import resolve
@@ -483,8 +481,7 @@ def _connection_of_task(field: str, conn_id: str) -> Iterator[Finding]:
 
     :param field: the argument that names it
     """
-    from airflow_provider_rfr.hooks.api import ApiHook
-    from airflow_provider_rfr.hooks.http import HttpHook
+    from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
 
     if field in ("api_conn_id", "airflow_api_conn_id"):
         hook = ApiHook(conn_id) if field == "api_conn_id" else HttpHook(conn_id)
@@ -498,8 +495,8 @@ def _connection_of_task(field: str, conn_id: str) -> Iterator[Finding]:
 
 def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Finding]:
     from airflow_provider_rfr.cli.dag_tasks import pending_arguments
+    from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
     from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
-    from airflow_provider_rfr.hooks.common import mask_secrets
     from airflow_provider_rfr.hooks.dag_arguments import file_folders
     from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
 

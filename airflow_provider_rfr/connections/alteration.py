@@ -308,7 +308,7 @@ def _with_secrets(services: Services, made: Draft) -> Definition:
     for name in sorted(made.touched.keys() & made.secrets.keys()):
         reference, option = made.secrets[name], type_named(candidate.conn_type).option(name)
         try:
-            value = services.secrets.read(reference)
+            value = services.read_secret(reference)
             if option is not None:
                 option.fit(value)
         except ConfigurationError as error:
@@ -403,7 +403,7 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
         if len(dependent.via) > 1:
             continue
         try:
-            services.validator.check_use(plan.candidate, dependent.use)
+            services.check_use(plan.candidate, dependent.use)
         except ConnectionValidationError as error:
             problem = f"{dependent.use.task} could not continue: {error.message}"
             raise ConnectionValidationError(plan.name, problem) from None
@@ -411,7 +411,7 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
 
 
 def _identity(services: Services, definition: Definition) -> str | None:
-    found = services.validator.identity(definition)
+    found = services.identify(definition)
     return None if found is None else services.hashes.of_text(found)
 
 
@@ -428,7 +428,7 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
         services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
         tried = validate and services.gateway.commit_tested(plan.old_hash, services.hashes, plan.candidate)
         if not tried:
-            tried = validate and services.validator.test(plan.candidate)
+            tried = validate and services.test(plan.candidate)
             services.gateway.commit(plan.old_hash, services.hashes, plan.candidate)
         if plan.new_hash != plan.old_hash:
             plan = replace(plan, tried=tried or plan.identity is not None)
@@ -531,7 +531,7 @@ def _try_stored(services: Services, name: str) -> Outcome:
         raise ConnectionNotFoundError(name, "is not there")
     if services.gateway.may_not_edit([name]):
         raise ConnectionRightsError(name, "you may not edit it, nor have it tried")
-    tried, found, store = services.validator.test(definition), _identity(services, definition), services.store
+    tried, found, store = services.test(definition), _identity(services, definition), services.store
     if found is not None:
         store.run(lambda connection: ConnectionNotes(connection, name).set_identity(store.now(connection), found))
     if tried or found is not None:

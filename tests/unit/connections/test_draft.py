@@ -148,7 +148,7 @@ def test_a_circle_of_which_one_half_was_stored_meanwhile_is_refused(tmp_path: Pa
         b = bench.shelf.connections["b"]
         bench.shelf.connections["b"] = b.having("extra.next_conn_id", "a")
 
-    bench.shelf.identity = meanwhile  # type: ignore[method-assign]
+    bench.shelf.identify = meanwhile  # type: ignore[method-assign]
     with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION a SET (extra.next_conn_id = 'b')")
     assert bench.shelf.connections["a"].extra == {}

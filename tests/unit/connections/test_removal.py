@@ -211,7 +211,7 @@ def test_a_reference_to_what_was_dropped_meanwhile_is_refused(bench: Bench) -> N
     def meanwhile(definition: Definition) -> None:
         bench.shelf.connections.pop("api", None)
 
-    bench.shelf.identity = meanwhile  # type: ignore[method-assign]
+    bench.shelf.identify = meanwhile  # type: ignore[method-assign]
     with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
     assert bench.shelf.connections["broker"] == BROKER

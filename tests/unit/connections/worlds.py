@@ -45,13 +45,14 @@ class Shelf:
     tried: list[str | None] = field(default_factory=list)
     before_commit: Callable[[], None] = lambda: None
 
-    def read(self, name: str) -> Any:
-        if isinstance(name, SecretReference):
-            self.secrets_read.append(str(name))
-            if str(name) not in self.secrets:
-                raise ConfigurationError(str(name), "is not there")
-            return self.secrets[str(name)]
+    def read(self, name: str) -> Definition | None:
         return self.connections.get(name)
+
+    def read_secret(self, reference: SecretReference) -> str:
+        self.secrets_read.append(str(reference))
+        if str(reference) not in self.secrets:
+            raise ConfigurationError(str(reference), "is not there")
+        return self.secrets[str(reference)]
 
     def find(self, name: str) -> Definition | None:
         return self.connections.get(name)
@@ -89,7 +90,7 @@ class Shelf:
             raise ConnectionValidationError(candidate.name, f"nothing answers at {candidate.host}")
         return candidate.conn_type != "kafka"
 
-    def identity(self, definition: Definition) -> str | None:
+    def identify(self, definition: Definition) -> str | None:
         if definition.host in self.dead:
             raise ConnectionValidationError(definition.name, f"nothing answers at {definition.host}")
         return self.upstreams.get(definition.host or "")
@@ -124,11 +125,17 @@ class Bench:
         self.hashes = ContentHash(b"key", "salt")
         self.said: list[str] = []
         self.on_sleep: Callable[[], None] = lambda: None
-        shelf: Any = self.shelf
+        shelf = self.shelf
         self.world = Services(
             self.store,
             self.hashes,
-            *(shelf, shelf, shelf, shelf),
+            gateway=shelf,
+            tasks=shelf,
+            read_secret=shelf.read_secret,
+            test=shelf.test,
+            # Looked up at each call, so that a test may put something in its place.
+            identify=lambda definition: shelf.identify(definition),
+            check_use=shelf.check_use,
             report=self.said.append,
             sleep=lambda seconds: self.on_sleep(),
         )

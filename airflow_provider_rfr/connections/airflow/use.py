@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from airflow_provider_rfr.connections.airflow.lookup import base_url
+from airflow_provider_rfr.connections.airflow.sources import as_connection, content_hash, find_definition, masked
 from airflow_provider_rfr.connections.dependents import closure
 from airflow_provider_rfr.connections.types import PLACE, Definition
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConfigurationError
-from airflow_provider_rfr.hooks._connection_checks import HookValidator, masked
-from airflow_provider_rfr.hooks._connection_sources import as_connection, content_hash, find_definition
 from airflow_provider_rfr.store import connections as uses
 from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 
@@ -32,6 +32,7 @@ class ConnectionUse:
     :param conn_ids: connections that the task names
     :param details: ``check`` (how the task is tried with other settings, by connection) and ``fixed`` (options that it
         can't adopt, by connection)
+    :param identify: returns an upstream's identity; None if that can't be found out
     :param stop: asks the work to end at its next checkpoint; called repeatedly until the task has ended
     """
 
@@ -42,11 +43,13 @@ class ConnectionUse:
         kind: str,
         conn_ids: Sequence[str],
         details: Mapping[str, Any],
+        identify: Callable[[Definition], str | None],
         stop: Callable[[], None],
     ) -> None:
         self._store = store
         self._task = task
         names = [name for name in dict.fromkeys(conn_ids) if name]
+        self._identify = identify
         self._stop = stop
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rfr-connection-use", daemon=True)
@@ -109,7 +112,7 @@ class ConnectionUse:
         for definition in self._read:
             # What is wrong with a connection the task itself reports.
             with suppress(AlterConnectionError, ConfigurationError):
-                identity = HookValidator(find_definition).identity(definition)
+                identity = self._identify(definition)
                 if identity is not None:
                     found[definition.name] = self._hashes.of_text(identity)
 
@@ -122,13 +125,11 @@ class ConnectionUse:
                 self._store.run(note)
 
 
-def moved(store: ControlStore, conn_id: str) -> list[dict[str, Any]]:
+def addresses_of(store: ControlStore, conn_id: str) -> list[dict[str, Any]]:
     """Return all addresses of an API's connection, the oldest first; an empty list if it never moved.
 
     They are for a refresh's document.
     """
-    from airflow_provider_rfr.hooks.api import base_url
-
     present = find_definition(conn_id)
     hashes = content_hash(store)
     with store.read() as connection:
