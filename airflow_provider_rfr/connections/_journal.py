@@ -65,10 +65,10 @@ class Journal:
                 return None
             return grant, audit.begin_alteration(connection, now, name, self._actor, self._statement)
 
-        begun = self._store.run(begin)
-        if begun is None:
+        started = self._store.run(begin)
+        if started is None:
             raise ConnectionConflictError(self._name, "another process is altering it; try again")
-        grant, self.id = begun
+        grant, self.id = started
         lost = ConnectionConflictError(self._name, "it took too long, and another process may alter it; try again")
         self._lease = Lease(self._store, grant, lambda token, newer: lost).__enter__()
         return self

@@ -23,7 +23,7 @@ Find = Callable[[str], Definition | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class _ReachedConnection:
     """A connection that something uses, and the ids on the way to it; no definition where it can't be read."""
 
     name: str
@@ -33,25 +33,25 @@ class _Reached:
 
 def references_of(definition: Definition) -> dict[str, str]:
     """Return the ids of other connections, by the option that names them."""
-    known = type_named(definition.conn_type)
-    found = {}
+    connection_type = type_named(definition.conn_type)
+    references = {}
     for name, value in definition.options():
-        option = known.option(name)
+        option = connection_type.option(name)
         if option is not None and option.is_reference and isinstance(value, str):
-            found[name] = value
-    return found
+            references[name] = value
+    return references
 
 
-def closure(names: Iterable[str], find: Find) -> dict[str, _Reached]:
+def closure(names: Iterable[str], find: Find) -> dict[str, _ReachedConnection]:
     """Return those connections and all that they refer to, by id."""
-    reached: dict[str, _Reached] = {}
+    reached: dict[str, _ReachedConnection] = {}
     todo: list[tuple[str, tuple[str, ...]]] = [(name, (name,)) for name in names]
     while todo:
         name, path = todo.pop(0)
         if name in reached:
             continue
         definition = find_readable(find, name)
-        reached[name] = _Reached(name, path, definition)
+        reached[name] = _ReachedConnection(name, path, definition)
         if definition is not None:
             todo += [(other, (*path, other)) for other in references_of(definition).values()]
     return reached
@@ -73,24 +73,24 @@ def cycle(candidate: Definition, find: Find) -> tuple[str, ...] | None:
 
 def paths_to(name: str, uses: Sequence[Use], find: Find) -> Mapping[str, tuple[str, ...]]:
     """Return the path to the connection, by consumer; as it was registered, else by the present references."""
-    paths: dict[str, tuple[str, ...]] = {}
+    routes: dict[str, tuple[str, ...]] = {}
     for other in sorted({connection.conn_id for use in uses for connection in use.connections}):
         reached = closure([other], find).get(name)
         if reached is not None:
-            paths[other] = reached.path
-    found: dict[str, tuple[str, ...]] = {}
+            routes[other] = reached.path
+    paths: dict[str, tuple[str, ...]] = {}
     for use in uses:
         own = use.of(name)
         if own is not None:
-            found[use.task.consumer] = tuple(own.via.split(" > "))
+            paths[use.task.consumer] = tuple(own.via.split(" > "))
             continue
-        path = next((paths[connection.conn_id] for connection in use.connections if connection.conn_id in paths), None)
+        path = next((routes[conn.conn_id] for conn in use.connections if conn.conn_id in routes), None)
         if path is not None:
-            found[use.task.consumer] = path
-    return found
+            paths[use.task.consumer] = path
+    return paths
 
 
-class Verdict(str, Enum):
+class RestartVerdict(str, Enum):
     """The consequence of a change for a task."""
 
     UNAFFECTED = "unaffected"
@@ -99,12 +99,12 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dependent:
+class DependentTask:
     """A task that uses the connection; ``via``: ids from the connection that it names to the one that is altered."""
 
     use: Use
     via: tuple[str, ...]
-    verdict: Verdict
+    verdict: RestartVerdict
     reason: str
 
     def to_json(self, outcome: str = "") -> dict[str, Any]:
@@ -117,9 +117,9 @@ class Dependent:
         }
         return {**values, "outcome": outcome} if outcome else values
 
-    def line(self, word: str, detail: str) -> str:
+    def line(self, prefix: str, detail: str) -> str:
         way = f" by {' > '.join(self.via)}" if len(self.via) > 1 else ""
-        return f"{word}{self.use.kind} {self.use.task}{way}: {detail}"
+        return f"{prefix}{self.use.kind} {self.use.task}{way}: {detail}"
 
 
 _STATES: Final = {
@@ -132,28 +132,28 @@ _STATES: Final = {
 
 def judge(
     name: str, new_hash: str | None, options: Collection[str], uses: Sequence[Use], find: Find
-) -> tuple[Dependent, ...]:
+) -> tuple[DependentTask, ...]:
     """Return all tasks that use the connection, and the verdict of a change of these options on each.
 
     :param new_hash: of the content as it would be; None if nothing is to change
     """
     paths = paths_to(name, uses, find)
-    found = []
+    dependents = []
     for use in uses:
         if use.task.consumer not in paths:
             continue
-        verdict, reason = Verdict.RESTART, _STATES.get(use.state, use.state)
+        verdict, reason = RestartVerdict.RESTART, _STATES.get(use.state, use.state)
         own, fixed = use.of(name), sorted(set(options) & set(use.details.get("fixed", {}).get(name, ())))
         if new_hash is None:
-            verdict = Verdict.UNAFFECTED
+            verdict = RestartVerdict.UNAFFECTED
         elif fixed:
-            verdict, reason = Verdict.INCOMPATIBLE, f"it can't adopt another {', '.join(fixed)}"
+            verdict, reason = RestartVerdict.INCOMPATIBLE, f"it can't adopt another {', '.join(fixed)}"
         elif own is not None and own.running == new_hash and own.wanted in (None, new_hash):
-            verdict, reason = Verdict.UNAFFECTED, "it has these settings already"
+            verdict, reason = RestartVerdict.UNAFFECTED, "it has these settings already"
         elif use.state == IDLE:
-            verdict, reason = Verdict.UNAFFECTED, "it does not run; its next run takes the new settings"
-        found.append(Dependent(use, paths[use.task.consumer], verdict, reason))
-    return tuple(found)
+            verdict, reason = RestartVerdict.UNAFFECTED, "it does not run; its next run takes the new settings"
+        dependents.append(DependentTask(use, paths[use.task.consumer], verdict, reason))
+    return tuple(dependents)
 
 
 _LOOK_SECONDS: Final = 0.5
@@ -168,7 +168,7 @@ _UNRELATED_ERRORS: Final = frozenset(
 
 
 def restart(
-    services: Services, name: str, wanted: str, dependents: Sequence[Dependent], timeout: float
+    services: Services, name: str, wanted: str, dependents: Sequence[DependentTask], timeout: float
 ) -> dict[str, str]:
     """Start stopped tasks, and wait until running ones have the new settings; return the outcomes by consumer.
 
@@ -176,9 +176,11 @@ def restart(
     :param timeout: seconds after which the rest is left to itself
     """
     outcomes = {
-        dependent.use.task.consumer: "next run" for dependent in dependents if dependent.verdict is not Verdict.RESTART
+        dependent.use.task.consumer: "next run"
+        for dependent in dependents
+        if dependent.verdict is not RestartVerdict.RESTART
     }
-    waiting = [dependent.use.task for dependent in dependents if dependent.verdict is Verdict.RESTART]
+    waiting = [dependent.use.task for dependent in dependents if dependent.verdict is RestartVerdict.RESTART]
     deadline = time.monotonic() + timeout
     while True:
         for task in list(waiting):

@@ -44,8 +44,8 @@ def duration(value: object) -> float | None:
         value = value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value) if value >= 0 and math.isfinite(value) else None
-    found = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
-    return None if found is None else int(found[1]) * _SECONDS[found[2]]
+    match = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+    return None if match is None else int(match[1]) * _SECONDS[match[2]]
 
 
 def boolean(value: object) -> bool | None:
@@ -279,13 +279,13 @@ class _Token:
         :raises StatementError: it is too large
         """
         try:
-            made = float(self.text) if set(self.text) & set(".eE") else int(self.text)
+            value = float(self.text) if set(self.text) & set(".eE") else int(self.text)
         except ValueError:
             # Python refuses to convert text with thousands of digits.
-            made = math.inf
-        if math.isinf(made):
+            value = math.inf
+        if math.isinf(value):
             raise self.error("this number is too large", "write it as text")
-        return made
+        return value
 
     def error(self, problem: str, remedy: str = "") -> StatementError:
         return StatementError(problem, self.line, self.column, remedy)
@@ -316,12 +316,12 @@ def _tokens_of(text: str) -> list[_Token]:
 
     :raises StatementError: something is not a token
     """
-    bad = _UNSTORABLE.search(text)
-    if bad is not None:
-        before = text[: bad.start()]
-        line, column = before.count("\n") + 1, bad.start() - before.rfind("\n")
+    unstorable = _UNSTORABLE.search(text)
+    if unstorable is not None:
+        before = text[: unstorable.start()]
+        line, column = before.count("\n") + 1, unstorable.start() - before.rfind("\n")
         raise StatementError("this character can't be stored", line, column, "write text in UTF-8, without NUL")
-    found: list[_Token] = []
+    tokens: list[_Token] = []
     position, line, start = 0, 1, 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -336,13 +336,13 @@ def _tokens_of(text: str) -> list[_Token]:
         elif kind == "PARAMETER":
             piece = piece[1:]
         if kind != "BLANK":
-            found.append(_Token(_TokenKind[kind], piece, line, column))
+            tokens.append(_Token(_TokenKind[kind], piece, line, column))
         breaks = match.group().count("\n")
         if breaks:
             line += breaks
             start = match.start() + match.group().rindex("\n") + 1
         position = match.end()
-    return [*found, _Token(_TokenKind.END, "", line, position - start + 1)]
+    return [*tokens, _Token(_TokenKind.END, "", line, position - start + 1)]
 
 
 _VERBS: Final = {"alter": Verb.ALTER, "drop": Verb.DROP, "comment": Verb.COMMENT, "validate": Verb.VALIDATE}
@@ -362,10 +362,10 @@ def parse_statement(text: str) -> Statement:
     """
     if not isinstance(text, str):
         raise StatementError(f"a statement must be text, not {type(text).__name__}", 1, 1, _FORMS[Verb.ALTER])
-    return _Parser(_tokens_of(text)).statement()
+    return _StatementParser(_tokens_of(text)).statement()
 
 
-class _Parser:
+class _StatementParser:
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
         self._place = 0
@@ -378,17 +378,17 @@ class _Parser:
             self._word("on")
         self._word("connection")
         if_exists = verb in (Verb.ALTER, Verb.DROP) and self._word("if", optional=True) and self._word("exists")
-        made = Statement(verb, self._name("the connection's name"), if_exists)
+        statement = Statement(verb, self._name("the connection's name"), if_exists)
         if verb is Verb.ALTER:
-            made = self._alter(made)
+            statement = self._alter(statement)
         elif verb is Verb.COMMENT:
-            made = replace(made, actions=(self._comment(),))
+            statement = replace(statement, actions=(self._comment(),))
         elif verb is Verb.DROP:
-            made = replace(made, cascade=self._word("cascade", optional=True))
+            statement = replace(statement, cascade=self._word("cascade", optional=True))
         self._sign(";", optional=True)
         if self._next.kind is not _TokenKind.END:
             raise self._expected("the end of the statement", "write one statement at a time")
-        return made
+        return statement
 
     def _comment(self) -> Action:
         """Parse a comment, which sets the option ``description``."""
@@ -400,17 +400,17 @@ class _Parser:
         kind = ActionKind.SET if text else ActionKind.RESET
         return Action(kind, "description", text or None, start.line, start.column)
 
-    def _alter(self, made: Statement) -> Statement:
+    def _alter(self, statement: Statement) -> Statement:
         if self._word("rotate", optional=True):
             self._word("keys")
             if self._next.text in (",", "(") or self._is("with", "set", "rotate"):
-                what = "WITH" if self._is("with") else "other actions"
+                addition = "WITH" if self._is("with") else "other actions"
                 remedy = "write ALTER CONNECTION name ROTATE KEYS, and nothing else"
-                raise self._next.error(f"ROTATE KEYS can't be combined with {what}", remedy)
-            return replace(made, verb=Verb.ROTATE_KEYS)
+                raise self._next.error(f"ROTATE KEYS can't be combined with {addition}", remedy)
+            return replace(statement, verb=Verb.ROTATE_KEYS)
         if self._word("rename", optional=True):
             self._word("to")
-            return replace(made, verb=Verb.RENAME, new_name=self._name("the new name"))
+            return replace(statement, verb=Verb.RENAME, new_name=self._name("the new name"))
         kinds = {kind.value: kind for kind in ActionKind}
         actions: list[Action] = []
         while not actions or self._sign(",", optional=True):
@@ -423,7 +423,7 @@ class _Parser:
             while self._sign(",", optional=True):
                 actions.append(self._action(kind))
             self._sign(")")
-        return replace(made, actions=tuple(actions), settings=self._settings())
+        return replace(statement, actions=tuple(actions), settings=self._settings())
 
     def _action(self, kind: ActionKind) -> Action:
         start = self._next
@@ -460,21 +460,21 @@ class _Parser:
         raise self._expected("a value", "write a text in single quotes, a number, true, false or SECRET 'backend:key'")
 
     def _settings(self) -> Settings:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if not self._word("with", optional=True):
             return Settings()
-        known = [field.name for field in fields(Settings)]
+        names = [field.name for field in fields(Settings)]
         self._sign("(")
-        while not found or self._sign(",", optional=True):
+        while not values or self._sign(",", optional=True):
             token = self._take()
             name = token.text.lower()
-            if name in found:
+            if name in values:
                 raise token.error(f"{name.upper()} is specified more than once")
-            if name not in known:
-                raise token.error("WITH has no such setting", f"use one of {', '.join(map(str.upper, known))}")
-            found[name] = self._setting(name)
+            if name not in names:
+                raise token.error("WITH has no such setting", f"use one of {', '.join(map(str.upper, names))}")
+            values[name] = self._setting(name)
         self._sign(")")
-        return Settings(**found)
+        return Settings(**values)
 
     def _setting(self, name: str) -> bool | float:
         """Parse the value of a setting; a boolean that is only named is true."""
@@ -483,13 +483,13 @@ class _Parser:
         if not (has_sign or is_duration) and self._next.kind in (_TokenKind.SIGN, _TokenKind.END):
             return True
         token = self._take()
-        given: object = token.number() if token.kind is _TokenKind.NUMBER else None
+        content: object = token.number() if token.kind is _TokenKind.NUMBER else None
         if token.kind in (_TokenKind.TEXT, _TokenKind.WORD):
-            given = token.text
-        value = duration(given) if is_duration else boolean(given)
+            content = token.text
+        value = duration(content) if is_duration else boolean(content)
         if value is None:
-            what, example = ("a duration", "'10m'") if is_duration else ("true or false", "true")
-            raise token.error(f"{name.upper()} must be {what}", f"write e.g. {name.upper()} = {example}")
+            kind, example = ("a duration", "'10m'") if is_duration else ("true or false", "true")
+            raise token.error(f"{name.upper()} must be {kind}", f"write e.g. {name.upper()} = {example}")
         return value
 
     @property
@@ -520,17 +520,17 @@ class _Parser:
             return False
         raise self._expected(repr(sign))
 
-    def _name(self, what: str) -> str:
-        return ".".join(self._parts(what, "the rest of the name"))
+    def _name(self, expected: str) -> str:
+        return ".".join(self._parts(expected, "the rest of the name"))
 
-    def _parts(self, what: str, rest: str) -> list[str]:
+    def _parts(self, expected: str, rest: str) -> list[str]:
         """Parse names separated by dots; a number is a name as well."""
         parts: list[str] = []
         while not parts or self._sign(".", optional=True):
             token = self._next
             is_digits = token.kind is _TokenKind.NUMBER and token.text.isdigit()
             if not is_digits and token.kind not in (_TokenKind.WORD, _TokenKind.QUOTED):
-                raise self._expected(rest if parts else what)
+                raise self._expected(rest if parts else expected)
             parts.append(self._take().text)
         return parts
 
@@ -540,5 +540,5 @@ class _Parser:
                 return choice
         raise self._expected(" or ".join(word.upper() for word in choices), remedy)
 
-    def _expected(self, what: str, remedy: str = "") -> StatementError:
-        return self._next.error(f"expected {what}, found {self._next.shown}", remedy)
+    def _expected(self, expected: str, remedy: str = "") -> StatementError:
+        return self._next.error(f"expected {expected}, found {self._next.shown}", remedy)

@@ -133,8 +133,8 @@ def ask(connection: Connection, path: str = "") -> Response:
             reason: BaseException | None = error
             while reason is not None and getattr(reason, "strerror", None) is None:
                 reason = reason.__cause__ or reason.__context__
-            said = type(error).__name__ if reason is None else getattr(reason, "strerror", "")
-            problem = f"the API did not answer at {without_credentials(url)} ({said})"
+            detail = type(error).__name__ if reason is None else getattr(reason, "strerror", "")
+            problem = f"the API did not answer at {without_credentials(url)} ({detail})"
             raise SourceError(problem) from None
 
 

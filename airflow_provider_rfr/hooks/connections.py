@@ -25,7 +25,7 @@ from airflow_provider_rfr.http.redaction import without_credentials
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.alteration import Outcome
-    from airflow_provider_rfr.connections.dependents import Dependent
+    from airflow_provider_rfr.connections.dependents import DependentTask
     from airflow_provider_rfr.connections.ports import Services
     from airflow_provider_rfr.connections.statement import Statement, Value
     from airflow_provider_rfr.connections.types import Definition
@@ -77,7 +77,7 @@ class ConnectionsHook(BaseHook):
         with self._services() as services:
             return execute(services, statement, actor=actor, parameters=parameters)
 
-    def dependents(self, name: str) -> Sequence[Dependent]:
+    def dependents(self, name: str) -> Sequence[DependentTask]:
         """Return the dependents of the connection, by any number of steps."""
         from airflow_provider_rfr.connections.alteration import dependents_of
 
@@ -251,7 +251,7 @@ def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
     settings = lake_document(as_connection(definition)).settings()
     try:
         catalog = open_catalog(settings)
-        found = {name: load_table(catalog, name) for name in tables}
+        loaded = {name: load_table(catalog, name) for name in tables}
     except (CatalogError, ConfigurationError) as error:
         raise ConnectionValidationError(definition.name, masked(str(error), definition)) from None
     except RfrError:
@@ -260,4 +260,4 @@ def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
         at = f" at {without_credentials(definition.host)}" if definition.host else ""
         problem = f"the catalog did not answer{at} ({type(error).__name__})"
         raise ConnectionValidationError(definition.name, masked(problem, definition)) from None
-    return {name: str(table.metadata.table_uuid) for name, table in found.items() if table is not None}
+    return {name: str(table.metadata.table_uuid) for name, table in loaded.items() if table is not None}

@@ -62,9 +62,9 @@ class LakeDocument:
 
     def secrets(self) -> list[str]:
         """Return the values that must not be shown."""
-        found = [value for key, value in self.properties.items() if is_secret(key)]
+        values = [value for key, value in self.properties.items() if is_secret(key)]
         password = urlsplit(self.properties.get("uri", "")).password
-        return found + ([password] if password else [])
+        return values + ([password] if password else [])
 
 
 class LakeHook(BaseHook):
@@ -183,11 +183,11 @@ def lake_document(connection: Connection) -> LakeDocument:
     if connection.host:
         properties["uri"] = str(connection.host)
     properties |= {key: str(extras[field]) for field, key in _STORE_EXTRAS.items() if field in extras}
-    given = mapping_extra(connection, "properties", extras.get("properties", {}))
-    given = {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+    named = mapping_extra(connection, "properties", extras.get("properties", {})).items()
+    extra = {str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in named}
     for where, key in (("host", "uri"), ("warehouse", "warehouse")):
-        _check_address(f"{name}: {where}", {**properties, **given}.get(key, ""))
-    properties |= {**_credentials(kind, connection), **given}
+        _check_address(f"{name}: {where}", {**properties, **extra}.get(key, ""))
+    properties |= {**_credentials(kind, connection), **extra}
     if kind == "sql":
         # Only the catalogs of servers know where tables are; here each process would resolve a relative path itself.
         warehouse = properties.get("warehouse", "")
@@ -297,8 +297,8 @@ class CommitsReader:
         log = self._log(table)
         if log is None:
             return []
-        known = after is not None and after.table_uuid == log.table_uuid
-        records = log.commits(after.sequence if after is not None and known else None)
+        is_same_table = after is not None and after.table_uuid == log.table_uuid
+        records = log.commits(after.sequence if after is not None and is_same_table else None)
         return [
             (Position(log.table_uuid, record.sequence), _values(table, record) if record.changes_rows else None)
             for record in records

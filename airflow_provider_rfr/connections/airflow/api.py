@@ -76,7 +76,7 @@ class ApiGateway:
         return find_definition(name)
 
     def referring(self, name: str) -> Sequence[str]:
-        found: list[str] = []
+        names: list[str] = []
         offset = 0
         while True:
             query = [("limit", str(_PAGE)), ("offset", str(offset))]
@@ -87,12 +87,12 @@ class ApiGateway:
                     extra = parsed_extra(row.get("extra"))
                 except ValueError:
                     continue
-                made = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra)
-                if name in references_of(made).values():
-                    found.append(made.name)
+                definition = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra)
+                if name in references_of(definition).values():
+                    names.append(definition.name)
             offset += len(page["connections"])
             if not page["connections"] or offset >= page["total_entries"]:
-                return found
+                return names
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
         """Store the candidate.
@@ -168,8 +168,8 @@ class ApiGateway:
     def variable(self, name: str) -> str | None:
         from airflow.sdk import Variable
 
-        found = Variable.get(name, default=None)
-        return None if found is None else str(found)
+        value = Variable.get(name, default=None)
+        return None if value is None else str(value)
 
     def _expected(self, expected: str, hashes: ContentHash, candidate: Definition) -> ConnectionOrigin:
         origin = origin_of(candidate.name, worker_backends())
@@ -183,8 +183,8 @@ class ApiGateway:
         return origin
 
     def _check_stored(self, hashes: ContentHash, candidate: Definition) -> None:
-        found = origin_of(candidate.name, worker_backends())
-        if found is None or hashes.of(definition_of(found.connection)) != hashes.of(candidate):
+        stored = origin_of(candidate.name, worker_backends())
+        if stored is None or hashes.of(definition_of(stored.connection)) != hashes.of(candidate):
             raise ConnectionConflictError(
                 candidate.name, "another process changed it in the same moment; look what it is, and try again"
             )

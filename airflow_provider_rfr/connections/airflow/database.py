@@ -113,8 +113,8 @@ class DatabaseGateway:
     def variable(self, name: str) -> str | None:
         from airflow.models import Variable
 
-        found: Any = Variable.get(name, default_var=None)
-        return None if found is None else str(found)
+        value: Any = Variable.get(name, default_var=None)
+        return None if value is None else str(value)
 
 
 def _require_database(name: str) -> None:
@@ -176,16 +176,16 @@ def connections_of_types(types: Iterable[str]) -> dict[str, str]:
     from sqlalchemy import select
 
     wanted = frozenset(types)
-    found = {}
+    types_by_id = {}
     if can_be_reached():
         with session_of_airflow() as session:
             # No secret is read.
             query = select(Connection.conn_id, Connection.conn_type).where(Connection.conn_type.in_(wanted))
-            found = {str(conn_id): str(kind) for conn_id, kind in session.execute(query)}
+            types_by_id = {str(conn_id): str(kind) for conn_id, kind in session.execute(query)}
     variables = (variable for variable in os.environ if variable.startswith(CONNECTION_VARIABLE))
     for name in (variable.removeprefix(CONNECTION_VARIABLE).lower() for variable in variables):
         with suppress(ConfigurationError):
             definition = find_definition(name)
             if definition is not None and definition.conn_type in wanted:
-                found[name] = definition.conn_type
-    return found
+                types_by_id[name] = definition.conn_type
+    return types_by_id

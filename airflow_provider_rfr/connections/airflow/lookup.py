@@ -92,10 +92,10 @@ def mapping_extra(connection: Connection, name: str, value: Any) -> dict[str, An
 
     :raises ConfigurationError: it is something else
     """
-    found = _json_object(value)
-    if found is None:
+    mapping = _json_object(value)
+    if mapping is None:
         raise ConfigurationError(f"{connection.conn_id}.extra.{name}", "is not a JSON object", 'write e.g. {"a": "b"}')
-    return found
+    return mapping
 
 
 def _json_object(value: Any) -> dict[str, Any] | None:
@@ -112,10 +112,10 @@ def require_type(connection: Connection, wanted: str) -> None:
 
     :raises ConfigurationError: it is of another type
     """
-    found = (connection.conn_type or "").replace("-", "_")
-    if found != wanted:
+    conn_type = (connection.conn_type or "").replace("-", "_")
+    if conn_type != wanted:
         raise ConfigurationError(
-            f"connection {connection.conn_id}", f"is of type {found!r}", f"make one of type {wanted!r}"
+            f"connection {connection.conn_id}", f"is of type {conn_type!r}", f"make one of type {wanted!r}"
         )
 
 

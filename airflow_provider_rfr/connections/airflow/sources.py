@@ -190,7 +190,7 @@ def origin_of(name: str, backends: Iterable[Any]) -> ConnectionOrigin | None:
     """
     for backend in backends:
         try:
-            found = backend.get_connection(conn_id=name)
+            connection = backend.get_connection(conn_id=name)
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own; they may hold the password
             kind, place = type(error).__name__, ConnectionOrigin(backend, None).name
             raise ConfigurationError(
@@ -198,8 +198,8 @@ def origin_of(name: str, backends: Iterable[Any]) -> ConnectionOrigin | None:
                 f"can't be read from {place}: {kind}",
                 "write it as Airflow's JSON or URI, and see that this answers",
             ) from None
-        if found is not None:
-            return ConnectionOrigin(backend, found)
+        if connection is not None:
+            return ConnectionOrigin(backend, connection)
     return None
 
 
@@ -267,8 +267,8 @@ def _read_file(name: str) -> str | None:
 
 def secret_texts(definition: Definition) -> list[str]:
     """Return secret values of the definition, also those within lists and JSON, plain and as quoted in URLs."""
-    known = type_named(definition.conn_type)
-    secrets = [secret for name, value in definition.options() for secret in known.secret_values(name, value)]
+    connection_type = type_named(definition.conn_type)
+    secrets = [secret for name, value in definition.options() for secret in connection_type.secret_values(name, value)]
     # To mask a shorter one, such as a header with a version, would spoil any text.
     texts = [text for secret in secrets for text in _texts(secret) if len(text) >= _SHORTEST]
     return list(dict.fromkeys(form for text in texts for form in (text, quote(text), quote(text, safe=""))))
@@ -278,14 +278,14 @@ def _texts(value: Any) -> Iterator[str]:
     """Yield the value's text, and that of its parts; booleans are not secret."""
     if isinstance(value, str):
         with suppress(ValueError):
-            made = json.loads(value)
-            if isinstance(made, (dict, list)):
-                yield from _texts(made)
+            parsed = json.loads(value)
+            if isinstance(parsed, (dict, list)):
+                yield from _texts(parsed)
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        for address in value:
-            yield from _texts(address)
+        for item in value:
+            yield from _texts(item)
     elif not isinstance(value, bool) and value not in (None, ""):
         yield str(value)
 

@@ -90,37 +90,37 @@ class ConnectionUse:
     def is_stale(self) -> bool:
         """Tell whether a connection was altered since the task read it."""
         with self._store.read() as connection:
-            found = uses.load_use(connection, self._task)
-        return found is not None and found.token == self._token and found.is_stale
+            use = uses.load_use(connection, self._task)
+        return use is not None and use.token == self._token and use.is_stale
 
     def _watch(self) -> None:
         self._note_identities()
         while not self._over.wait(_LOOK_SECONDS):
             try:
-                found = self._store.run(
+                use = self._store.run(
                     lambda connection: uses.beat(connection, self._store.now(connection), self._task, self._token)
                 )
             except DBAPIError:
                 # The store is away for a while: at worst a restart comes later.
                 continue
-            if found is not None and found.is_stale:
+            if use is not None and use.is_stale:
                 self._stop()
 
     def _note_identities(self) -> None:
         """Note the upstreams while they answer, to compare new addresses with when they no longer do."""
-        found: dict[str, str] = {}
+        identities: dict[str, str] = {}
         for definition in self._read:
             # What is wrong with a connection the task itself reports.
             with suppress(AlterConnectionError, ConfigurationError):
                 identity = self._identify(definition)
                 if identity is not None:
-                    found[definition.name] = self._hashes.of_text(identity)
+                    identities[definition.name] = self._hashes.of_text(identity)
 
         def note(connection: Connection) -> None:
-            for name, identity in found.items():
+            for name, identity in identities.items():
                 ConnectionNotes(connection, name).set_identity(self._store.now(connection), identity)
 
-        if found:
+        if identities:
             with suppress(DBAPIError):
                 self._store.run(note)
 
@@ -136,11 +136,11 @@ def addresses_of(store: ControlStore, conn_id: str) -> list[dict[str, Any]]:
         places = ConnectionNotes(connection, conn_id).former_places(hashes.of(present))
     if not places or present is None:
         return []
-    found = []
+    addresses = []
     for place in [*places, present.place()]:
-        made: dict[str, Any] = {name: place[name] for name in ("login", "upstream") if place.get(name)}
+        address: dict[str, Any] = {name: place[name] for name in ("login", "upstream") if place.get(name)}
         if place.get("host"):
             fields: dict[str, Any] = {name: place.get(name) for name in PLACE}
-            made["base_url"] = base_url(as_connection(Definition(conn_id, **fields)))
-        found.append(made)
-    return found
+            address["base_url"] = base_url(as_connection(Definition(conn_id, **fields)))
+        addresses.append(address)
+    return addresses
