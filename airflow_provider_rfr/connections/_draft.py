@@ -90,6 +90,7 @@ class ConnectionDraft:
             elif sets[name] > 1 or removals[name] > 1:
                 self._blame(name, "is specified more than once", "write it once", action)
         for action in actions:
+            # A dot within a quoted part ends no option, but what is before it is not the name of one either.
             dots = (place for place, sign in enumerate(action.option) if sign == ".")
             whole = next((action.option[:dot] for dot in dots if action.option[:dot] in first), None)
             if whole is not None:

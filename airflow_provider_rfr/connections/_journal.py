@@ -65,6 +65,7 @@ class Journal:
                 return None
             return grant, audit.begin_alteration(connection, now, name, self._actor, self._statement)
 
+        # Lease and row in one transaction: no alteration is without a row that says how it ended.
         started = self._store.run(begin)
         if started is None:
             raise ConnectionConflictError(self._name, "another process is altering it; try again")
@@ -138,12 +139,14 @@ def _settle(
     for open_alteration in audit.open_alterations(connection, name):
         if open_alteration.id == own:
             continue
+        # The hashes show how far it came: without a new one, it had not begun to store anything.
         state, detail = AlterationState.FAILED, _DIED
         if open_alteration.new_hash == MISSING and present != open_alteration.old_hash:
             state, detail = AlterationState.APPLIED, _REMOVED
             if present == MISSING:
                 end_name(connection, now, name, open_alteration.options[NAME]["after"])
             else:
+                # A new connection has the name, and the notes are those of the old one.
                 audit.ConnectionNotes(connection, name).forget()
         elif open_alteration.new_hash is not None and open_alteration.new_hash == present != open_alteration.old_hash:
             state, detail = AlterationState.APPLIED, _RECOVERED
@@ -272,6 +275,7 @@ def give_up(
     effects = check_unused(services, statement)
     if effects:
         changes = {user: {"before": None, "after": effect} for user, effect in effects.items()}
+        # Again, because the audit has to show the effects even if this process dies after the next step.
         journal.intend({**named, **changes}, expected, MISSING)
     if new is None:
         services.gateway.drop(expected, services.hashes, stored)

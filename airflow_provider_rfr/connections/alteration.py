@@ -168,6 +168,8 @@ def execute(
             return _planned(services, statement, parameters or {})
         return _carry_out(services, statement, actor, parameters or {})
     except ConnectionNotFoundError:
+        # A process that died right after it dropped the connection has left an open row. Alterations of what is missing
+        # do not get to their journal, which would look at it.
         settle_missing(services.store, name)
         if not statement.if_exists:
             raise
@@ -198,6 +200,7 @@ def _carry_out(services: Services, statement: Statement, actor: str, parameters:
         plan = _draft(services, plan, parameters, recovered)
         plan = _validate(services, plan)
         plan = _store(services, plan, journal)
+    # Without the lease: this may wait for minutes, and what has to be restarted is noted already.
     return _restart(services, plan, journal)
 
 
@@ -282,6 +285,7 @@ def _rotate(services: Services, plan: _Alteration, recovered: Sequence[Alteratio
         raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
     _check_editable(services, plan.name, [plan.name])
     if any(PUBLIC_KEYS in definition.options for definition in recovered):
+        # Its public key may not have been shown, and another rotation would put its private key into use.
         public = str(plan.stored.get(PUBLIC_KEYS) or "").rpartition("\n")[2]
         notice = f"a rotation whose process died was stored, and this is its end; {_INSTALL}{public}"
         return replace(_compared(services, plan), notice=notice)
@@ -357,7 +361,8 @@ def _check_rights(
         raise ConnectionRightsError(name, f"secrets of {options} may not be used: {', '.join(map(str, denied))}")
     if all(change.option == "description" for change in changes_between(stored, draft.candidate)):
         return
-    # A tunnel decides where the secrets of the connections go that use it.
+    # A tunnel decides where the secrets of the connections go that use it. The paths of tasks show only the connections
+    # that tasks have used, so references of stored connections are followed as well.
     above = {conn_id for path in paths.values() for conn_id in path[:-1]}
     todo = [name, *above]
     while todo:
@@ -405,6 +410,7 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
         )
     for dependent in plan.dependents:
         if len(dependent.via) > 1:
+            # How a task is tried is noted for the connections that it names itself.
             continue
         try:
             services.check_use(plan.candidate, dependent.use)
@@ -480,6 +486,7 @@ def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
     if plan.statement.settings.new_identity:
         places = [{"upstream": plan.new_hash[:16]}]
     elif present != plan.candidate.place():
+        # A login from a secrets backend is secret, and a place is noted in plain text.
         if "login" in plan.kept:
             present["login"] = None
         if present["host"]:

@@ -47,6 +47,7 @@ def closure(names: Iterable[str], find: Find) -> dict[str, _ReachedConnection]:
     reached: dict[str, _ReachedConnection] = {}
     todo: list[tuple[str, tuple[str, ...]]] = [(name, (name,)) for name in names]
     while todo:
+        # The oldest first, so that the path to each connection is the shortest one.
         name, path = todo.pop(0)
         if name in reached:
             continue
@@ -148,6 +149,7 @@ def judge(
             verdict = RestartVerdict.UNAFFECTED
         elif fixed:
             verdict, reason = RestartVerdict.INCOMPATIBLE, f"it can't adopt another {', '.join(fixed)}"
+        # One that is wanted with other settings is about to leave these.
         elif own is not None and own.running == new_hash and own.wanted in (None, new_hash):
             verdict, reason = RestartVerdict.UNAFFECTED, "it has these settings already"
         elif use.state == IDLE:
@@ -183,6 +185,7 @@ def restart(
     waiting = [dependent.use.task for dependent in dependents if dependent.verdict is RestartVerdict.RESTART]
     deadline = time.monotonic() + timeout
     while True:
+        # Once also without any time: stopped tasks are started, and ends that are known already are reported.
         for task in list(waiting):
             outcome = _outcome(services, task, name, wanted)
             if outcome is not None:
@@ -205,6 +208,7 @@ def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str |
     own = use.of(name)
     if own is not None and own.running == wanted:
         return "restarted" if use.state == RUNNING else "has the new settings"
+    # Another alteration came after this one, and waits for the task itself.
     if own is not None and own.wanted not in (None, wanted):
         return "superseded by a later change"
     if use.state == IDLE:
@@ -214,6 +218,7 @@ def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str |
         is_dead = now - use.seen_at > _SILENT_MILLISECONDS or use.state == FAILED
         return "unknown: Airflow could not be asked" if is_dead else None
     if state == "running":
+        # It sees by itself what is wanted of it. Clearing it would kill its driver, and what that has in flight.
         return None
     return _start(services, task, state, use.error_kind)
 

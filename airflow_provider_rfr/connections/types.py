@@ -488,6 +488,7 @@ class ContentHash:
     """A hash of definitions by the installation's key; the salt differs where several share a key or have none."""
 
     def __init__(self, key: bytes, salt: str) -> None:
+        # Without a key of the installation, the salt keeps the hashes of two stores apart.
         self._key = hmac.new(key or b"none", _PURPOSE + salt.encode(), hashlib.sha256).digest()
 
     def of(self, definition: Definition | None) -> str:

@@ -101,8 +101,9 @@ class ConnectionsHook(BaseHook):
         api = AirflowApi(self._airflow_api_conn_id)
         at_database = self._at_database
         if at_database is None:
+            # The API is preferred where there is one, because it checks the rights of the user.
             at_database = can_be_reached() and not api.is_there()
-        gateway = DatabaseGateway() if at_database else ApiGateway(api)
+        gateway: DatabaseGateway | ApiGateway = DatabaseGateway() if at_database else ApiGateway(api)
         store_hook = ControlStoreHook(self._control_store_conn_id)
         # Airflow masks what it reads, and would warn of each value that is too short for that.
         with quiet_masking(), closing(store_hook.get_store()) as store:

@@ -69,6 +69,7 @@ def running_with(
                 _unless_away(use.end, DEFERRED)
                 raise
             except Exception as error:
+                # Of any kind: the stop that was asked for, or what the old settings led to.
                 if not _unless_away(use.is_stale):
                     _unless_away(use.end, FAILED, str(error), kind_of(error))
                     raise

@@ -32,6 +32,7 @@ class _ShortValueFilter(logging.Filter):
         return not (_is_quiet.get() and "too short" in str(record.msg))
 
 
+# Airflow has two copies of its masker, for the server and for tasks.
 for _package in ("airflow", "airflow.sdk"):
     logging.getLogger(f"{_package}._shared.secrets_masker.secrets_masker").addFilter(_ShortValueFilter())
 
@@ -126,6 +127,7 @@ def web_address(connection: Connection, scheme: str) -> str:
     :raises ConfigurationError: it is not a web address, names credentials, which would be shown, or another port
     """
     field, text = f"connection {connection.conn_id}: host", str(connection.host).strip()
+    # An IPv6 address without brackets, of which a parser would take the last part for a port.
     if text.count(":") > 1 and set(text) <= _IPV6:
         text = f"[{text}]"
     try:
@@ -174,6 +176,7 @@ def http_address(connection: Connection) -> str:
 
 def can_be_reached() -> bool:
     """Tell whether this process has Airflow's database; a task on a worker does not have it."""
+    # Airflow's supervisor sets this address in the process of a task.
     return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
 
 

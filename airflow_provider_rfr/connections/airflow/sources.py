@@ -102,6 +102,7 @@ def content_hash(store: ControlStore) -> ContentHash:
     """Return a hash with the installation's key: Airflow's Fernet key, which workers and command line must share."""
     from airflow_provider_rfr.store.connection_audit import installation_salt
 
+    # Of several keys, the first one encrypts, and the others are being replaced.
     key = conf.get("core", "fernet_key", fallback="") or ""
     return ContentHash(key.partition(",")[0].encode(), store.run(installation_salt))
 
@@ -292,6 +293,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def masked(text: str, definition: Definition) -> str:
     """Remove the definition's secrets from the text."""
+    # The longest first: a secret may contain another one, and its rest would be left readable.
     for secret in sorted(secret_texts(definition), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -54,6 +54,7 @@ class ConnectionUse:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rfr-connection-use", daemon=True)
         self._hashes = content_hash(store)
+        # It tells this start from a later one of the same task, e.g. on another worker while this one is cut off.
         self._token = store.run(
             lambda connection: uses.register_use(connection, store.now(connection), task, kind, names, details)
         )
@@ -72,6 +73,7 @@ class ConnectionUse:
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
+        # Not for ever: it may be asking an upstream that does not answer.
         self._thread.join(_LOOK_SECONDS * 5)
 
     def end(self, state: str, error: str | None = None, error_kind: str | None = None) -> None:
@@ -104,6 +106,7 @@ class ConnectionUse:
                 # The store is away for a while: at worst a restart comes later.
                 continue
             if use is not None and use.is_stale:
+                # At every look: the work may not have been far enough to be stopped at the first one.
                 self._stop()
 
     def _note_identities(self) -> None:
