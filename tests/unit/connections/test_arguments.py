@@ -92,7 +92,7 @@ def test_values_are_taken_whole_or_not_at_all() -> None:
         },
         drop=["Schema"],
     )
-    assert [(each.option, each.value) for each in found.actions] == [
+    assert [(action.option, action.value) for action in found.actions] == [
         ("host", "SECRET 'env:A', port = 1"),
         ('extra."s3.region"', "eu"),
         ("extra.empty", {}),
@@ -223,7 +223,7 @@ def test_secrets_are_read_from_the_environment_variables_and_files(
     monkeypatch.setenv("AIRFLOW__RFR__SECRET_FILES", str(tmp_path / "secrets"))
     monkeypatch.setenv("PG_PW", "from-environment")
     reader = SecretReader({"pw": "from-variable"}.get)
-    found = [reader.read(SecretReference(*each)) for each in (("env", "PG_PW"), ("variable", "pw"), ("file", "pw"))]
+    found = [reader.read(SecretReference(*place)) for place in (("env", "PG_PW"), ("variable", "pw"), ("file", "pw"))]
     assert found == ["from-environment", "from-variable", "from-file"]
     for missing in (("env", "NONE"), ("variable", "none"), ("file", "../outside"), ("vault", "x")):
         with pytest.raises(ConfigurationError):

@@ -58,7 +58,9 @@ class Shelf:
         return self.connections.get(name)
 
     def referring(self, name: str) -> Sequence[str]:
-        return [each.name for each in self.connections.values() if name in references_of(each).values()]
+        return [
+            connection.name for connection in self.connections.values() if name in references_of(connection).values()
+        ]
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
         self.before_commit()
@@ -82,7 +84,7 @@ class Shelf:
         return [name for name in names if name in self.forbidden]
 
     def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-        return [each for each in secrets if str(each) in self.forbidden_secrets]
+        return [secret for secret in secrets if str(secret) in self.forbidden_secrets]
 
     def test(self, candidate: Definition) -> bool:
         self.tried.append(candidate.host)
@@ -120,7 +122,7 @@ class Bench:
     """A world with its control store, and tasks that run in it."""
 
     def __init__(self, folder: Path, *connections: Definition) -> None:
-        self.shelf = Shelf({each.name: each for each in connections})
+        self.shelf = Shelf({connection.name: connection for connection in connections})
         self.store: ControlStore = open_store(f"sqlite:///{folder}/control.db")
         self.hashes = ContentHash(b"key", "salt")
         self.said: list[str] = []
@@ -159,8 +161,8 @@ class Bench:
             lambda connection: register_use(connection, self.store.now(connection), task, kind, names, details)
         )
         copies = [
-            UsedConnection(each.name, " > ".join(each.path), self.hashes.of(each.definition))
-            for each in closure(names, self.shelf.find).values()
+            UsedConnection(reached.name, " > ".join(reached.path), self.hashes.of(reached.definition))
+            for reached in closure(names, self.shelf.find).values()
         ]
         self.store.run(lambda connection: note_copies(connection, task, token, copies))
         return self.use(dag)
@@ -187,7 +189,7 @@ class Bench:
             for dag in dags:
                 use = self.use(dag)
                 if use.is_stale:
-                    self.run(dag, *{each.via.split(" > ")[0] for each in use.connections}, **use.details)
+                    self.run(dag, *{connection.via.split(" > ")[0] for connection in use.connections}, **use.details)
 
         self.on_sleep = look
 
@@ -197,9 +199,9 @@ class Bench:
 
 
 def verdicts(outcome: Outcome) -> dict[str, str]:
-    return {each.use.task.dag_id: each.verdict.value for each in outcome.dependents}
+    return {dependent.use.task.dag_id: dependent.verdict.value for dependent in outcome.dependents}
 
 
 def ends(outcome: Outcome) -> dict[str, str]:
     outcomes = outcome.outcomes or {}
-    return {each.use.task.dag_id: outcomes[each.use.task.consumer] for each in outcome.dependents}
+    return {dependent.use.task.dag_id: outcomes[dependent.use.task.consumer] for dependent in outcome.dependents}

@@ -87,7 +87,7 @@ def test_what_it_uses_is_noted_without_any_secret(bench: Bench, store: ControlSt
     bench.run()
     noted = use(store)
     assert (noted.state, noted.kind) == (IDLE, "refresh")
-    assert {each.conn_id for each in noted.connections} == {"shop", "rfr_lake_default", "spark_default"}
+    assert {connection.conn_id for connection in noted.connections} == {"shop", "rfr_lake_default", "spark_default"}
     assert noted.details["check"]["rfr_lake_default"] == {"tables": ["raw.orders"]}
     store.close()
     for file in tmp_path.glob("control.db*"):
