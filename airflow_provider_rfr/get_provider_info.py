@@ -6,7 +6,7 @@ from typing import Any
 
 _DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
 _INTEGRATION = "Resumable full refresh"
-_HOOKS = ("api", "builtins", "connection_gateways", "connections", "control_store", "http", "lake", "webhooks")
+_HOOKS = ("api", "builtins", "connections", "control_store", "lake", "webhooks")
 _OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "materialized_views", "sinks", "webhooks")
 
 
@@ -117,7 +117,7 @@ _API: dict[str, Any] = {
 _HTTP: dict[str, Any] = {
     "connection-type": "rfr_http",
     "hook-name": "HTTP endpoint (RFR)",
-    "hook-class-name": "airflow_provider_rfr.hooks.http.HttpHook",
+    "hook-class-name": "airflow_provider_rfr.hooks.api.HttpHook",
     "ui-field-behaviour": {
         "hidden-fields": ["schema", "port"],
         "relabeling": {"host": "Base URL", "login": "User", "password": "Password or token"},

@@ -11,11 +11,10 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
+from airflow_provider_rfr.connections.airflow.lookup import read_connection
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
-from airflow_provider_rfr.hooks.commits import CommitsReader, snapshots_of
-from airflow_provider_rfr.hooks.common import read_connection
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, is_pending, table_names
-from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.lake import CommitsReader, LakeHook, snapshots_of
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.triggers.commit import CommitReachedTrigger

@@ -42,7 +42,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
     @wraps(work)
     def wrapped(args: Namespace) -> None:
         try:
-            from airflow_provider_rfr.hooks.common import quiet_masking
+            from airflow_provider_rfr.connections.airflow.lookup import quiet_masking
 
             # Names and errors of sources may have letters that this terminal does not know.
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ def _is_no_noise(record: logging.LogRecord) -> bool:
 @contextmanager
 def _with_stored_connections() -> Iterator[None]:
     """Mark this process as a server's, because only then Airflow looks for connections in its database."""
-    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
+    from airflow_provider_rfr.connections.airflow.lookup import can_be_reached
 
     if _CONTEXT in os.environ or not can_be_reached():
         yield

@@ -60,14 +60,14 @@ def validate(args: Namespace) -> None:
 
 @command
 def dependents(args: Namespace) -> None:
-    found = _hook(args).dependents(args.connection)
-    if print_data([connection.to_json() for connection in found], args):
+    tasks = _hook(args).dependents(args.connection)
+    if print_data([task.to_json() for task in tasks], args):
         return
-    for connection in found:
-        stale = ", with settings that were altered since" if connection.use.is_stale else ""
-        error = f" ({connection.use.error})" if connection.use.error else ""
-        print(connection.line("", f"{connection.reason}{stale}{error}"))
-    print(f"{len(found)} use {args.connection}", file=sys.stderr)
+    for task in tasks:
+        stale = ", with settings that were altered since" if task.use.is_stale else ""
+        error = f" ({task.use.error})" if task.use.error else ""
+        print(task.line("", f"{task.reason}{stale}{error}"))
+    print(f"{len(tasks)} use {args.connection}", file=sys.stderr)
 
 
 @command
@@ -104,7 +104,7 @@ def _execute(statement: Statement, args: Namespace, parameters: Mapping[str, Any
 
 
 def _hook(args: Namespace) -> ConnectionsHook:
-    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
+    from airflow_provider_rfr.connections.airflow.lookup import can_be_reached
     from airflow_provider_rfr.hooks.connections import ConnectionsHook
 
     return ConnectionsHook(

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, Connection
     from packaging.requirements import Requirement
 
-    from airflow_provider_rfr.hooks.api import ApiHook
+    from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-    from airflow_provider_rfr.hooks.http import HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
     from airflow_provider_rfr.webhooks.block import Endpoint, TriggerBlock
@@ -194,7 +193,7 @@ def _pyspark(name: str, args: Namespace) -> Iterator[CheckResult]:
 
 def _spark(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Check the connection, its master, ``spark-submit``, and that a standalone master listens."""
-    from airflow_provider_rfr.hooks.common import connection_named, extras_of, require_type
+    from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of, require_type
     from airflow_provider_rfr.http.redaction import without_credentials
     from airflow_provider_rfr.operators.submit import spark_environment
 
@@ -276,9 +275,8 @@ def _connections(name: str, args: Namespace) -> Iterator[CheckResult]:
     """Try each connection of our types as its test button does; the named lake has checks of its own."""
     from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
-    from airflow_provider_rfr.hooks.api import ApiHook
-    from airflow_provider_rfr.hooks.connection_gateways import connections_of_types
-    from airflow_provider_rfr.hooks.http import HttpHook
+    from airflow_provider_rfr.connections.airflow.database import connections_of_types
+    from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
     from airflow_provider_rfr.hooks.lake import LakeHook
 
     kinds: dict[str, type[ApiHook | HttpHook | LakeHook]] = {
@@ -310,7 +308,7 @@ def _of_trial(conn_id: str, kind: str, trial: tuple[bool, str]) -> CheckResult:
 
 
 def _remedy_of_connection(conn_id: str, problem: str) -> str:
-    from airflow_provider_rfr.hooks.airflow_database import CONNECTION_VARIABLE
+    from airflow_provider_rfr.connections.airflow.lookup import CONNECTION_VARIABLE
 
     variable = f"{CONNECTION_VARIABLE}{conn_id.upper()}"
     if variable in os.environ:
@@ -420,7 +418,7 @@ def _webhook_hosts(name: str, args: Namespace) -> Iterator[CheckResult]:
 
 def _host_of_webhook(name: str, endpoint: Endpoint) -> CheckResult:
     """Connect as a delivery does, with the same refusals, and close."""
-    from airflow_provider_rfr.hooks.http import http_settings
+    from airflow_provider_rfr.hooks.api import http_settings
     from airflow_provider_rfr.hooks.webhooks import configured_hosts
     from airflow_provider_rfr.http.sockets import AddressRefused, Deadline, attempt_of_this_thread, connect
     from airflow_provider_rfr.webhooks.calls import resolve
@@ -477,8 +475,7 @@ def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
 
     :param field: the argument that names it
     """
-    from airflow_provider_rfr.hooks.api import ApiHook
-    from airflow_provider_rfr.hooks.http import HttpHook
+    from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
 
     if field in ("api_conn_id", "airflow_api_conn_id"):
         hook = ApiHook(conn_id) if field == "api_conn_id" else HttpHook(conn_id)
@@ -491,8 +488,8 @@ def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
 
 
 def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[CheckResult]:
+    from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
     from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
-    from airflow_provider_rfr.hooks.common import mask_secrets
     from airflow_provider_rfr.hooks.dag_arguments import file_folders
     from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
 

@@ -215,7 +215,7 @@ def _from_airflow(read: Callable[[], T], *, otherwise: T) -> T:
     """Return the result of a read of Airflow's database, or ``otherwise`` where it can't be read."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from airflow_provider_rfr.hooks.airflow_database import can_be_reached
+    from airflow_provider_rfr.connections.airflow.lookup import can_be_reached
 
     if not can_be_reached():
         return otherwise

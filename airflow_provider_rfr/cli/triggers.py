@@ -96,7 +96,7 @@ def deliver(args: Namespace) -> int:
 @command
 def test_fire(args: Namespace) -> int:
     """Call an endpoint with an invented event; 1 if it does not accept it."""
-    from airflow_provider_rfr.hooks.http import http_settings
+    from airflow_provider_rfr.hooks.api import http_settings
     from airflow_provider_rfr.hooks.webhooks import configured_hosts
     from airflow_provider_rfr.webhooks import operations
     from airflow_provider_rfr.webhooks.validation import placeholder_events

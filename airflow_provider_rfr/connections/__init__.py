@@ -6,8 +6,15 @@ Nothing here imports Airflow: storage, rights and tasks are reached through
 
 from __future__ import annotations
 
-from airflow_provider_rfr.connections._parser import parse_statement
-from airflow_provider_rfr.connections.statement import Action, ActionKind, Parameter, SecretReference, Statement, Verb
+from airflow_provider_rfr.connections.statement import (
+    Action,
+    ActionKind,
+    Parameter,
+    SecretReference,
+    Statement,
+    Verb,
+    parse_statement,
+)
 from airflow_provider_rfr.exceptions import StatementError
 
 __all__ = [

@@ -17,7 +17,7 @@ from airflow_provider_rfr.exceptions import AlterationRefusedError, Problem
 from airflow_provider_rfr.http.redaction import MASK
 
 
-def draft(
+def make_draft(
     stored: Definition,
     actions: Sequence[Action],
     kept: Mapping[str, SecretReference],
@@ -25,29 +25,29 @@ def draft(
     find: Find,
     *,
     in_use: bool,
-) -> Draft:
+) -> ConnectionDraft:
     """Apply the actions to the stored definition, and check the result as if it were a new connection.
 
     :param kept: where the secrets that are stored came from
     :param parameters: values of ``:name``
     :raises AlterationRefusedError: with every problem
     """
-    made = Draft(stored, kept, parameters)
-    renamed = [replace(action, option=made.known.full_name(action.option)) for action in actions]
-    made.check_combination(renamed)
-    made.check_exclusive(renamed)
+    draft = ConnectionDraft(stored, kept, parameters)
+    renamed = [replace(action, option=draft.connection_type.full_name(action.option)) for action in actions]
+    draft.check_combination(renamed)
+    draft.check_exclusive(renamed)
     for action in renamed:
-        made.edit(action, in_use)
+        draft.edit(action, in_use)
     if not actions:
-        made.problems.append(Problem("", "nothing is to be changed", "write SET, DROP or RESET"))
-    made.check_whole()
-    made.check_references(find)
-    if made.problems:
-        raise AlterationRefusedError(stored.name, made.problems)
-    return made
+        draft.problems.append(Problem("", "nothing is to be changed", "write SET, DROP or RESET"))
+    draft.check_whole()
+    draft.check_references(find)
+    if draft.problems:
+        raise AlterationRefusedError(stored.name, draft.problems)
+    return draft
 
 
-class Draft:
+class ConnectionDraft:
     """A connection as a statement would change it: applies the actions one by one, and collects their problems.
 
     :ivar stored: the definition before the statement
@@ -60,7 +60,7 @@ class Draft:
     def __init__(
         self, stored: Definition, kept: Mapping[str, SecretReference], parameters: Mapping[str, Value]
     ) -> None:
-        self.known: ConnectionType = type_named(stored.conn_type)
+        self.connection_type: ConnectionType = type_named(stored.conn_type)
         self.stored = stored
         self.candidate = stored
         self.secrets = dict(kept)
@@ -90,6 +90,7 @@ class Draft:
             elif sets[name] > 1 or removals[name] > 1:
                 self._blame(name, "is specified more than once", "write it once", action)
         for action in actions:
+            # A dot within a quoted part ends no option, but what is before it is not the name of one either.
             dots = (place for place, sign in enumerate(action.option) if sign == ".")
             whole = next((action.option[:dot] for dot in dots if action.option[:dot] in first), None)
             if whole is not None:
@@ -98,7 +99,7 @@ class Draft:
 
     def check_exclusive(self, actions: Sequence[Action]) -> None:
         """Check that at most one option of an exclusive group is set, and none of the others removed."""
-        for group in self.known.exclusive:
+        for group in self.connection_type.exclusive:
             sets = {action.option: action for action in actions if action.option in group and not action.removes}
             removals = {action.option: action for action in actions if action.option in group and action.removes}
             options = ", ".join(sorted(group))
@@ -112,11 +113,11 @@ class Draft:
                 self._blame(other.option, problem, "setting one removes the others", other)
 
     def edit(self, action: Action, in_use: bool) -> None:
-        name, option = action.option, self.known.option(action.option)
+        name, option = action.option, self.connection_type.option(action.option)
         if name in ("conn_type", "type"):
             self._blame(name, "the type of a connection never changes", "make a new connection", action)
         elif option is None:
-            remedy = f"one of {', '.join(sorted(self.known.options))}, or extra.<name>"
+            remedy = f"one of {', '.join(sorted(self.connection_type.options))}, or extra.<name>"
             problem = f"connections of type {self.candidate.conn_type!r} have no such option"
             self._blame(name, problem, remedy, action)
         elif option.inalterable and in_use:
@@ -154,7 +155,7 @@ class Draft:
                 return
             value = self._parameters[value.name]
         self.touched[name] = action
-        for group in self.known.exclusive:
+        for group in self.connection_type.exclusive:
             for other in group - {name} if name in group else ():
                 self._remove(other)
         self._forget(name)
@@ -173,21 +174,15 @@ class Draft:
 
     def check_whole(self) -> None:
         blamed = {problem.field for problem in self.problems} | self.unreadable
-        for option in self.known.options.values():
+        for option in self.connection_type.options.values():
             if option.required and self._is_unset(option.name) and option.name not in blamed:
                 self._blame(option.name, "must be set", "give it a value")
-        for group in self.known.one_of:
+        for group in self.connection_type.one_of:
             if all(map(self._is_unset, group)) and not blamed & set(group):
                 self._blame(group[0], f"one of {', '.join(group)} must be set", "set one of them")
         for problem in self.broken_rules(self.candidate):
             if problem.field not in blamed:
                 self._blame(problem.field, problem.problem, problem.remedy)
-
-    def _check_reference(self, option: str, name: str, found: Definition | None) -> None:
-        if found is None:
-            self._blame(option, f"there is no connection {name!r} that can be read", "make it first")
-        elif option.endswith("ssh_conn_id") and type_named(found.conn_type).name != "ssh":
-            self._blame(option, f"connection {name!r} is of type {found.conn_type!r}", "name one of type 'ssh'")
 
     def broken_rules(self, candidate: Definition) -> list[Problem]:
         """Return problems across the fields of the candidate, also once its secrets are in it.
@@ -207,7 +202,12 @@ class Draft:
             if other == self.candidate.name:
                 self._blame(option, "refers to the connection itself", "name another connection")
             elif option in self.touched:
-                self._check_reference(option, other, find_readable(find, other))
+                definition = find_readable(find, other)
+                if definition is None:
+                    self._blame(option, f"there is no connection {other!r} that can be read", "make it first")
+                elif option.endswith("ssh_conn_id") and type_named(definition.conn_type).name != "ssh":
+                    problem = f"connection {other!r} is of type {definition.conn_type!r}"
+                    self._blame(option, problem, "name one of type 'ssh'")
         path = None if self.candidate.name in references.values() else cycle(self.candidate, find)
         if path is not None:
             option = next(name for name, other in references.items() if other == path[1])
@@ -219,7 +219,7 @@ def _broken_rules(definition: Definition) -> list[Problem]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OptionChange:
     """One option before and after, as it may be shown."""
 
     option: str
@@ -231,26 +231,26 @@ class Change:
         return f"{self.option}: {before} -> {after}"
 
 
-def changes_between(stored: Definition, candidate: Definition, hidden: Collection[str] = ()) -> tuple[Change, ...]:
+def changes_between(
+    stored: Definition, candidate: Definition, hidden: Collection[str] = ()
+) -> tuple[OptionChange, ...]:
     """Return the options whose values differ; values of secrets are masked.
 
     :param hidden: options whose values came from a secrets backend, even if the options are not secret
     """
-    known = type_named(candidate.conn_type)
+    connection_type = type_named(candidate.conn_type)
     before, after = dict(stored.options()), dict(candidate.options())
     changes = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
         if str(old) != str(new):
             is_hidden = any(f"{name}.".startswith(f"{option}.") for option in hidden)
-            changes.append(Change(name, *(_shown(known, name, value, is_hidden) for value in (old, new))))
+            shown = [
+                None if value is None else MASK if is_hidden else connection_type.shown(name, value)
+                for value in (old, new)
+            ]
+            changes.append(OptionChange(name, *shown))
     return tuple(changes)
-
-
-def _shown(known: ConnectionType, name: str, value: object, is_hidden: bool) -> str | None:
-    if value is None:
-        return None
-    return MASK if is_hidden else known.shown(name, value)
 
 
 _CURRENT, _NEXT, _FILE = "extra.private_key", "extra.next_private_key", "extra.key_file"
@@ -269,9 +269,9 @@ def rotated(stored: Definition) -> tuple[Definition, str]:
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     public = f"{public} airflow-{stored.name}"
     following = stored.get(_NEXT)
-    known = str(stored.get(PUBLIC_KEYS) or "").splitlines()
-    made = stored.having(_CURRENT, following).having(_FILE, None) if following else stored
-    if not (made.get(_CURRENT) or made.get(_FILE)):
-        return made.having(_CURRENT, private).having(PUBLIC_KEYS, public), public
-    kept = known[-1:] if following else known
-    return made.having(_NEXT, private).having(PUBLIC_KEYS, "\n".join([*kept, public])), public
+    public_keys = str(stored.get(PUBLIC_KEYS) or "").splitlines()
+    rotation = stored.having(_CURRENT, following).having(_FILE, None) if following else stored
+    if not (rotation.get(_CURRENT) or rotation.get(_FILE)):
+        return rotation.having(_CURRENT, private).having(PUBLIC_KEYS, public), public
+    kept = public_keys[-1:] if following else public_keys
+    return rotation.having(_NEXT, private).having(PUBLIC_KEYS, "\n".join([*kept, public])), public

@@ -15,23 +15,22 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.connections._draft import (
     PUBLIC_KEYS,
-    Change,
-    Draft,
+    ConnectionDraft,
+    OptionChange,
     changes_between,
-    draft,
+    make_draft,
     rotated,
 )
-from airflow_provider_rfr.connections._journal import NAME, Journal, settle_missing
-from airflow_provider_rfr.connections._removal import check_unused, give_up, referring_to
-from airflow_provider_rfr.connections._restart import restart
+from airflow_provider_rfr.connections._journal import NAME, Journal, check_unused, give_up, referring_to, settle_missing
 from airflow_provider_rfr.connections.dependents import (
-    Dependent,
-    Verdict,
+    DependentTask,
+    RestartVerdict,
     cycle,
     find_readable,
     judge,
     paths_to,
     references_of,
+    restart,
 )
 from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
@@ -77,8 +76,8 @@ class Outcome:
 
     connection: str
     result: str
-    changes: tuple[Change, ...] = ()
-    dependents: tuple[Dependent, ...] = ()
+    changes: tuple[OptionChange, ...] = ()
+    dependents: tuple[DependentTask, ...] = ()
     outcomes: Mapping[str, str] | None = None
     validated: bool | None = None
     notice: str = ""
@@ -125,8 +124,8 @@ class _Alteration:
     candidate: Definition
     secrets: Mapping[str, SecretReference]
     new_hash: str = field(repr=False)
-    changes: tuple[Change, ...] = ()
-    dependents: tuple[Dependent, ...] = ()
+    changes: tuple[OptionChange, ...] = ()
+    dependents: tuple[DependentTask, ...] = ()
     identity: str | None = field(default=None, repr=False)
     tried: bool | None = None
     notice: str = ""
@@ -171,6 +170,8 @@ def execute(
             return _planned(services, statement, parameters or {})
         return _carry_out(services, statement, actor, parameters or {})
     except ConnectionNotFoundError:
+        # A process that died right after it dropped the connection has left an open row. Alterations of what is missing
+        # do not get to their journal, which would look at it.
         settle_missing(services.store, name)
         if not statement.if_exists:
             raise
@@ -201,6 +202,7 @@ def _carry_out(services: Services, statement: Statement, actor: str, parameters:
         plan = _draft(services, plan, parameters, recovered)
         plan = _validate(services, plan)
         plan = _store(services, plan, journal)
+    # Without the lease: this may wait for minutes, and what has to be restarted is noted already.
     return _restart(services, plan, journal)
 
 
@@ -231,7 +233,7 @@ def _in_words(effects: Mapping[str, str]) -> str:
     return "".join(f"; {user}: {effect}" for user, effect in effects.items())
 
 
-def dependents_of(services: Services, name: str) -> Sequence[Dependent]:
+def dependents_of(services: Services, name: str) -> Sequence[DependentTask]:
     """Return the tasks that use the connection, by any number of steps."""
     with services.store.read() as connection:
         return judge(name, None, (), list_uses(connection), services.gateway.find)
@@ -264,14 +266,16 @@ def _draft(
     if plan.statement.verb is Verb.ROTATE_KEYS:
         return _rotate(services, plan, recovered)
     paths = paths_to(plan.name, plan.uses, services.gateway.find)
-    made = draft(plan.stored, plan.statement.actions, plan.kept, parameters, services.gateway.find, in_use=bool(paths))
-    _check_rights(services, plan.stored, made, paths)
-    candidate = _with_secrets(services, made)
-    problems = made.broken_rules(candidate)
+    draft = make_draft(
+        plan.stored, plan.statement.actions, plan.kept, parameters, services.gateway.find, in_use=bool(paths)
+    )
+    _check_rights(services, plan.stored, draft, paths)
+    candidate = _with_secrets(services, draft)
+    problems = draft.broken_rules(candidate)
     if problems:
         raise AlterationRefusedError(plan.name, problems)
-    plan = replace(plan, candidate=candidate, secrets=made.secrets)
-    return _compared(services, plan, hidden={*plan.kept, *made.secrets})
+    plan = replace(plan, candidate=candidate, secrets=draft.secrets)
+    return _compared(services, plan, hidden={*plan.kept, *draft.secrets})
 
 
 def _rotate(services: Services, plan: _Alteration, recovered: Sequence[AlterationRecord]) -> _Alteration:
@@ -283,6 +287,7 @@ def _rotate(services: Services, plan: _Alteration, recovered: Sequence[Alteratio
         raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
     _check_editable(services, plan.name, [plan.name])
     if any(PUBLIC_KEYS in definition.options for definition in recovered):
+        # Its public key may not have been shown, and another rotation would put its private key into use.
         public = str(plan.stored.get(PUBLIC_KEYS) or "").rpartition("\n")[2]
         notice = f"a rotation whose process died was stored, and this is its end; {_INSTALL}{public}"
         return replace(_compared(services, plan), notice=notice)
@@ -300,18 +305,18 @@ def _rotate(services: Services, plan: _Alteration, recovered: Sequence[Alteratio
     return replace(plan, secrets=secrets, notice="" if plan.statement.settings.dry_run else _INSTALL + public)
 
 
-def _with_secrets(services: Services, made: Draft) -> Definition:
+def _with_secrets(services: Services, draft: ConnectionDraft) -> Definition:
     """Return the candidate with the secrets that the statement names.
 
     Others stay as they are stored, even if edited by hand.
 
     :raises AlterationRefusedError: with every secret that can't be read, or does not fit its option
     """
-    candidate, problems = made.candidate, []
-    for name in sorted(made.touched.keys() & made.secrets.keys()):
-        reference, option = made.secrets[name], type_named(candidate.conn_type).option(name)
+    candidate, problems = draft.candidate, []
+    for name in sorted(draft.touched.keys() & draft.secrets.keys()):
+        reference, option = draft.secrets[name], type_named(candidate.conn_type).option(name)
         try:
-            value = services.secrets.read(reference)
+            value = services.read_secret(reference)
             if option is not None:
                 option.fit(value)
         except ConfigurationError as error:
@@ -336,27 +341,30 @@ def _compared(services: Services, plan: _Alteration, hidden: Collection[str] = (
     refused = [
         Problem("", f"{dependent.use.task} uses it: {dependent.reason}", "end it, or use another connection for it")
         for dependent in dependents
-        if dependent.verdict is Verdict.INCOMPATIBLE
+        if dependent.verdict is RestartVerdict.INCOMPATIBLE
     ]
     if refused:
         raise AlterationRefusedError(plan.name, refused)
     return replace(plan, dependents=dependents)
 
 
-def _check_rights(services: Services, stored: Definition, made: Draft, paths: Mapping[str, tuple[str, ...]]) -> None:
+def _check_rights(
+    services: Services, stored: Definition, draft: ConnectionDraft, paths: Mapping[str, tuple[str, ...]]
+) -> None:
     """Check the rights on the connection, its new references and secrets, and the connections that send through it."""
     name = stored.name
     _check_editable(services, name, [name])
     before = set(references_of(stored).values())
-    added = [reference for reference in references_of(made.candidate).values() if reference not in before]
+    added = [reference for reference in references_of(draft.candidate).values() if reference not in before]
     _check_editable(services, name, added, "the statement refers to {}, which you may not edit")
-    denied = services.gateway.may_not_use(made.secrets.values())
+    denied = services.gateway.may_not_use(draft.secrets.values())
     if denied:
-        options = ", ".join(sorted(option for option, secret in made.secrets.items() if secret in denied))
+        options = ", ".join(sorted(option for option, secret in draft.secrets.items() if secret in denied))
         raise ConnectionRightsError(name, f"secrets of {options} may not be used: {', '.join(map(str, denied))}")
-    if all(change.option == "description" for change in changes_between(stored, made.candidate)):
+    if all(change.option == "description" for change in changes_between(stored, draft.candidate)):
         return
-    # A tunnel decides where the secrets of the connections go that use it.
+    # A tunnel decides where the secrets of the connections go that use it. The paths of tasks show only the connections
+    # that tasks have used, so references of stored connections are followed as well.
     above = {conn_id for path in paths.values() for conn_id in path[:-1]}
     todo = [name, *above]
     while todo:
@@ -389,14 +397,14 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
     """
     if not plan.has_to_be_tried:
         return plan
-    found = _identity(services, plan.candidate)
+    identity = _identity(services, plan.candidate)
     with services.store.read() as connection:
         expected = ConnectionNotes(connection, plan.name).identity()
     if expected is None:
         # The stored settings are often altered because they do not work.
         with suppress(AlterConnectionError):
             expected = _identity(services, plan.stored)
-    if not plan.statement.settings.new_identity and None not in (found, expected) and found != expected:
+    if not plan.statement.settings.new_identity and None not in (identity, expected) and identity != expected:
         raise ConnectionValidationError(
             plan.name,
             "the new settings lead to another upstream, whose data is not what was read so far;"
@@ -404,18 +412,19 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
         )
     for dependent in plan.dependents:
         if len(dependent.via) > 1:
+            # How a task is tried is noted for the connections that it names itself.
             continue
         try:
-            services.validator.check_use(plan.candidate, dependent.use)
+            services.check_use(plan.candidate, dependent.use)
         except ConnectionValidationError as error:
             problem = f"{dependent.use.task} could not continue: {error.message}"
             raise ConnectionValidationError(plan.name, problem) from None
-    return replace(plan, identity=found)
+    return replace(plan, identity=identity)
 
 
 def _identity(services: Services, definition: Definition) -> str | None:
-    found = services.validator.identity(definition)
-    return None if found is None else services.hashes.of_text(found)
+    identity = services.identify(definition)
+    return None if identity is None else services.hashes.of_text(identity)
 
 
 def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:
@@ -431,7 +440,7 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
         services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
         tried = validate and services.gateway.commit_tested(plan.old_hash, services.hashes, plan.candidate)
         if not tried:
-            tried = validate and services.validator.test(plan.candidate)
+            tried = validate and services.test(plan.candidate)
             services.gateway.commit(plan.old_hash, services.hashes, plan.candidate)
         if plan.new_hash != plan.old_hash:
             plan = replace(plan, tried=tried or plan.identity is not None)
@@ -479,6 +488,7 @@ def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
     if plan.statement.settings.new_identity:
         places = [{"upstream": plan.new_hash[:16]}]
     elif present != plan.candidate.place():
+        # A login from a secrets backend is secret, and a place is noted in plain text.
         if "login" in plan.kept:
             present["login"] = None
         if present["host"]:
@@ -493,7 +503,7 @@ def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alter
         # Looked for again: a task that began during the commit may have read the old settings.
         uses = list_uses(connection)
     plan = replace(plan, dependents=judge(plan.name, plan.new_hash, plan.changed_options, uses, services.gateway.find))
-    tasks = [dependent.use.task for dependent in plan.dependents if dependent.verdict is Verdict.RESTART]
+    tasks = [dependent.use.task for dependent in plan.dependents if dependent.verdict is RestartVerdict.RESTART]
 
     def note(connection: Connection) -> None:
         notes = ConnectionNotes(connection, plan.name)
@@ -517,7 +527,7 @@ def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome
         outcomes = restart(services, plan.name, plan.new_hash, plan.dependents, plan.statement.settings.drain_timeout)
     else:
         outcomes = {
-            dependent.use.task.consumer: _PENDING if dependent.verdict is Verdict.RESTART else "next run"
+            dependent.use.task.consumer: _PENDING if dependent.verdict is RestartVerdict.RESTART else "next run"
             for dependent in plan.dependents
         }
     state = AlterationState.APPLIED if plan.changes else AlterationState.UNCHANGED
@@ -534,9 +544,9 @@ def _try_stored(services: Services, name: str) -> Outcome:
         raise ConnectionNotFoundError(name, "is not there")
     if services.gateway.may_not_edit([name]):
         raise ConnectionRightsError(name, "you may not edit it, nor have it tried")
-    tried, found, store = services.validator.test(definition), _identity(services, definition), services.store
-    if found is not None:
-        store.run(lambda connection: ConnectionNotes(connection, name).set_identity(store.now(connection), found))
-    if tried or found is not None:
+    tried, identity, store = services.test(definition), _identity(services, definition), services.store
+    if identity is not None:
+        store.run(lambda connection: ConnectionNotes(connection, name).set_identity(store.now(connection), identity))
+    if tried or identity is not None:
         return Outcome(name, "valid", validated=True)
     return Outcome(name, "not tried", notice=_UNTRIED)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.connections._parser import parse_statement
 from airflow_provider_rfr.connections.statement import (
     DRAIN_SECONDS,
     Action,
@@ -21,6 +20,7 @@ from airflow_provider_rfr.connections.statement import (
     boolean,
     duration,
     name_of,
+    parse_statement,
     parts_of,
 )
 from airflow_provider_rfr.connections.types import may_be_secret, type_named
@@ -50,9 +50,9 @@ def statement_from(
         if connection or set or drop or reset:
             problem = "can't be combined with connection, set, drop or reset"
             raise ConfigurationError("statement", problem, "use one form")
-        found = parse_statement(statement)
-        if_exists = found.if_exists or may_be_missing
-        return replace(found, settings=settings_with(found.settings, **settings), if_exists=if_exists)
+        parsed = parse_statement(statement)
+        if_exists = parsed.if_exists or may_be_missing
+        return replace(parsed, settings=settings_with(parsed.settings, **settings), if_exists=if_exists)
     if connection and not isinstance(connection, str):
         # A DAG that renders templates to native types makes a number of an id such as 42.
         problem = f"must be text, not {type(connection).__name__}"
@@ -113,12 +113,13 @@ def plain_texts(statement: Statement, conn_type: str | None) -> Iterator[str]:
 
     :param conn_type: of the connection; None where it is unknown, which hides the most
     """
-    known = type_named(conn_type or "http")
+    connection_type = type_named(conn_type or "http")
     for action in statement.actions:
         value = action.value
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
             is_named = may_be_secret(action.option)
-            values = [value] if is_named else known.secret_values(known.full_name(action.option), value)
+            option = connection_type.full_name(action.option)
+            values = [value] if is_named else connection_type.secret_values(option, value)
             yield from (str(secret) for secret in values if len(str(secret)) > 2)
 
 
@@ -158,23 +159,23 @@ def _value(value: Any) -> Value:
     """Return the value; a reference or a parameter may be written as in a statement."""
     if isinstance(value, str) and (value.upper().startswith("SECRET ") or value.startswith(":")):
         try:
-            found = parse_statement(f"ALTER CONNECTION c SET (a = {value})").actions
+            actions = parse_statement(f"ALTER CONNECTION c SET (a = {value})").actions
         except StatementError:
             return value
-        return found[0].value if len(found) == 1 else value
-    made: Value = value
-    return made
+        return actions[0].value if len(actions) == 1 else value
+    plain: Value = value
+    return plain
 
 
 def _names(field: str, names: Sequence[str] | str | None) -> list[str]:
-    found = [part.strip() for part in names.split(",")] if isinstance(names, str) else names or ()
-    if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) for name in found):
+    options = [part.strip() for part in names.split(",")] if isinstance(names, str) else names or ()
+    if not isinstance(options, (list, tuple)) or not all(isinstance(name, str) for name in options):
         raise ConfigurationError(field, "must be a list of options", 'write e.g. ["schema"]')
-    return [_lower(name) for name in found if name]
+    return [_lower(name) for name in options if name]
 
 
 def _boolean(field: str, value: Any) -> bool:
-    found = boolean(value)
-    if found is None:
+    result = boolean(value)
+    if result is None:
         raise ConfigurationError(field, "must be a boolean", "write true or false")
-    return found
+    return result

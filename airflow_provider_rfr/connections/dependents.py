@@ -1,22 +1,29 @@
-"""References between connections, followed in both directions, and the verdict of a change on each task."""
+"""The tasks that use a connection: found by references, judged by the change, and restarted after it.
+
+The control store holds which copy a task should have. A task with the old copy stops its driver at the next checkpoint,
+reads its connections again and continues, all in the same try. So the old driver has ended before the new one begins;
+and if the altering process dies, the difference between wanted and running hash still shows which tasks are left.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
+from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.types import Definition, type_named
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store.connections import IDLE, Use
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.store.connections import FAILED, IDLE, RUNNING, TaskRef, Use, load_use
 
 Find = Callable[[str], Definition | None]
 """The connection of that id, as its users see it; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class _ReachedConnection:
     """A connection that something uses, and the ids on the way to it; no definition where it can't be read."""
 
     name: str
@@ -26,25 +33,26 @@ class _Reached:
 
 def references_of(definition: Definition) -> dict[str, str]:
     """Return the ids of other connections, by the option that names them."""
-    known = type_named(definition.conn_type)
-    found = {}
+    connection_type = type_named(definition.conn_type)
+    references = {}
     for name, value in definition.options():
-        option = known.option(name)
+        option = connection_type.option(name)
         if option is not None and option.is_reference and isinstance(value, str):
-            found[name] = value
-    return found
+            references[name] = value
+    return references
 
 
-def closure(names: Iterable[str], find: Find) -> dict[str, _Reached]:
+def closure(names: Iterable[str], find: Find) -> dict[str, _ReachedConnection]:
     """Return those connections and all that they refer to, by id."""
-    reached: dict[str, _Reached] = {}
+    reached: dict[str, _ReachedConnection] = {}
     todo: list[tuple[str, tuple[str, ...]]] = [(name, (name,)) for name in names]
     while todo:
+        # The oldest first, so that the path to each connection is the shortest one.
         name, path = todo.pop(0)
         if name in reached:
             continue
         definition = find_readable(find, name)
-        reached[name] = _Reached(name, path, definition)
+        reached[name] = _ReachedConnection(name, path, definition)
         if definition is not None:
             todo += [(other, (*path, other)) for other in references_of(definition).values()]
     return reached
@@ -66,24 +74,24 @@ def cycle(candidate: Definition, find: Find) -> tuple[str, ...] | None:
 
 def paths_to(name: str, uses: Sequence[Use], find: Find) -> Mapping[str, tuple[str, ...]]:
     """Return the path to the connection, by consumer; as it was registered, else by the present references."""
-    paths: dict[str, tuple[str, ...]] = {}
+    routes: dict[str, tuple[str, ...]] = {}
     for other in sorted({connection.conn_id for use in uses for connection in use.connections}):
         reached = closure([other], find).get(name)
         if reached is not None:
-            paths[other] = reached.path
-    found: dict[str, tuple[str, ...]] = {}
+            routes[other] = reached.path
+    paths: dict[str, tuple[str, ...]] = {}
     for use in uses:
         own = use.of(name)
         if own is not None:
-            found[use.task.consumer] = tuple(own.via.split(" > "))
+            paths[use.task.consumer] = tuple(own.via.split(" > "))
             continue
-        path = next((paths[connection.conn_id] for connection in use.connections if connection.conn_id in paths), None)
+        path = next((routes[conn.conn_id] for conn in use.connections if conn.conn_id in routes), None)
         if path is not None:
-            found[use.task.consumer] = path
-    return found
+            paths[use.task.consumer] = path
+    return paths
 
 
-class Verdict(str, Enum):
+class RestartVerdict(str, Enum):
     """The consequence of a change for a task."""
 
     UNAFFECTED = "unaffected"
@@ -92,12 +100,12 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dependent:
+class DependentTask:
     """A task that uses the connection; ``via``: ids from the connection that it names to the one that is altered."""
 
     use: Use
     via: tuple[str, ...]
-    verdict: Verdict
+    verdict: RestartVerdict
     reason: str
 
     def to_json(self, outcome: str = "") -> dict[str, Any]:
@@ -110,9 +118,9 @@ class Dependent:
         }
         return {**values, "outcome": outcome} if outcome else values
 
-    def line(self, word: str, detail: str) -> str:
+    def line(self, prefix: str, detail: str) -> str:
         way = f" by {' > '.join(self.via)}" if len(self.via) > 1 else ""
-        return f"{word}{self.use.kind} {self.use.task}{way}: {detail}"
+        return f"{prefix}{self.use.kind} {self.use.task}{way}: {detail}"
 
 
 _STATES: Final = {
@@ -125,25 +133,105 @@ _STATES: Final = {
 
 def judge(
     name: str, new_hash: str | None, options: Collection[str], uses: Sequence[Use], find: Find
-) -> tuple[Dependent, ...]:
+) -> tuple[DependentTask, ...]:
     """Return all tasks that use the connection, and the verdict of a change of these options on each.
 
     :param new_hash: of the content as it would be; None if nothing is to change
     """
     paths = paths_to(name, uses, find)
-    found = []
+    dependents = []
     for use in uses:
         if use.task.consumer not in paths:
             continue
-        verdict, reason = Verdict.RESTART, _STATES.get(use.state, use.state)
+        verdict, reason = RestartVerdict.RESTART, _STATES.get(use.state, use.state)
         own, fixed = use.of(name), sorted(set(options) & set(use.details.get("fixed", {}).get(name, ())))
         if new_hash is None:
-            verdict = Verdict.UNAFFECTED
+            verdict = RestartVerdict.UNAFFECTED
         elif fixed:
-            verdict, reason = Verdict.INCOMPATIBLE, f"it can't adopt another {', '.join(fixed)}"
+            verdict, reason = RestartVerdict.INCOMPATIBLE, f"it can't adopt another {', '.join(fixed)}"
+        # One that is wanted with other settings is about to leave these.
         elif own is not None and own.running == new_hash and own.wanted in (None, new_hash):
-            verdict, reason = Verdict.UNAFFECTED, "it has these settings already"
+            verdict, reason = RestartVerdict.UNAFFECTED, "it has these settings already"
         elif use.state == IDLE:
-            verdict, reason = Verdict.UNAFFECTED, "it does not run; its next run takes the new settings"
-        found.append(Dependent(use, paths[use.task.consumer], verdict, reason))
-    return tuple(found)
+            verdict, reason = RestartVerdict.UNAFFECTED, "it does not run; its next run takes the new settings"
+        dependents.append(DependentTask(use, paths[use.task.consumer], verdict, reason))
+    return tuple(dependents)
+
+
+_LOOK_SECONDS: Final = 0.5
+_SILENT_MILLISECONDS: Final = 60_000
+"""Where Airflow can't be asked, a task without a sign of life for so long counts as dead."""
+_STARTABLE: Final = frozenset({"up_for_retry", "failed", "deferred", "upstream_failed"})
+_ON_ITS_WAY: Final = frozenset({"queued", "scheduled", "restarting", "up_for_reschedule"})
+_UNRELATED_ERRORS: Final = frozenset(
+    {"SchemaError", "TypeMismatchError", "SchemaEvolutionError", "PublishRefusedError", "SourceChangedError"}
+)
+"""Failures that no change of a connection repairs."""
+
+
+def restart(
+    services: Services, name: str, wanted: str, dependents: Sequence[DependentTask], timeout: float
+) -> dict[str, str]:
+    """Start stopped tasks, and wait until running ones have the new settings; return the outcomes by consumer.
+
+    :param wanted: hash of the new settings
+    :param timeout: seconds after which the rest is left to itself
+    """
+    outcomes = {
+        dependent.use.task.consumer: "next run"
+        for dependent in dependents
+        if dependent.verdict is not RestartVerdict.RESTART
+    }
+    waiting = [dependent.use.task for dependent in dependents if dependent.verdict is RestartVerdict.RESTART]
+    deadline = time.monotonic() + timeout
+    while True:
+        # Once also without any time: stopped tasks are started, and ends that are known already are reported.
+        for task in list(waiting):
+            outcome = _outcome(services, task, name, wanted)
+            if outcome is not None:
+                services.report(f"{task}: {outcome}")
+                outcomes[task.consumer] = outcome
+                waiting.remove(task)
+        if not waiting or time.monotonic() >= deadline:
+            break
+        services.sleep(_LOOK_SECONDS)
+    late = "still stops; it takes the new settings by itself"
+    return {**outcomes, **{task.consumer: late for task in waiting}}
+
+
+def _outcome(services: Services, task: TaskRef, name: str, wanted: str) -> str | None:
+    """Return the outcome of a task's restart, which is begun here if the task does not run; None while it is open."""
+    with services.store.read() as connection:
+        use, now = load_use(connection, task), services.store.now(connection)
+    if use is None:
+        return "gone"
+    own = use.of(name)
+    if own is not None and own.running == wanted:
+        return "restarted" if use.state == RUNNING else "has the new settings"
+    # Another alteration came after this one, and waits for the task itself.
+    if own is not None and own.wanted not in (None, wanted):
+        return "superseded by a later change"
+    if use.state == IDLE:
+        return "next run"
+    state = services.tasks.state(task)
+    if state is None:
+        is_dead = now - use.seen_at > _SILENT_MILLISECONDS or use.state == FAILED
+        return "unknown: Airflow could not be asked" if is_dead else None
+    if state == "running":
+        # It sees by itself what is wanted of it. Clearing it would kill its driver, and what that has in flight.
+        return None
+    return _start(services, task, state, use.error_kind)
+
+
+def _start(services: Services, task: TaskRef, state: str, error_kind: str | None) -> str:
+    if state in _ON_ITS_WAY:
+        return "started"
+    if state not in _STARTABLE:
+        return "next run"
+    if state == "failed" and error_kind in _UNRELATED_ERRORS:
+        return f"stays failed: {error_kind} is not the connection's fault"
+    try:
+        services.tasks.start(task)
+    except RfrError as error:
+        return f"could not be started: {error}"
+    return "started"

@@ -1,4 +1,7 @@
-"""The services that an alteration needs: storage of connections, rights, secrets, trials, tasks."""
+"""The services that an alteration needs.
+
+Stored connections and tasks are reached by Airflow's API or in its database, so each has an interface.
+"""
 
 from __future__ import annotations
 
@@ -61,38 +64,6 @@ class _Gateway(Protocol):
         """Return those of the secrets that connections may not be given; none of them is read for it."""
 
 
-class _Secrets(Protocol):
-    """The backends that keep secrets."""
-
-    def read(self, reference: SecretReference) -> str:
-        """Return the value of a secret.
-
-        :raises ConfigurationError: there is no such secret, or no such backend
-        """
-
-
-class _Validator(Protocol):
-    """A validator that tries settings on the machine where tasks run."""
-
-    def test(self, candidate: Definition) -> bool:
-        """Test the candidate, and tell whether this type could be tried.
-
-        :raises ConnectionValidationError: the connection does not work
-        """
-
-    def identity(self, definition: Definition) -> str | None:
-        """Identify the upstream that the connection leads to; None if that can't be found out.
-
-        :raises ConnectionValidationError: the upstream should answer, and does not
-        """
-
-    def check_use(self, candidate: Definition, use: Use) -> None:
-        """Check that a task could use the candidate.
-
-        :raises ConnectionValidationError: that task could not continue with these settings
-        """
-
-
 class _Tasks(Protocol):
     """The scheduler's tasks."""
 
@@ -113,6 +84,12 @@ class _Tasks(Protocol):
 class Services:
     """The services that an alteration uses.
 
+    :ivar read_secret: returns the value of a secret; raises ConfigurationError if there is none
+    :ivar test: tries the candidate, and tells whether its type can be tried here; raises ConnectionValidationError if
+        the candidate does not work
+    :ivar identify: returns the identity of the upstream that a connection leads to, None if that can't be found out;
+        raises ConnectionValidationError if the upstream should answer, and does not
+    :ivar check_use: checks that a task could use the candidate; raises ConnectionValidationError if it could not
     :ivar report: is called with each line of progress
     :ivar store_conn_id: the connection that says where the control store is, if there is one
     """
@@ -120,9 +97,11 @@ class Services:
     store: ControlStore
     hashes: ContentHash
     gateway: _Gateway
-    secrets: _Secrets
-    validator: _Validator
     tasks: _Tasks
+    read_secret: Callable[[SecretReference], str]
+    test: Callable[[Definition], bool]
+    identify: Callable[[Definition], str | None]
+    check_use: Callable[[Definition, Use], None]
     report: Callable[[str], None]
     store_conn_id: str = ""
     sleep: Callable[[float], None] = time.sleep

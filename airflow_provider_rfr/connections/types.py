@@ -49,10 +49,10 @@ class Definition:
         """Return the option's value; None if it has none."""
         if not option.startswith(_EXTRA):
             return getattr(self, option)
-        found: Any = self.extra
+        value: Any = self.extra
         for part in _path(option):
-            found = _as_mapping(found).get(part)
-        return found
+            value = _as_mapping(value).get(part)
+        return value
 
     def place(self) -> dict[str, Any]:
         """Return the place that the connection leads to: its fields of :data:`PLACE`."""
@@ -74,11 +74,11 @@ class Definition:
 
     def scalar_above(self, option: str) -> str | None:
         """Return the field above this option that has a value of its own, which setting the option would lose."""
-        found: object = self.extra
+        value: object = self.extra
         *above, _ = _path(option) if option.startswith(_EXTRA) else [""]
         for place, part in enumerate(above, 1):
-            found = _as_mapping(found).get(part)
-            if found not in (None, "", {}) and not _as_mapping(found):
+            value = _as_mapping(value).get(part)
+            if value not in (None, "", {}) and not _as_mapping(value):
                 return _EXTRA + name_of(above[:place])
         return None
 
@@ -95,22 +95,22 @@ def parsed_extra(text: str | None) -> dict[str, Any]:
 
     :raises ValueError: it is not a JSON object; the message does not repeat it
     """
-    found = _object_in(text) if text else {}
-    if found is None:
+    extra = _object_in(text) if text else {}
+    if extra is None:
         raise ValueError("extra is not a JSON object")
-    return dict(found)
+    return dict(extra)
 
 
 def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
-    made, first = dict(extra), path[0]
+    changed, first = dict(extra), path[0]
     if len(path) > 1:
         # An object that loses its last field is removed as well.
-        value = _with(_as_mapping(made.get(first)), path[1:], value) or None
+        value = _with(_as_mapping(changed.get(first)), path[1:], value) or None
     if value is None:
-        made.pop(first, None)
+        changed.pop(first, None)
     else:
-        made[first] = value
-    return made
+        changed[first] = value
+    return changed
 
 
 def _object_in(value: Any) -> Mapping[str, Any] | None:
@@ -168,8 +168,8 @@ def _port(value: Any) -> int:
 
 
 def _certificates(value: Any) -> bool | str:
-    found = boolean(value)
-    return _text(value) if found is None else found
+    is_verified = boolean(value)
+    return _text(value) if is_verified is None else is_verified
 
 
 def _url(value: Any) -> str:
@@ -238,10 +238,10 @@ class Option:
 
         :raises ValueError: it does not fit; the message says which values would
         """
-        made = self.read(value)
-        if self.choices and made not in self.choices:
+        converted = self.read(value)
+        if self.choices and converted not in self.choices:
             raise ValueError(f"must be one of {', '.join(self.choices)}")
-        return made
+        return converted
 
 
 _Rule = Callable[[Definition], Problem | None]
@@ -282,9 +282,9 @@ class ConnectionType:
 
         For an extra field that the type does not name, the option is derived from the field's name.
         """
-        found, path = self.options.get(name), _path(name)
-        if found is not None or not (name.startswith(_EXTRA) and len(path) <= _DEEPEST and all(path)):
-            return found
+        known_option, path = self.options.get(name), _path(name)
+        if known_option is not None or not (name.startswith(_EXTRA) and len(path) <= _DEEPEST and all(path)):
+            return known_option
         above = [option for option in self.options.values() if name.startswith(f"{option.name}.")]
         if any(option.read is not _object for option in above):
             return None
@@ -488,6 +488,7 @@ class ContentHash:
     """A hash of definitions by the installation's key; the salt differs where several share a key or have none."""
 
     def __init__(self, key: bytes, salt: str) -> None:
+        # Without a key of the installation, the salt keeps the hashes of two stores apart.
         self._key = hmac.new(key or b"none", _PURPOSE + salt.encode(), hashlib.sha256).digest()
 
     def of(self, definition: Definition | None) -> str:

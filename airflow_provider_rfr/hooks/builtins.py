@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
-from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import file_folders, located, place_of, possible_places
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
@@ -85,9 +85,9 @@ class BuiltinsHook(BaseHook):
     @cached_property
     def lake(self) -> LakeDocument:
         """Return the lake's settings; their secrets are masked in logs from here on."""
-        found = LakeHook(self._lake_conn_id).get_lake_document()
-        mask_secrets(found.secrets())
-        return found
+        document = LakeHook(self._lake_conn_id).get_lake_document()
+        mask_secrets(document.secrets())
+        return document
 
     @cached_property
     def store(self) -> ControlStore:
@@ -161,8 +161,7 @@ class BuiltinsHook(BaseHook):
         from airflow_provider_rfr.store.deploys import done_by
 
         with self.store.read() as connection:
-            found = done_by(connection, self.project, actor)
-        plans = {deploy.deploy_id: plan_of(deploy) for deploy in found}
+            plans = {deploy.deploy_id: plan_of(deploy) for deploy in done_by(connection, self.project, actor)}
         return {deploy_id: plan for deploy_id, plan in plans.items() if plan is not None}
 
     @staticmethod
@@ -228,7 +227,7 @@ def _catalog_errors(lake: LakeDocument) -> Iterator[None]:
         raise RfrError(problem) from error
 
 
-def policies_of(given: Mapping[str, Any] | None) -> Policies:
+def policies_of(arguments: Mapping[str, Any] | None) -> Policies:
     """Return the decisions for one deploy, from a DAG's arguments or a form.
 
     :raises ConfigurationError: an unknown name, or an invalid value
@@ -237,10 +236,10 @@ def policies_of(given: Mapping[str, Any] | None) -> Policies:
 
     from airflow_provider_rfr.builtins import Policies
 
-    known = [field.name for field in fields(Policies)]
-    chosen = {name: value for name, value in (given or {}).items() if value is not None}
-    if unknown := [name for name in chosen if name not in known]:
-        raise ConfigurationError(f"policies.{unknown[0]}", "is unknown", f"one of {', '.join(known)}")
+    names = [field.name for field in fields(Policies)]
+    chosen = {name: value for name, value in (arguments or {}).items() if value is not None}
+    if unknown := [name for name in chosen if name not in names]:
+        raise ConfigurationError(f"policies.{unknown[0]}", "is unknown", f"one of {', '.join(names)}")
     for name in ("accept_data_loss", "adopt", "break_views"):
         if isinstance(chosen.get(name), (list, tuple, set)):
             chosen[name] = frozenset(chosen[name])

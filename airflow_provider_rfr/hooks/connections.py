@@ -1,26 +1,44 @@
-"""Statements about connections with Airflow: by its REST API from a task, by its database at the command line."""
+"""ALTER CONNECTION in Airflow: its hook, and the trials of new settings on the machine where this runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.hooks.common import mask_secrets, quiet_masking
+from airflow_provider_rfr.connections.airflow.lookup import can_be_reached, mask_secrets, quiet_masking
+from airflow_provider_rfr.connections.airflow.sources import as_connection, masked, secret_texts
+from airflow_provider_rfr.exceptions import (
+    CatalogError,
+    ConfigurationError,
+    ConnectionValidationError,
+    RfrError,
+    SourceError,
+)
+from airflow_provider_rfr.hooks.api import ask, read_first_page, source_settings
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.lake import lake_document
+from airflow_provider_rfr.http.redaction import without_credentials
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.alteration import Outcome
-    from airflow_provider_rfr.connections.dependents import Dependent
+    from airflow_provider_rfr.connections.dependents import DependentTask
     from airflow_provider_rfr.connections.ports import Services
     from airflow_provider_rfr.connections.statement import Statement, Value
-    from airflow_provider_rfr.store.connections import AlterationRecord
+    from airflow_provider_rfr.connections.types import Definition
+    from airflow_provider_rfr.store.connections import AlterationRecord, Use
+
+
+_OF_LIBPQ = ("service", "sslmode", "sslcert", "sslkey", "sslrootcert")
 
 
 class ConnectionsHook(BaseHook):
     """A hook that alters, drops and comments on connections, and lists their dependents.
+
+    It works by Airflow's REST API from a task, and by its database at the command line.
 
     :param airflow_api_conn_id: connection of Airflow's own API; not needed at the command line, nor where Airflow asks
         for no password
@@ -58,7 +76,7 @@ class ConnectionsHook(BaseHook):
         with self._services() as services:
             return execute(services, statement, actor=actor, parameters=parameters)
 
-    def dependents(self, name: str) -> Sequence[Dependent]:
+    def dependents(self, name: str) -> Sequence[DependentTask]:
         """Return the dependents of the connection, by any number of steps."""
         from airflow_provider_rfr.connections.alteration import dependents_of
 
@@ -74,30 +92,172 @@ class ConnectionsHook(BaseHook):
 
     @contextmanager
     def _services(self) -> Iterator[Services]:
+        from airflow_provider_rfr.connections.airflow.api import AirflowApi, ApiGateway, ApiTasks
+        from airflow_provider_rfr.connections.airflow.database import DatabaseGateway, DatabaseTasks
+        from airflow_provider_rfr.connections.airflow.sources import SecretReader, content_hash
         from airflow_provider_rfr.connections.ports import Services
-        from airflow_provider_rfr.hooks import connection_gateways as gateways
-        from airflow_provider_rfr.hooks._connection_checks import HookValidator
-        from airflow_provider_rfr.hooks._connection_sources import SecretReader, content_hash
-        from airflow_provider_rfr.hooks.airflow_database import can_be_reached
 
-        api = gateways.AirflowApi(self._airflow_api_conn_id)
+        api = AirflowApi(self._airflow_api_conn_id)
         at_database = self._at_database
         if at_database is None:
+            # The API is preferred where there is one, because it checks the rights of the user.
             at_database = can_be_reached() and not api.is_there()
-        gateway: Any = gateways.DatabaseGateway() if at_database else gateways.ApiGateway(api)
-        tasks: Any = gateways.DatabaseTasks() if at_database else gateways.ApiTasks(api)
-        where = ControlStoreHook(self._control_store_conn_id)
+        gateway: DatabaseGateway | ApiGateway = DatabaseGateway() if at_database else ApiGateway(api)
+        store_hook = ControlStoreHook(self._control_store_conn_id)
         # Airflow masks what it reads, and would warn of each value that is too short for that.
-        with quiet_masking(), closing(where.get_store()) as store:
-            hashes, store_conn_id = content_hash(store), where.control_store_conn_id
-            secrets, validator = SecretReader(gateway.variable), HookValidator(gateway.find)
-            yield Services(store, hashes, gateway, secrets, validator, tasks, self._report, store_conn_id)
+        with quiet_masking(), closing(store_hook.get_store()) as store:
+            yield Services(
+                store,
+                content_hash(store),
+                gateway,
+                DatabaseTasks() if at_database else ApiTasks(api),
+                SecretReader(gateway.variable).read,
+                run_test,
+                upstream_identity,
+                partial(check_use, gateway.find),
+                self._report,
+                store_hook.control_store_conn_id,
+            )
 
 
 def type_of(conn_id: str) -> str | None:
     """Return the connection's type; None where there is none, or it can't be read."""
+    from airflow_provider_rfr.connections.airflow.sources import find_definition
     from airflow_provider_rfr.connections.dependents import find_readable
-    from airflow_provider_rfr.hooks._connection_sources import find_definition
 
     definition = find_readable(find_definition, conn_id)
     return None if definition is None else definition.conn_type
+
+
+def run_test(candidate: Definition) -> bool:
+    """Run the test of the hook of the connection's type; False where there is no hook, or it has no test.
+
+    :raises ConnectionValidationError: the test fails; its message is masked
+    """
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+    mask_secrets(secret_texts(candidate))
+    providers: Callable[[], Any] = ProvidersManagerTaskRuntime
+    hook = providers().hooks.get(candidate.conn_type)
+    # Some types have fields only, and no hook.
+    if hook is None or not hook.hook_class_name:
+        return False
+    try:
+        works, message = as_connection(candidate).test_connection()
+    except Exception as error:  # noqa: BLE001 - the hook can't be made: each one has errors of its own
+        works, message = False, f"{type(error).__name__}: {error}"
+    if works:
+        return True
+    if "doesn't implement or inherit test_connection" in message or "Unknown hook type" in message:
+        return False
+    raise ConnectionValidationError(candidate.name, masked(message, candidate))
+
+
+def upstream_identity(definition: Definition) -> str | None:
+    """Return the answer of an API at its ``identity_path``, or PostgreSQL's system identifier; None for others.
+
+    :raises ConnectionValidationError: the upstream should answer, and does not
+    """
+    mask_secrets(secret_texts(definition))
+    if definition.conn_type in ("postgres", "postgresql"):
+        return _system_identifier(definition)
+    path = definition.get("extra.identity_path")
+    if definition.conn_type != "rfr_api" or not path:
+        return None
+    try:
+        answer = ask(as_connection(definition), str(path))
+    except (ConfigurationError, SourceError) as error:
+        raise ConnectionValidationError(definition.name, masked(str(error), definition)) from None
+    if answer.status_code >= 400:
+        raise ConnectionValidationError(definition.name, f"the API answered {answer.status_code} at {path}")
+    return str(answer.text)
+
+
+def check_use(find: Callable[[str], Definition | None], candidate: Definition, use: Use) -> None:
+    """Do the task's next step with the candidate: read one page of its first stream, or find its tables.
+
+    :param find: the connections as they are stored now
+    :raises ConnectionValidationError: that task could not continue with these settings
+    """
+    step = use.details.get("check", {}).get(candidate.name)
+    if step is None:
+        return
+    try:
+        if candidate.conn_type == "rfr_api":
+            settings = source_settings(as_connection(candidate))
+            read_first_page(settings.completed(step["source"]), step["stream"])
+        elif candidate.conn_type == "rfr_lake":
+            _find_tables(candidate, find(candidate.name), step["tables"])
+    except RfrError as error:
+        raise ConnectionValidationError(candidate.name, masked(str(error), candidate)) from None
+
+
+def _system_identifier(definition: Definition) -> str | None:
+    """Return PostgreSQL's system identifier.
+
+    Return None where the server is reached through a tunnel, its driver is not installed, or the user lacks the right
+    to see the identifier.
+    """
+    if definition.get("extra.ssh_conn_id"):
+        return None
+    from sqlalchemy import URL, create_engine, text
+    from sqlalchemy.exc import DBAPIError
+
+    from airflow_provider_rfr.databases import limit_waits
+
+    url = URL.create(
+        "postgresql+psycopg2",
+        definition.login,
+        definition.password,
+        definition.host,
+        definition.port,
+        definition.schema,
+    )
+    arguments = {name: value for name in _OF_LIBPQ if (value := definition.get(f"extra.{name}"))}
+    try:
+        engine = create_engine(url, hide_parameters=True, connect_args=arguments)
+    except ImportError:
+        return None
+    limit_waits(engine)
+    try:
+        with engine.connect() as connection:
+            return str(connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
+    except DBAPIError as error:
+        if getattr(error.orig, "pgcode", None):
+            # The server answers, but the user lacks the right to see the identifier.
+            return None
+        message = str(error.orig).strip().partition("\n")[0]
+        raise ConnectionValidationError(definition.name, masked(message, definition)) from None
+    finally:
+        engine.dispose()
+
+
+def _find_tables(candidate: Definition, present: Definition | None, tables: list[str]) -> None:
+    """Check that the tables which are there now are there with the candidate, and are the same ones."""
+    try:
+        before = {} if present is None else _table_ids(present, tables)
+    except ConnectionValidationError:
+        # The stored settings are often altered because they do not work.
+        before = {}
+    after = _table_ids(candidate, tables)
+    lost = sorted(name for name, uuid in before.items() if after.get(name) != uuid)
+    if lost:
+        raise ConnectionValidationError(candidate.name, f"there it has other tables, or none, of {', '.join(lost)}")
+
+
+def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
+    from airflow_provider_rfr.lake.catalog import load_table, open_catalog
+
+    settings = lake_document(as_connection(definition)).settings()
+    try:
+        catalog = open_catalog(settings)
+        loaded = {name: load_table(catalog, name) for name in tables}
+    except (CatalogError, ConfigurationError) as error:
+        raise ConnectionValidationError(definition.name, masked(str(error), definition)) from None
+    except RfrError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each catalog has errors of its own; their texts may name secrets
+        at = f" at {without_credentials(definition.host)}" if definition.host else ""
+        problem = f"the catalog did not answer{at} ({type(error).__name__})"
+        raise ConnectionValidationError(definition.name, masked(problem, definition)) from None
+    return {name: str(table.metadata.table_uuid) for name, table in loaded.items() if table is not None}

@@ -13,9 +13,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from airflow_provider_rfr.connections.airflow.lookup import mask_secrets, read_connection, why_unreadable
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.airflow_database import why_unreadable
-from airflow_provider_rfr.hooks.common import mask_secrets, read_connection
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.store.engine import ControlStore

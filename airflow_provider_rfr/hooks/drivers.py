@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import requests
 
+from airflow_provider_rfr.connections.airflow.lookup import connection_named, extras_of
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError, RfrError
-from airflow_provider_rfr.hooks.common import connection_named, extras_of
 
 _TIMEOUT = (5.0, 30.0)
 """Seconds to connect to a cluster manager, and to wait for its answer."""

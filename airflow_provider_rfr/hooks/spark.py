@@ -51,11 +51,11 @@ class RefreshSparkHook(SparkSubmitHook):
     @classmethod
     def from_parent(cls, hook: SparkSubmitHook) -> RefreshSparkHook:
         """Copy the hook that the parent operator built, whatever arguments that has in this version."""
-        made = cls.__new__(cls)
-        made.__dict__.update(hook.__dict__)
-        made.result_line, made.on_pages = None, None
-        made._defaults, made._popen_environment = {}, {}
-        return made
+        copy = cls.__new__(cls)
+        copy.__dict__.update(hook.__dict__)
+        copy.result_line, copy.on_pages = None, None
+        copy._defaults, copy._popen_environment = {}, {}
+        return copy
 
     @property
     def is_local(self) -> bool:
@@ -184,13 +184,13 @@ class RefreshSparkHook(SparkSubmitHook):
             return []
         # Of the processes below spark-submit, only the driver has the path of its configuration as an argument.
         config = str(self._application_args[1])
-        found = []
+        drivers = []
         with suppress(psutil.Error):
             for process in psutil.Process(self._submit_sp.pid).children(recursive=True):
                 with suppress(psutil.Error):
                     if config in process.cmdline():
-                        found.append(process)
-        return found
+                        drivers.append(process)
+        return drivers
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command = super()._build_spark_submit_command(application)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider_rfr.hooks.airflow_database import session_of_airflow
+from airflow_provider_rfr.connections.airflow.lookup import session_of_airflow
 from airflow_provider_rfr.store.connections import IDLE, TaskRef
 from airflow_provider_rfr.threads import in_threads
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
 
+from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError, TriggerConfigError
-from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.api import http_settings
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import file_folders, place_of, possible_places
-from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 if TYPE_CHECKING:
@@ -129,16 +129,16 @@ class WebhookHook(BaseHook):
         from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
         from airflow_provider_rfr.webhooks import operations
 
-        known = {row.key.table for row in operations.endpoints(self.store, self.lake)}
-        return sorted(known.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
+        recorded = {row.key.table for row in operations.endpoints(self.store, self.lake)}
+        return sorted(recorded.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
 
     def known_tables(self) -> list[str]:
         """Return every table of the lake that endpoints of this block have delivered for."""
         from airflow_provider_rfr.webhooks import operations
 
-        known = {row.key for row in operations.endpoints(self.store, self.lake)}
-        of_block = self.endpoints({key.table for key in known})
-        return sorted({key.table for key in known & of_block.keys()})
+        recorded = {row.key for row in operations.endpoints(self.store, self.lake)}
+        of_block = self.endpoints({key.table for key in recorded})
+        return sorted({key.table for key in recorded & of_block.keys()})
 
     def enqueue(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
         """Make the deliveries of the tables' commits that are missing; return how many there were.
@@ -247,7 +247,7 @@ class WebhookHook(BaseHook):
         dag_id = "" if self._task is None else self._task.dag_id
         name = valid_name(Path(self._triggers).stem if isinstance(self._triggers, (str, Path)) else dag_id)
         lake, block = self.lake, self.block
-        return {key: found for table in tables for key, found in endpoints_of(lake, table, block, name).items()}
+        return {key: endpoint for table in tables for key, endpoint in endpoints_of(lake, table, block, name).items()}
 
     def _register_endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
         """Return the endpoints, after the store noted where they are declared."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.connections.arguments import check_plain, plain_texts, statement_from
 from airflow_provider_rfr.exceptions import RfrError
-from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.connections import ConnectionsHook, type_of
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 

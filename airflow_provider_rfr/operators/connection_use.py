@@ -52,13 +52,14 @@ def running_with(
     store = _unless_away(ControlStoreHook(control_store_conn_id).get_store)
     if store is None or "ti" not in context:
         return work()
-    from airflow_provider_rfr.hooks.connection_use import ConnectionUse
+    from airflow_provider_rfr.connections.airflow.use import ConnectionUse
+    from airflow_provider_rfr.hooks.connections import upstream_identity
     from airflow_provider_rfr.store.connections import DEFERRED, FAILED, IDLE
 
     task = task_of(context)
     with closing(store):
         while True:
-            use = _unless_away(ConnectionUse, store, task, kind, conn_ids, details or {}, stop)
+            use = _unless_away(ConnectionUse, store, task, kind, conn_ids, details or {}, upstream_identity, stop)
             if use is None:
                 return work()
             try:
@@ -68,6 +69,7 @@ def running_with(
                 _unless_away(use.end, DEFERRED)
                 raise
             except Exception as error:
+                # Of any kind: the stop that was asked for, or what the old settings led to.
                 if not _unless_away(use.is_stale):
                     _unless_away(use.end, FAILED, str(error), kind_of(error))
                     raise
@@ -92,7 +94,9 @@ def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
         store = _unless_away(ControlStoreHook().get_store)
         if store is not None:
             task = task_of(context)
-            _unless_away(store.run, lambda each: end_use(each, store.now(each), task, None, state, error))
+            _unless_away(
+                store.run, lambda connection: end_use(connection, store.now(connection), task, None, state, error)
+            )
             store.close()
 
 
@@ -104,10 +108,10 @@ def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
     store = _unless_away(ControlStoreHook().get_store) if api_conn_id else None
     if store is None or api_conn_id is None:
         return []
-    from airflow_provider_rfr.hooks import connection_use
+    from airflow_provider_rfr.connections.airflow.use import addresses_of
 
     with closing(store):
-        return _unless_away(connection_use.moved, store, api_conn_id) or []
+        return _unless_away(addresses_of, store, api_conn_id) or []
 
 
 def task_of(context: Context) -> TaskRef:

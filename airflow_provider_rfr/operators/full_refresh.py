@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk.configuration import conf
 
+from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
-from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, path_from_dag
 from airflow_provider_rfr.hooks.lake import LakeHook

@@ -11,11 +11,11 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from requests.structures import CaseInsensitiveDict
 
+from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.hooks.api import http_settings
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
-from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder
-from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import configured_hosts
 from airflow_provider_rfr.operators._outcome import final_errors

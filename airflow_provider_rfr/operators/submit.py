@@ -24,8 +24,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 import airflow_provider_rfr
+from airflow_provider_rfr.connections.airflow.lookup import connection_named
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
-from airflow_provider_rfr.hooks.common import connection_named
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.operators._outcome import failure_of_driver
 from airflow_provider_rfr.refresh.process import is_alive, process_started

@@ -16,9 +16,9 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError
+from airflow_provider_rfr.hooks.api import http_settings
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, has_result, is_pending, table_names
-from airflow_provider_rfr.hooks.http import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers, configured_hosts
 

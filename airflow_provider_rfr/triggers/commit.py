@@ -15,10 +15,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from airflow_provider_rfr.connections.airflow.lookup import quiet_masking
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
-from airflow_provider_rfr.hooks.commits import CommitsReader, Position
-from airflow_provider_rfr.hooks.common import LastProblem, quiet_masking
-from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.lake import CommitsReader, LakeHook, Position
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +124,22 @@ class CommitReachedTrigger(BaseTrigger):
                     yield TriggerEvent({"commits": commits})
                     return
             await asyncio.sleep(self.poll_interval)
+
+
+class LastProblem:
+    """The error of the last of many checks, so that a problem that stays is logged once."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def is_new(self, error: Exception) -> bool:
+        """Note the error, and return whether the check before failed with another one or succeeded."""
+        before, self._text = self._text, f"{type(error).__name__}: {error}"
+        return self._text != before
+
+    def clear(self) -> None:
+        """Note that a check succeeded."""
+        self._text = ""
 
 
 class _PolledLake:

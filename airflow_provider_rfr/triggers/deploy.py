@@ -14,8 +14,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
-from airflow_provider_rfr.hooks.common import LastProblem
 from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.triggers.commit import LastProblem
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+from airflow_provider_rfr.connections.airflow.lookup import read_connection
 from airflow_provider_rfr.exceptions import RfrError
-from airflow_provider_rfr.hooks.common import read_connection
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.tasks import with_tasks
 from airflow_provider_rfr.web.access import FailedRead

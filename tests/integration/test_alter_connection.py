@@ -16,9 +16,10 @@ import pytest
 import yaml
 from sqlalchemy.engine import make_url
 
+from airflow_provider_rfr.connections.airflow.sources import masked
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConnectionValidationError
-from airflow_provider_rfr.hooks._connection_checks import HookValidator, masked
+from airflow_provider_rfr.hooks.connections import check_use, run_test, upstream_identity
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.store.connections import TaskRef, Use
@@ -36,10 +37,6 @@ def api() -> Iterator[SampleApi]:
         yield api
 
 
-def validator(*connections: Definition) -> HookValidator:
-    return HookValidator({each.name: each for each in connections}.get)
-
-
 def connection(api: SampleApi, **fields: Any) -> Definition:
     return Definition("shop", "rfr_api", host=api.base_url, password=KEY, **fields)
 
@@ -51,11 +48,11 @@ def use(**check: Any) -> Use:
 @pytest.mark.test
 def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: SampleApi) -> None:
     good = connection(api)
-    validator().test(good)
+    run_test(good)
     with pytest.raises(ConnectionValidationError, match="401"):
-        validator().test(replace(good, password="wrong-canary"))
+        run_test(replace(good, password="wrong-canary"))
     with pytest.raises(ConnectionValidationError, match=r"at http://127\.0\.0\.1:9 \(Connection refused"):
-        validator().test(replace(good, host="http://127.0.0.1:9"))
+        run_test(replace(good, host="http://127.0.0.1:9"))
 
 
 @pytest.mark.test
@@ -70,7 +67,7 @@ def test_an_error_shows_no_part_of_a_secret_in_any_of_its_forms() -> None:
 @pytest.mark.test
 def test_a_hook_that_cant_even_be_made_is_an_error_of_the_connection() -> None:
     with pytest.raises(ConnectionValidationError, match="no base URL|must be|is no"):
-        validator().test(Definition("shop", "rfr_api", host="ftp://x"))
+        run_test(Definition("shop", "rfr_api", host="ftp://x"))
 
 
 @pytest.mark.test
@@ -78,10 +75,10 @@ def test_what_uses_an_api_is_tried_by_its_first_page(api: SampleApi) -> None:
     source = {"file": str(SHOP), "config": {"partitions": 2, "page_size": 5}}
     noted = use(shop={"source": source, "stream": "items"})
     before = api.counts()["pages"]
-    validator().check_use(connection(api), noted)
+    check_use({}.get, connection(api), noted)
     assert api.counts()["pages"] == before + 1
     with pytest.raises(ConnectionValidationError) as caught:
-        validator().check_use(connection(api, extra={}).having("password", "wrong-canary"), noted)
+        check_use({}.get, connection(api, extra={}).having("password", "wrong-canary"), noted)
     assert "401" in str(caught.value)
     assert "wrong-canary" not in str(caught.value)
 
@@ -92,19 +89,19 @@ def test_a_wrong_primary_key_is_no_fault_of_the_connection(api: SampleApi) -> No
     definition["streams"]["items"]["primary_key"] = "no_such_field"
     source = {"definition": definition, "config": {"partitions": 2, "page_size": 5}}
     before = api.counts()["requests"]
-    validator().check_use(connection(api), use(shop={"source": source, "stream": "items"}))
+    check_use({}.get, connection(api), use(shop={"source": source, "stream": "items"}))
     assert api.counts()["requests"] == before + 1
 
 
 @pytest.mark.test
 def test_an_api_is_known_again_by_what_it_says_of_itself(api: SampleApi) -> None:
     shop = connection(api, extra={"identity_path": "/customers?page_size=1"})
-    assert validator().identity(shop) == validator().identity(replace(shop, login=None))
+    assert upstream_identity(shop) == upstream_identity(replace(shop, login=None))
     with SampleApi(Sizes(customers=3), api_key=KEY) as other:
-        assert validator().identity(replace(shop, host=other.base_url)) != validator().identity(shop)
-    assert validator().identity(connection(api)) is None
+        assert upstream_identity(replace(shop, host=other.base_url)) != upstream_identity(shop)
+    assert upstream_identity(connection(api)) is None
     with pytest.raises(ConnectionValidationError):
-        validator().identity(replace(shop, extra={"identity_path": "/nowhere"}))
+        upstream_identity(replace(shop, extra={"identity_path": "/nowhere"}))
 
 
 @pytest.mark.test
@@ -116,21 +113,21 @@ def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
         for _ in range(2):
             url = make_url(server.new_database())
             pg = Definition("pg", "postgres", url.host, url.port, url.username, str(url.password), url.database)
-            found.append(validator().identity(pg))
+            found.append(upstream_identity(pg))
         assert found[0] == found[1]
         assert found[0] is not None
         with pytest.raises(ConnectionValidationError) as caught:
-            validator().identity(replace(pg, port=9))
+            upstream_identity(replace(pg, port=9))
         assert str(url.password) not in str(caught.value)
-        assert validator().identity(replace(pg, port=9, extra={"ssh_conn_id": "bastion"})) is None
+        assert upstream_identity(replace(pg, port=9, extra={"ssh_conn_id": "bastion"})) is None
         with pytest.raises(ConnectionValidationError, match="SSL"):
-            validator().identity(replace(pg, extra={"sslmode": "require"}))
+            upstream_identity(replace(pg, extra={"sslmode": "require"}))
         (tmp_path / "services").write_text(
             f"[shop]\nhost={url.host}\nport={url.port}\nuser={url.username}\ndbname={url.database}\n"
         )
         monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
         by_service = Definition("pg", "postgres", password=str(url.password), extra={"service": "shop"})
-        assert validator().identity(by_service) == found[0]
+        assert upstream_identity(by_service) == found[0]
 
 
 @pytest.mark.test
@@ -146,9 +143,9 @@ def test_a_catalog_without_the_tables_of_a_refresh_is_refused(tmp_path: Path) ->
         for each in lakes
     )
     noted = use(lake={"tables": ["raw.orders", "raw.never"]})
-    validator(first).check_use(first, noted)
+    check_use({first.name: first}.get, first, noted)
     with pytest.raises(ConnectionValidationError, match=r"raw\.orders"):
-        validator(first).check_use(second, noted)
+        check_use({first.name: first}.get, second, noted)
 
 
 PROGRAM = """

@@ -22,8 +22,7 @@ from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 import airflow_provider_rfr
 from airflow_provider_rfr.get_provider_info import get_provider_info
-from airflow_provider_rfr.hooks.api import ApiHook
-from airflow_provider_rfr.hooks.http import HttpHook
+from airflow_provider_rfr.hooks.api import ApiHook, HttpHook
 from airflow_provider_rfr.hooks.lake import _CATALOG_TYPES, LakeHook
 
 ROOT = Path(airflow_provider_rfr.__file__).parents[1]

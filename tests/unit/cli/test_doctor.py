@@ -20,9 +20,10 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.cli import doctor
-from airflow_provider_rfr.connections._parser import parse_statement
+from airflow_provider_rfr.connections.airflow import database, lookup
+from airflow_provider_rfr.connections.statement import parse_statement
 from airflow_provider_rfr.hooks import api as api_hook
-from airflow_provider_rfr.hooks import common, connection_gateways, control_store
+from airflow_provider_rfr.hooks import control_store
 from airflow_provider_rfr.hooks import lake as lake_hook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.sample_api import SHOP, SampleApi, Sizes
@@ -300,7 +301,7 @@ def test_connections_that_say_nothing_are_waited_for_at_the_same_time(
 
     def test_connection(hook: lake_hook.LakeHook) -> tuple[bool, str]:
         together.wait(10)
-        assert common._is_quiet.get(), "a thread warns of secrets that are too short"
+        assert lookup._is_quiet.get(), "a thread warns of secrets that are too short"
         if hook.lake_conn_id == "lake_1":
             raise ValueError(CANARY)
         return False, "no answer"
@@ -461,11 +462,11 @@ def test_a_database_of_airflow_s_that_does_not_answer_is_said_so_and_asked_once_
 
     def read(conn_id: str) -> Any:
         asked.append(conn_id)
-        return common.read_connection(conn_id)
+        return lookup.read_connection(conn_id)
 
     monkeypatch.setattr(control_store, "read_connection", read)
-    monkeypatch.setattr(connection_gateways, "can_be_reached", lambda: True)
-    monkeypatch.setattr(connection_gateways, "session_of_airflow", session)
+    monkeypatch.setattr(database, "can_be_reached", lambda: True)
+    monkeypatch.setattr(database, "session_of_airflow", session)
     for detail, remedy in (
         ("Airflow's database does not answer", "see airflow db check"),
         ("Airflow's database has no tables", "airflow db migrate makes them"),

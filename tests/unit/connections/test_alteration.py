@@ -109,9 +109,9 @@ def test_who_does_not_use_the_connection_at_hand_goes_on(bench: Bench) -> None:
 def test_a_tunnel_that_was_added_without_a_restart_counts_all_the_same(bench: Bench) -> None:
     bench.run("load", "other")
     bench.shelf.connections["other"] = replace(OTHER, extra={"ssh_conn_id": "tunnel"})
-    assert [each.via for each in dependents_of(bench.world, "tunnel") if each.use.task.dag_id == "load"] == [
-        ("other", "tunnel")
-    ]
+    assert [
+        dependent.via for dependent in dependents_of(bench.world, "tunnel") if dependent.use.task.dag_id == "load"
+    ] == [("other", "tunnel")]
 
 
 def test_a_change_to_the_same_settings_restarts_nothing_and_the_audit_says_so(bench: Bench) -> None:

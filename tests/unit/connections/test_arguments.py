@@ -12,10 +12,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.connections import Parameter, SecretReference, parse_statement
+from airflow_provider_rfr.connections.airflow.sources import SecretReader, not_allowed
 from airflow_provider_rfr.connections.arguments import plain_texts, statement_from
 from airflow_provider_rfr.connections.statement import Statement
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, StatementError
-from airflow_provider_rfr.hooks._connection_sources import SecretReader, not_allowed
 from airflow_provider_rfr.operators import AlterConnectionOperator, alter_connection
 from tests.unit.connections.worlds import CANARY
 from tests.unit.messages import raises
@@ -92,7 +92,7 @@ def test_values_are_taken_whole_or_not_at_all() -> None:
         },
         drop=["Schema"],
     )
-    assert [(each.option, each.value) for each in found.actions] == [
+    assert [(action.option, action.value) for action in found.actions] == [
         ("host", "SECRET 'env:A', port = 1"),
         ('extra."s3.region"', "eu"),
         ("extra.empty", {}),
@@ -223,7 +223,7 @@ def test_secrets_are_read_from_the_environment_variables_and_files(
     monkeypatch.setenv("AIRFLOW__RFR__SECRET_FILES", str(tmp_path / "secrets"))
     monkeypatch.setenv("PG_PW", "from-environment")
     reader = SecretReader({"pw": "from-variable"}.get)
-    found = [reader.read(SecretReference(*each)) for each in (("env", "PG_PW"), ("variable", "pw"), ("file", "pw"))]
+    found = [reader.read(SecretReference(*place)) for place in (("env", "PG_PW"), ("variable", "pw"), ("file", "pw"))]
     assert found == ["from-environment", "from-variable", "from-file"]
     for missing in (("env", "NONE"), ("variable", "none"), ("file", "../outside"), ("vault", "x")):
         with pytest.raises(ConfigurationError):

@@ -64,7 +64,7 @@ def test_what_a_connection_needs_is_found_through_circles() -> None:
     a = Definition("a", "x", extra={"ssh_conn_id": "b"})
     b = Definition("b", "ssh", extra={"proxy_conn_id": "a"})
     find = {"a": a, "b": b}.get
-    assert {name: each.path for name, each in closure(["a", "gone"], find).items()} == {
+    assert {name: reached.path for name, reached in closure(["a", "gone"], find).items()} == {
         "a": ("a",),
         "gone": ("gone",),
         "b": ("a", "b"),

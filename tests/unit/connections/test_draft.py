@@ -148,7 +148,7 @@ def test_a_circle_of_which_one_half_was_stored_meanwhile_is_refused(tmp_path: Pa
         b = bench.shelf.connections["b"]
         bench.shelf.connections["b"] = b.having("extra.next_conn_id", "a")
 
-    bench.shelf.identity = meanwhile  # type: ignore[method-assign]
+    bench.shelf.identify = meanwhile  # type: ignore[method-assign]
     with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION a SET (extra.next_conn_id = 'b')")
     assert bench.shelf.connections["a"].extra == {}
@@ -213,7 +213,7 @@ def test_a_secret_is_not_shown_whatever_option_it_is_put_into(bench: Bench, tmp_
         for option in ("description", "login", "extra.sslcert"):
             assert CANARY not in str(bench.alter(f"ALTER CONNECTION api SET ({option} = SECRET 'env:{key}')").to_json())
     bench.alter("ALTER CONNECTION api SET (host = 'https://two.example.com', port = 1), RESET (login)")
-    assert CANARY.encode() not in b"".join(each.read_bytes() for each in tmp_path.glob("control.db*"))
+    assert CANARY.encode() not in b"".join(file.read_bytes() for file in tmp_path.glob("control.db*"))
 
 
 def test_what_a_secret_holds_is_checked_with_all_the_rest(bench: Bench) -> None:

@@ -88,7 +88,7 @@ def test_a_task_keeps_its_connections_however_far_away(bench: Bench, text: str) 
     done = "dropped" if text.startswith("DROP") else "renamed"
     (problem,) = refused(bench, text.format("api"))
     assert problem.startswith(f"can't be {done}: used by refresh load.refresh (run): it runs; run it with another")
-    assert [each.partition(";")[0] for each in refused(bench, text.format("tunnel"))] == [
+    assert [problem.partition(";")[0] for problem in refused(bench, text.format("tunnel"))] == [
         f"can't be {done}: used by sink sink.refresh (run) by broker > tunnel: it runs",
         f"can't be {done}: connection broker refers to it",
     ]
@@ -108,8 +108,11 @@ def test_a_task_that_ended_keeps_its_connection_until_airflow_no_longer_has_it(b
 
 def deploy(bench: Bench, *objects: BuiltinObject) -> None:
     """The registry as a deploy of these objects leaves it."""
-    recorded = [record_of(DesiredObject(each), 1) for each in objects]
-    entries = [Entry(str(each.uuid), each.name, each.kind.value, each.name, dumps(each).decode()) for each in recorded]
+    recorded = [record_of(DesiredObject(declared), 1) for declared in objects]
+    entries = [
+        Entry(str(record.uuid), record.name, record.kind.value, record.name, dumps(record).decode())
+        for record in recorded
+    ]
 
     def write(connection: Connection) -> None:
         write_registry(
@@ -211,7 +214,7 @@ def test_a_reference_to_what_was_dropped_meanwhile_is_refused(bench: Bench) -> N
     def meanwhile(definition: Definition) -> None:
         bench.shelf.connections.pop("api", None)
 
-    bench.shelf.identity = meanwhile  # type: ignore[method-assign]
+    bench.shelf.identify = meanwhile  # type: ignore[method-assign]
     with raises(AlterationRefusedError):
         bench.alter("ALTER CONNECTION broker SET (extra.registry_conn_id = 'api')")
     assert bench.shelf.connections["broker"] == BROKER

@@ -92,10 +92,10 @@ def test_of_two_rotations_at_once_one_gets_a_conflict(bench: Bench, tmp_path: Pa
         store.close()
 
     threads = [threading.Thread(target=rotate) for _ in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert (len(made), len(refused)) == (1, 1)
     assert refused[0].retryable
     stored = keys(bench)

@@ -75,8 +75,8 @@ def test_a_statement_is_frozen_and_is_what_it_prints() -> None:
 def test_odd_names_and_values_are_what_they_print(text: str) -> None:
     statement = parse_statement(text)
     again = parse_statement(str(statement))
-    assert [(each.option, each.value) for each in again.actions] == [
-        (each.option, each.value) for each in statement.actions
+    assert [(action.option, action.value) for action in again.actions] == [
+        (action.option, action.value) for action in statement.actions
     ]
     assert (again.verb, again.connection, again.settings) == (statement.verb, statement.connection, statement.settings)
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.connections._parser import parse_statement
 from airflow_provider_rfr.connections.alteration import Outcome, execute
 from airflow_provider_rfr.connections.dependents import closure, references_of
 from airflow_provider_rfr.connections.ports import Services
-from airflow_provider_rfr.connections.statement import SecretReference, Value
+from airflow_provider_rfr.connections.statement import SecretReference, Value, parse_statement
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError
 from airflow_provider_rfr.store.connections import (
@@ -47,19 +46,22 @@ class Shelf:
     tried: list[str | None] = field(default_factory=list)
     before_commit: Callable[[], None] = lambda: None
 
-    def read(self, name: str) -> Any:
-        if isinstance(name, SecretReference):
-            self.secrets_read.append(str(name))
-            if str(name) not in self.secrets:
-                raise ConfigurationError(str(name), "is not there")
-            return self.secrets[str(name)]
+    def read(self, name: str) -> Definition | None:
         return self.connections.get(name)
+
+    def read_secret(self, reference: SecretReference) -> str:
+        self.secrets_read.append(str(reference))
+        if str(reference) not in self.secrets:
+            raise ConfigurationError(str(reference), "is not there")
+        return self.secrets[str(reference)]
 
     def find(self, name: str) -> Definition | None:
         return self.connections.get(name)
 
     def referring(self, name: str) -> Sequence[str]:
-        return [each.name for each in self.connections.values() if name in references_of(each).values()]
+        return [
+            connection.name for connection in self.connections.values() if name in references_of(connection).values()
+        ]
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
         self.before_commit()
@@ -83,7 +85,7 @@ class Shelf:
         return [name for name in names if name in self.forbidden]
 
     def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-        return [each for each in secrets if str(each) in self.forbidden_secrets]
+        return [secret for secret in secrets if str(secret) in self.forbidden_secrets]
 
     def test(self, candidate: Definition) -> bool:
         self.tried.append(candidate.host)
@@ -91,7 +93,7 @@ class Shelf:
             raise ConnectionValidationError(candidate.name, f"nothing answers at {candidate.host}")
         return candidate.conn_type != "kafka"
 
-    def identity(self, definition: Definition) -> str | None:
+    def identify(self, definition: Definition) -> str | None:
         if definition.host in self.dead:
             raise ConnectionValidationError(definition.name, f"nothing answers at {definition.host}")
         return self.upstreams.get(definition.host or "")
@@ -121,16 +123,22 @@ class Bench:
     """A world with its control store, and tasks that run in it."""
 
     def __init__(self, folder: Path, *connections: Definition) -> None:
-        self.shelf = Shelf({each.name: each for each in connections})
+        self.shelf = Shelf({connection.name: connection for connection in connections})
         self.store: ControlStore = open_store(f"sqlite:///{folder}/control.db")
         self.hashes = ContentHash(b"key", "salt")
         self.said: list[str] = []
         self.on_sleep: Callable[[], None] = lambda: None
-        shelf: Any = self.shelf
+        shelf = self.shelf
         self.world = Services(
             self.store,
             self.hashes,
-            *(shelf, shelf, shelf, shelf),
+            gateway=shelf,
+            tasks=shelf,
+            read_secret=shelf.read_secret,
+            test=shelf.test,
+            # Looked up at each call, so that a test may put something in its place.
+            identify=lambda definition: shelf.identify(definition),
+            check_use=shelf.check_use,
             report=self.said.append,
             sleep=lambda seconds: self.on_sleep(),
         )
@@ -154,8 +162,8 @@ class Bench:
             lambda connection: register_use(connection, self.store.now(connection), task, kind, names, details)
         )
         copies = [
-            UsedConnection(each.name, " > ".join(each.path), self.hashes.of(each.definition))
-            for each in closure(names, self.shelf.find).values()
+            UsedConnection(reached.name, " > ".join(reached.path), self.hashes.of(reached.definition))
+            for reached in closure(names, self.shelf.find).values()
         ]
         self.store.run(lambda connection: note_copies(connection, task, token, copies))
         return self.use(dag)
@@ -182,7 +190,7 @@ class Bench:
             for dag in dags:
                 use = self.use(dag)
                 if use.is_stale:
-                    self.run(dag, *{each.via.split(" > ")[0] for each in use.connections}, **use.details)
+                    self.run(dag, *{connection.via.split(" > ")[0] for connection in use.connections}, **use.details)
 
         self.on_sleep = look
 
@@ -192,9 +200,9 @@ class Bench:
 
 
 def verdicts(outcome: Outcome) -> dict[str, str]:
-    return {each.use.task.dag_id: each.verdict.value for each in outcome.dependents}
+    return {dependent.use.task.dag_id: dependent.verdict.value for dependent in outcome.dependents}
 
 
 def ends(outcome: Outcome) -> dict[str, str]:
     outcomes = outcome.outcomes or {}
-    return {each.use.task.dag_id: outcomes[each.use.task.consumer] for each in outcome.dependents}
+    return {dependent.use.task.dag_id: outcomes[dependent.use.task.consumer] for dependent in outcome.dependents}

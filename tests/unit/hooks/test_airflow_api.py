@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from airflow_provider_rfr.connections.airflow.api import AirflowApi
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.connection_gateways import AirflowApi
 from tests.unit.messages import raises
 
 Answer = tuple[int, dict[str, str], str]

@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.connections.airflow import api as airflow_api
+from airflow_provider_rfr.connections.airflow import database as airflow_database
+from airflow_provider_rfr.connections.airflow.api import ApiGateway
+from airflow_provider_rfr.connections.airflow.database import DatabaseGateway
+from airflow_provider_rfr.connections.airflow.sources import as_connection
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import (
     AlterationRefusedError,
@@ -16,9 +21,6 @@ from airflow_provider_rfr.exceptions import (
     ConnectionShadowedError,
     ConnectionValidationError,
 )
-from airflow_provider_rfr.hooks import connection_gateways
-from airflow_provider_rfr.hooks._connection_sources import as_connection
-from airflow_provider_rfr.hooks.connection_gateways import ApiGateway, DatabaseGateway
 from tests.unit.messages import raises
 
 CANARY = "canary-0f77a1"
@@ -55,7 +57,7 @@ class Api:
 
 @pytest.fixture(autouse=True)
 def database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_gateways, "worker_backends", lambda: [MetastoreBackend()])
+    monkeypatch.setattr(airflow_api, "worker_backends", lambda: [MetastoreBackend()])
 
 
 def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:
@@ -87,8 +89,8 @@ def test_airflow_may_refuse_to_delete_a_connection(status: int, error: type[Exce
 def test_a_connection_of_a_secrets_backend_is_neither_renamed_nor_dropped(
     gateway: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for backends in ("worker_backends", "server_backends"):
-        monkeypatch.setattr(connection_gateways, backends, lambda: [Vault()])
+    monkeypatch.setattr(airflow_api, "worker_backends", lambda: [Vault()])
+    monkeypatch.setattr(airflow_database, "server_backends", lambda: [Vault()])
     with raises(ConnectionShadowedError):
         gateway.drop(HASHES.of(STORED), HASHES, STORED)
     with raises(ConnectionShadowedError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_provider_rfr.connections.airflow.sources import origin_of
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks._connection_sources import origin_of
 from tests.unit.messages import raises
 
 

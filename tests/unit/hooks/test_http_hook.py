@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.connections.airflow.sources import masked
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks._connection_checks import masked
-from airflow_provider_rfr.hooks.http import HttpHook, http_settings
+from airflow_provider_rfr.hooks.api import HttpHook, http_settings
 from tests.unit.messages import raises
 from tests.webhook_receiver import Receiver, receiver
 

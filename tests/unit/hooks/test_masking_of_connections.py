@@ -9,7 +9,7 @@ from airflow._shared.secrets_masker.secrets_masker import SecretsMasker as Serve
 from airflow.sdk import BaseHook
 from airflow.sdk._shared.secrets_masker.secrets_masker import SecretsMasker
 
-from airflow_provider_rfr.hooks.common import mask_secrets, quiet_masking, read_connection
+from airflow_provider_rfr.connections.airflow.lookup import mask_secrets, quiet_masking, read_connection
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
 
 WARNED = "too short"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.connections.airflow.sources import content_hash, find_definition
 from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
-from airflow_provider_rfr.hooks._connection_sources import content_hash, find_definition
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators.connection_use import running_with
 from airflow_provider_rfr.store.connections import FAILED, IDLE, ConnectionNotes, TaskRef, Use, load_use, want
@@ -86,7 +86,7 @@ def test_what_it_uses_is_noted_without_any_secret(bench: Bench, store: ControlSt
     bench.run()
     noted = use(store)
     assert (noted.state, noted.kind) == (IDLE, "refresh")
-    assert {each.conn_id for each in noted.connections} == {"shop", "rfr_lake_default", "spark_default"}
+    assert {connection.conn_id for connection in noted.connections} == {"shop", "rfr_lake_default", "spark_default"}
     assert noted.details["check"]["rfr_lake_default"] == {"tables": ["raw.orders"]}
     store.close()
     for file in tmp_path.glob("control.db*"):

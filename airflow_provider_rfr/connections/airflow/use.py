@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from airflow_provider_rfr.connections.airflow.lookup import base_url
+from airflow_provider_rfr.connections.airflow.sources import as_connection, content_hash, find_definition, masked
 from airflow_provider_rfr.connections.dependents import closure
 from airflow_provider_rfr.connections.types import PLACE, Definition
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConfigurationError
-from airflow_provider_rfr.hooks._connection_checks import HookValidator, masked
-from airflow_provider_rfr.hooks._connection_sources import as_connection, content_hash, find_definition
 from airflow_provider_rfr.store import connections as uses
 from airflow_provider_rfr.store.connections import ConnectionNotes
 
@@ -32,6 +32,7 @@ class ConnectionUse:
     :param conn_ids: connections that the task names
     :param details: ``check`` (how the task is tried with other settings, by connection) and ``fixed`` (options that it
         can't adopt, by connection)
+    :param identify: returns an upstream's identity; None if that can't be found out
     :param stop: asks the work to end at its next checkpoint; called repeatedly until the task has ended
     """
 
@@ -42,15 +43,18 @@ class ConnectionUse:
         kind: str,
         conn_ids: Sequence[str],
         details: Mapping[str, Any],
+        identify: Callable[[Definition], str | None],
         stop: Callable[[], None],
     ) -> None:
         self._store = store
         self._task = task
         names = [name for name in dict.fromkeys(conn_ids) if name]
+        self._identify = identify
         self._stop = stop
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rfr-connection-use", daemon=True)
         self._hashes = content_hash(store)
+        # It tells this start from a later one of the same task, e.g. on another worker while this one is cut off.
         self._token = store.run(
             lambda connection: uses.register_use(connection, store.now(connection), task, kind, names, details)
         )
@@ -69,6 +73,7 @@ class ConnectionUse:
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
+        # Not for ever: it may be asking an upstream that does not answer.
         self._thread.join(_LOOK_SECONDS * 5)
 
     def end(self, state: str, error: str | None = None, error_kind: str | None = None) -> None:
@@ -87,59 +92,58 @@ class ConnectionUse:
     def is_stale(self) -> bool:
         """Tell whether a connection was altered since the task read it."""
         with self._store.read() as connection:
-            found = uses.load_use(connection, self._task)
-        return found is not None and found.token == self._token and found.is_stale
+            use = uses.load_use(connection, self._task)
+        return use is not None and use.token == self._token and use.is_stale
 
     def _watch(self) -> None:
         self._note_identities()
         while not self._over.wait(_LOOK_SECONDS):
             try:
-                found = self._store.run(
+                use = self._store.run(
                     lambda connection: uses.beat(connection, self._store.now(connection), self._task, self._token)
                 )
             except DBAPIError:
                 # The store is away for a while: at worst a restart comes later.
                 continue
-            if found is not None and found.is_stale:
+            if use is not None and use.is_stale:
+                # At every look: the work may not have been far enough to be stopped at the first one.
                 self._stop()
 
     def _note_identities(self) -> None:
         """Note the upstreams while they answer, to compare new addresses with when they no longer do."""
-        found: dict[str, str] = {}
+        identities: dict[str, str] = {}
         for definition in self._read:
             # What is wrong with a connection the task itself reports.
             with suppress(AlterConnectionError, ConfigurationError):
-                identity = HookValidator(find_definition).identity(definition)
+                identity = self._identify(definition)
                 if identity is not None:
-                    found[definition.name] = self._hashes.of_text(identity)
+                    identities[definition.name] = self._hashes.of_text(identity)
 
         def note(connection: Connection) -> None:
-            for name, identity in found.items():
+            for name, identity in identities.items():
                 ConnectionNotes(connection, name).set_identity(self._store.now(connection), identity)
 
-        if found:
+        if identities:
             with suppress(DBAPIError):
                 self._store.run(note)
 
 
-def moved(store: ControlStore, conn_id: str) -> list[dict[str, Any]]:
+def addresses_of(store: ControlStore, conn_id: str) -> list[dict[str, Any]]:
     """Return all addresses of an API's connection, the oldest first; an empty list if it never moved.
 
     They are for a refresh's document.
     """
-    from airflow_provider_rfr.hooks.api import base_url
-
     present = find_definition(conn_id)
     hashes = content_hash(store)
     with store.read() as connection:
         places = ConnectionNotes(connection, conn_id).former_places(hashes.of(present))
     if not places or present is None:
         return []
-    found = []
+    addresses = []
     for place in [*places, present.place()]:
-        made: dict[str, Any] = {name: place[name] for name in ("login", "upstream") if place.get(name)}
+        address: dict[str, Any] = {name: place[name] for name in ("login", "upstream") if place.get(name)}
         if place.get("host"):
             fields: dict[str, Any] = {name: place.get(name) for name in PLACE}
-            made["base_url"] = base_url(as_connection(Definition(conn_id, **fields)))
-        found.append(made)
-    return found
+            address["base_url"] = base_url(as_connection(Definition(conn_id, **fields)))
+        addresses.append(address)
+    return addresses

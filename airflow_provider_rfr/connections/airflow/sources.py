@@ -10,20 +10,23 @@ A secrets backend and the environment take precedence over Airflow's database. A
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_rfr.connections.airflow.lookup import mask_secrets, read_connection
 from airflow_provider_rfr.connections.statement import SecretReference
-from airflow_provider_rfr.connections.types import ContentHash, Definition, parsed_extra
-from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionShadowedError
-from airflow_provider_rfr.hooks.common import mask_secrets, read_connection
+from airflow_provider_rfr.connections.types import ContentHash, Definition, parsed_extra, type_named
+from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionShadowedError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -89,10 +92,17 @@ def as_connection(definition: Definition) -> Connection:
     )
 
 
+def fields_of(definition: Definition) -> dict[str, Any]:
+    """Return all fields of a connection but its id, in Airflow's JSON: one that is left out would stay as it was."""
+    names = ("conn_type", "description", "host", "login", "schema", "port", "password")
+    return {**{name: getattr(definition, name) for name in names}, "extra": json.dumps(dict(definition.extra))}
+
+
 def content_hash(store: ControlStore) -> ContentHash:
     """Return a hash with the installation's key: Airflow's Fernet key, which workers and command line must share."""
     from airflow_provider_rfr.store.connections import installation_salt
 
+    # Of several keys, the first one encrypts, and the others are being replaced.
     key = conf.get("core", "fernet_key", fallback="") or ""
     return ContentHash(key.partition(",")[0].encode(), store.run(installation_salt))
 
@@ -101,7 +111,7 @@ _DATABASE: Final = ("MetastoreBackend", "ExecutionAPISecretsBackend")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ConnectionOrigin:
     """The place that a connection comes from.
 
     :ivar backend: the secrets backend of Airflow's that has it
@@ -142,6 +152,23 @@ class Origin:
             " a change in the database would have no effect; change it there, or remove it there",
         )
 
+    def require_database(self, name: str) -> None:
+        """Refuse a connection that is to be renamed or dropped, and is not in Airflow's database.
+
+        :raises ConnectionShadowedError: it comes from another place
+        """
+        if not self.is_database:
+            raise ConnectionShadowedError(name, f"comes from {self.name}: rename or drop it there")
+
+    def write(self, candidate: Definition) -> None:
+        """Store the candidate in the secrets backend."""
+        self.backend.set_conn_value(candidate.name, json.dumps(fields_of(candidate)))
+
+
+def changed_meanwhile(name: str) -> ConnectionConflictError:
+    """Return the error of a connection that is not as it was read."""
+    return ConnectionConflictError(name, "another process changed it meanwhile; try again")
+
 
 def worker_backends() -> list[Any]:
     """Return the backends of a task, in the order in which they are asked."""
@@ -157,26 +184,27 @@ def server_backends() -> list[Any]:
     return list(ensure_secrets_loaded())
 
 
-def origin_of(name: str, backends: Iterable[Any]) -> Origin | None:
+def origin_of(name: str, backends: Iterable[Any]) -> ConnectionOrigin | None:
     """Return the first backend that has the connection; None if none has.
 
     :raises ConfigurationError: a backend does not answer, or does not have a valid connection
     """
     for backend in backends:
         try:
-            found = backend.get_connection(conn_id=name)
+            connection = backend.get_connection(conn_id=name)
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own; they may hold the password
-            kind, place = type(error).__name__, Origin(backend, None).name
+            kind, place = type(error).__name__, ConnectionOrigin(backend, None).name
             raise ConfigurationError(
                 f"connection {name}",
                 f"can't be read from {place}: {kind}",
                 "write it as Airflow's JSON or URI, and see that this answers",
             ) from None
-        if found is not None:
-            return Origin(backend, found)
+        if connection is not None:
+            return ConnectionOrigin(backend, connection)
     return None
 
 
+_SHORTEST: Final = 4
 _NEVER: Final = ("env:AIRFLOW_*", "env:_AIRFLOW*")
 """Airflow's own settings and connections."""
 
@@ -236,3 +264,36 @@ def _read_file(name: str) -> str | None:
         raise ConfigurationError(
             f"SECRET 'file:{name}'", f"can't be read: {type(error).__name__}", "give a readable file of UTF-8 text"
         ) from None
+
+
+def secret_texts(definition: Definition) -> list[str]:
+    """Return secret values of the definition, also those within lists and JSON, plain and as quoted in URLs."""
+    connection_type = type_named(definition.conn_type)
+    secrets = [secret for name, value in definition.options() for secret in connection_type.secret_values(name, value)]
+    # To mask a shorter one, such as a header with a version, would spoil any text.
+    texts = [text for secret in secrets for text in _texts(secret) if len(text) >= _SHORTEST]
+    return list(dict.fromkeys(form for text in texts for form in (text, quote(text), quote(text, safe=""))))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the value's text, and that of its parts; booleans are not secret."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            parsed = json.loads(value)
+            if isinstance(parsed, (dict, list)):
+                yield from _texts(parsed)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+    elif not isinstance(value, bool) and value not in (None, ""):
+        yield str(value)
+
+
+def masked(text: str, definition: Definition) -> str:
+    """Remove the definition's secrets from the text."""
+    # The longest first: a secret may contain another one, and its rest would be left readable.
+    for secret in sorted(secret_texts(definition), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

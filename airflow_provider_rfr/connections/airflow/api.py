@@ -1,25 +1,28 @@
-"""Connections and tasks as statements reach them: by Airflow's API, or directly in Airflow's database.
-
-Inside a task the API is used. At the command line, where the database can be reached, its rows are changed under a row
-lock, and no rights are checked except those to read secrets. The methods are described in
-:mod:`airflow_provider_rfr.connections.ports`.
-"""
+"""Connections and tasks by Airflow's REST API, which a task uses: it has no database, but the rights of a user."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import conf
-from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_rfr.connections.airflow.lookup import http_address, read_connection
+from airflow_provider_rfr.connections.airflow.sources import (
+    ConnectionOrigin,
+    changed_meanwhile,
+    definition_of,
+    fields_of,
+    find_definition,
+    masked,
+    not_allowed,
+    origin_of,
+    worker_backends,
+)
 from airflow_provider_rfr.connections.dependents import references_of
 from airflow_provider_rfr.connections.types import PLACE, Definition, parsed_extra
 from airflow_provider_rfr.exceptions import (
@@ -32,23 +35,9 @@ from airflow_provider_rfr.exceptions import (
     ConnectionValidationError,
     Problem,
 )
-from airflow_provider_rfr.hooks._connection_checks import masked
-from airflow_provider_rfr.hooks._connection_sources import (
-    Origin,
-    definition_of,
-    find_definition,
-    not_allowed,
-    origin_of,
-    server_backends,
-    worker_backends,
-)
-from airflow_provider_rfr.hooks.airflow_database import CONNECTION_VARIABLE, can_be_reached, session_of_airflow
-from airflow_provider_rfr.hooks.common import read_connection
-from airflow_provider_rfr.hooks.http import http_address
 
 if TYPE_CHECKING:
     from requests import Response
-    from sqlalchemy.orm import Session
 
     from airflow_provider_rfr.connections.statement import SecretReference
     from airflow_provider_rfr.connections.types import ContentHash
@@ -56,7 +45,6 @@ if TYPE_CHECKING:
 
 _TEST_SECONDS: Final = 90.0
 _PAGE: Final = 100
-_STALE: Final = "another process changed it meanwhile; try again"
 
 
 class ApiGateway:
@@ -88,7 +76,7 @@ class ApiGateway:
         return find_definition(name)
 
     def referring(self, name: str) -> Sequence[str]:
-        found: list[str] = []
+        names: list[str] = []
         offset = 0
         while True:
             query = [("limit", str(_PAGE)), ("offset", str(offset))]
@@ -99,12 +87,12 @@ class ApiGateway:
                     extra = parsed_extra(row.get("extra"))
                 except ValueError:
                     continue
-                made = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra)
-                if name in references_of(made).values():
-                    found.append(made.name)
+                definition = Definition(str(row["connection_id"]), str(row["conn_type"]), extra=extra)
+                if name in references_of(definition).values():
+                    names.append(definition.name)
             offset += len(page["connections"])
             if not page["connections"] or offset >= page["total_entries"]:
-                return found
+                return names
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
         """Store the candidate.
@@ -113,7 +101,7 @@ class ApiGateway:
         """
         origin = self._expected(expected, hashes, candidate)
         if not origin.is_database:
-            origin.backend.set_conn_value(candidate.name, json.dumps(_fields(candidate)))
+            origin.write(candidate)
         else:
             self._checked(candidate.name, self._api.call("PATCH", ["connections", candidate.name], _body(candidate)))
         self._check_stored(hashes, candidate)
@@ -137,7 +125,7 @@ class ApiGateway:
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
         """Create the new connection and delete the old one, in one request and one transaction of Airflow's."""
         name = definition.name
-        _require_database(self._expected(expected, hashes, definition), name)
+        self._expected(expected, hashes, definition).require_database(name)
         renamed = _body(replace(definition, name=new_name))
         create = {"action": "create", "action_on_existence": "fail", "entities": [renamed]}
         delete = {"action": "delete", "action_on_non_existence": "fail", "entities": [name]}
@@ -147,10 +135,10 @@ class ApiGateway:
             raise ConnectionConflictError(name, f"could not be renamed: is there a {new_name!r} already?")
 
     def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
-        _require_database(self._expected(expected, hashes, definition), definition.name)
+        self._expected(expected, hashes, definition).require_database(definition.name)
         answer = self._api.call("DELETE", ["connections", definition.name])
         if answer.status_code == 404:
-            raise ConnectionConflictError(definition.name, _STALE)
+            raise changed_meanwhile(definition.name)
         self._checked(definition.name, answer)
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
@@ -180,13 +168,13 @@ class ApiGateway:
     def variable(self, name: str) -> str | None:
         from airflow.sdk import Variable
 
-        found = Variable.get(name, default=None)
-        return None if found is None else str(found)
+        value = Variable.get(name, default=None)
+        return None if value is None else str(value)
 
-    def _expected(self, expected: str, hashes: ContentHash, candidate: Definition) -> Origin:
+    def _expected(self, expected: str, hashes: ContentHash, candidate: Definition) -> ConnectionOrigin:
         origin = origin_of(candidate.name, worker_backends())
         if origin is None or hashes.of(definition_of(origin.connection)) != expected:
-            raise ConnectionConflictError(candidate.name, _STALE)
+            raise changed_meanwhile(candidate.name)
         if origin.is_database and origin.connection.password and not candidate.password:
             # The API takes the other fields and keeps the password, which would be half of the statement.
             remedy = "use airflow rfr connection alter where Airflow's database is"
@@ -195,8 +183,8 @@ class ApiGateway:
         return origin
 
     def _check_stored(self, hashes: ContentHash, candidate: Definition) -> None:
-        found = origin_of(candidate.name, worker_backends())
-        if found is None or hashes.of(definition_of(found.connection)) != hashes.of(candidate):
+        stored = origin_of(candidate.name, worker_backends())
+        if stored is None or hashes.of(definition_of(stored.connection)) != hashes.of(candidate):
             raise ConnectionConflictError(
                 candidate.name, "another process changed it in the same moment; look what it is, and try again"
             )
@@ -227,172 +215,8 @@ class ApiGateway:
         return answer
 
 
-def _require_database(origin: Origin | None, name: str) -> None:
-    if origin is not None and not origin.is_database:
-        raise ConnectionShadowedError(name, f"comes from {origin.name}: rename or drop it there")
-
-
-def _fields(definition: Definition) -> dict[str, Any]:
-    """Return all fields of a connection but its id, in Airflow's JSON: one that is left out would stay as it was."""
-    names = ("conn_type", "description", "host", "login", "schema", "port", "password")
-    return {**{name: getattr(definition, name) for name in names}, "extra": json.dumps(dict(definition.extra))}
-
-
 def _body(definition: Definition) -> dict[str, Any]:
-    return {"connection_id": definition.name, **_fields(definition)}
-
-
-def connections_of_types(types: Iterable[str]) -> dict[str, str]:
-    """Return the type by id of the connections of these types in Airflow's database and in the environment.
-
-    Those of other secrets backends can't be listed.
-    """
-    from airflow.models import Connection
-    from sqlalchemy import select
-
-    wanted = frozenset(types)
-    found = {}
-    if can_be_reached():
-        with session_of_airflow() as session:
-            # No secret is read.
-            query = select(Connection.conn_id, Connection.conn_type).where(Connection.conn_type.in_(wanted))
-            found = {str(conn_id): str(kind) for conn_id, kind in session.execute(query)}
-    variables = (variable for variable in os.environ if variable.startswith(CONNECTION_VARIABLE))
-    for name in (variable.removeprefix(CONNECTION_VARIABLE).lower() for variable in variables):
-        with suppress(ConfigurationError):
-            definition = find_definition(name)
-            if definition is not None and definition.conn_type in wanted:
-                found[name] = definition.conn_type
-    return found
-
-
-class DatabaseGateway:
-    """A gateway by Airflow's database; its transaction is the compare-and-set.
-
-    The command line uses it: it needs no API server, user or password, and can remove a connection's password, which
-    the API can't.
-    """
-
-    def read(self, name: str) -> Definition | None:
-        origin = origin_of(name, server_backends())
-        if origin is None:
-            return None
-        origin.refuse_shadowed(name)
-        if not origin.is_database:
-            return definition_of(origin.connection)
-        with session_of_airflow() as session:
-            row = _row(session, name)
-            return None if row is None else definition_of(row)
-
-    def find(self, name: str) -> Definition | None:
-        origin = origin_of(name, server_backends())
-        return None if origin is None else definition_of(origin.connection)
-
-    def referring(self, name: str) -> Sequence[str]:
-        from airflow.models import Connection
-        from sqlalchemy import select
-
-        found = []
-        with session_of_airflow() as session:
-            for row in session.scalars(select(Connection)):
-                try:
-                    definition = definition_of(row)
-                except ConfigurationError:
-                    continue
-                if name in references_of(definition).values():
-                    found.append(definition.name)
-        return found
-
-    def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
-        """Compare-and-set in one transaction (``SELECT ... FOR UPDATE``)."""
-        origin = origin_of(candidate.name, server_backends())
-        if origin is not None and not origin.is_database:
-            if hashes.of(definition_of(origin.connection)) != expected:
-                raise ConnectionConflictError(candidate.name, _STALE)
-            origin.backend.set_conn_value(candidate.name, json.dumps(_fields(candidate)))
-            return
-        with session_of_airflow() as session:
-            row = _expected_row(session, expected, hashes, candidate.name)
-            for name in ("host", "port", "login", "schema", "description"):
-                setattr(row, name, getattr(candidate, name))
-            row.set_password(candidate.password)
-            if not candidate.password:
-                # Airflow's own method leaves the old one there.
-                row._password, row.is_encrypted = None, False
-            row.set_extra(candidate.extra_text())
-
-    def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
-        return False
-
-    def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
-        _require_database(origin_of(definition.name, server_backends()), definition.name)
-        with session_of_airflow() as session:
-            row = _expected_row(session, expected, hashes, definition.name)
-            if _row(session, new_name) is not None:
-                raise ConnectionConflictError(definition.name, f"there is a {new_name!r} already")
-            row.conn_id = new_name
-
-    def drop(self, expected: str, hashes: ContentHash, definition: Definition) -> None:
-        _require_database(origin_of(definition.name, server_backends()), definition.name)
-        with session_of_airflow() as session:
-            session.delete(_expected_row(session, expected, hashes, definition.name))
-
-    def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
-        """Return an empty list: a user who can reach the database may do everything."""
-        return []
-
-    def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-        return not_allowed(secrets)
-
-    def variable(self, name: str) -> str | None:
-        from airflow.models import Variable
-
-        found: Any = Variable.get(name, default_var=None)
-        return None if found is None else str(found)
-
-
-class DatabaseTasks:
-    """Tasks by Airflow's database."""
-
-    def state(self, task: TaskRef) -> str | None:
-        with session_of_airflow() as session:
-            found = _instance(session, task)
-            return "gone" if found is None else str(found.state or "scheduled")
-
-    def start(self, task: TaskRef) -> None:
-        from airflow.models.taskinstance import TaskInstance, clear_task_instances
-        from sqlalchemy import select
-
-        with session_of_airflow() as session:
-            found = _instance(session, task)
-            if found is None:
-                raise ConfigurationError(str(task), "no longer exists", "start its DAG")
-            # Cleared with it: what failed only because it did.
-            of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
-            blocked = session.scalars(select(TaskInstance).where(*of_run, TaskInstance.state == "upstream_failed"))
-            clear_task_instances([found, *blocked], session)
-
-
-def _expected_row(session: Session, expected: str, hashes: ContentHash, name: str) -> Any:
-    row = _row(session, name, lock=True)
-    if row is None or hashes.of(definition_of(row)) != expected:
-        raise ConnectionConflictError(name, _STALE)
-    return row
-
-
-def _row(session: Session, name: str, *, lock: bool = False) -> Any:
-    from airflow.models import Connection
-    from sqlalchemy import select
-
-    query = select(Connection).where(Connection.conn_id == name)
-    return session.scalar(query.with_for_update() if lock else query)
-
-
-def _instance(session: Session, task: TaskRef) -> Any:
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
-
-    return session.scalar(select(TaskInstance).filter_by(**asdict(task)))
+    return {"connection_id": definition.name, **fields_of(definition)}
 
 
 class ApiTasks:
@@ -431,7 +255,7 @@ def _unusable(problem: str, remedy: str = _REMEDY) -> ConfigurationError:
     return ConfigurationError("airflow_api_conn_id", problem, remedy)
 
 
-class AirflowApi(BaseHook):
+class AirflowApi:
     """A client of Airflow's API, as the user of a connection.
 
     Where Airflow asks for no password, no connection is needed.
@@ -439,11 +263,9 @@ class AirflowApi(BaseHook):
     :param airflow_api_conn_id: connection of type ``rfr_http``; a password without a login is used as a token
     """
 
-    conn_name_attr = "airflow_api_conn_id"
     default_conn_name = "airflow_api"
 
     def __init__(self, airflow_api_conn_id: str | None = None) -> None:
-        super().__init__()
         self.airflow_api_conn_id = airflow_api_conn_id or self.default_conn_name
         self._token = ""
         self._base = ""
