@@ -1,10 +1,10 @@
 """Real Airbyte manifests, read page by page, against the CDK's own read of them, on an API made up from each.
 
-``python -m benchmarks.manifests FOLDER`` takes ``FOLDER/*.yaml`` and ``FOLDER/*/manifest.yaml``, with the components
-beside them. It prints a line for each manifest and, as its last line, one JSON object. Three numbers, never one: how
-many are built, how many streams give the CDK's records in order by the same requests, and how many of these were
-resumed at every page, half of the pages in another process. What could not be tried is "not tested", with the reason.
-It fails if a stream is different.
+``python -m tests.manifests.campaign FOLDER`` takes ``FOLDER/*.yaml`` and ``FOLDER/*/manifest.yaml``, with the
+components beside them. It prints a line for each manifest and, as its last line, one JSON object. Three numbers, never
+one: how many are built, how many streams give the CDK's records in order by the same requests, and how many of these
+were resumed at every page, half of the pages in another process. What could not be tried is "not tested", with the
+reason. It fails if a stream is different.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Case:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.manifests", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.manifests.campaign", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", help="manifests whose name holds this")
     parser.add_argument("--slices", type=int, default=2, help="most slices that are read of a stream")
@@ -76,7 +76,7 @@ def manifests_in(folder: Path, only: str | None) -> dict[str, Path]:
 def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path) -> Case:
     """In a process of its own, which can neither stop the others nor outlive its deadline."""
     out = folder / f"{name}.jsonl"
-    command = [sys.executable, "-m", "benchmarks.manifest_case", str(manifest), f"--out={out}"]
+    command = [sys.executable, "-m", "tests.manifests.case", str(manifest), f"--out={out}"]
     command.append(f"--slices={options.slices}")
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True)

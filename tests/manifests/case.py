@@ -1,6 +1,6 @@
-"""One manifest against the CDK's own read of it; what ``benchmarks.manifests`` starts for each.
+"""One manifest against the CDK's own read of it; what ``tests.manifests.campaign`` starts for each.
 
-``python -m benchmarks.manifest_case MANIFEST --out FILE`` writes one JSON object a line to FILE: what is known of the
+``python -m tests.manifests.case MANIFEST --out FILE`` writes one JSON object a line to FILE: what is known of the
 whole manifest, then of each stream. ``--reader`` is the other process, which reads every other page.
 """
 
@@ -23,12 +23,12 @@ from airflow_provider_rfr.streams import Complete
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.paged import PagedStream
-from benchmarks.made_up_api import NOW, MadeUpApi
-from benchmarks.made_up_source import Loader, guessed, prepared, serve
+from tests.manifests.api import NOW, MadeUpApi
+from tests.manifests.source import Loader, guessed, prepared, serve
 
 _MOST_PAGES: Final = 10
 _REASON: Final = 200
-_ROOT: Final = Path(__file__).resolve().parents[1]
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def stop_the_clock() -> None:
@@ -77,7 +77,7 @@ class OtherProcess:
     """Reads pages of a source in a process of its own."""
 
     def __init__(self, source: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-m", "benchmarks.manifest_case", "--reader"]
+        command = [sys.executable, "-m", "tests.manifests.case", "--reader"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT)
         self._say(source)
 
@@ -167,12 +167,12 @@ def compared(oracle: Oracle, ours: Ours, api: MadeUpApi, name: str, most_slices:
     api.taken()
     try:
         wanted_slices, wanted = oracle.read(name, most_slices)
-    except Exception as error:  # noqa: BLE001 - of the CDK, and of any component
+    except Exception as error:
         return {"outcome": "not tested", "reason": f"the CDK's own read fails: {words(error)}"}
     asked = api.taken()
     try:
         slices, pages, records = ours.read(name, most_slices)
-    except Exception as error:  # noqa: BLE001 - it is what is looked for
+    except Exception as error:
         return {"outcome": "different", "reason": words(error)}
     requests = api.taken()
     if not wanted and not records:
@@ -203,7 +203,7 @@ def built(make: Any, *arguments: Any) -> tuple[Any, str]:
     """What was made, and why not."""
     try:
         return make(*arguments), ""
-    except Exception as error:  # noqa: BLE001 - of the CDK, and of any component
+    except Exception as error:
         return None, words(error)
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import yaml
 
 from airflow_provider_rfr.streams.airbyte.stand_ins import stand_ins
-from benchmarks.made_up_api import TAG, Endpoint, MadeUpApi
-from benchmarks.made_up_paging import place, rendered
+from tests.manifests.api import TAG, Endpoint, MadeUpApi
+from tests.manifests.paging import place, rendered
 
 _ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
 

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from benchmarks.made_up_paging import Answer, Paging, place, placed, places_of, rendered
+from tests.manifests.paging import Answer, Paging, place, placed, places_of, rendered
 
 TAG: Final = "X-Made-Up"
 """Header by which a request says which stream of the manifest sends it."""
@@ -216,7 +216,7 @@ class MadeUpApi:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815 - http.server asks for these names
+            do_POST = do_PUT = do_PATCH = do_GET
 
             def log_message(self, *arguments: Any) -> None:
                 return None
