@@ -25,7 +25,7 @@ import yaml
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
-from benchmarks.shapes import Shape
+from benchmarks.product import Shape
 
 _ROOT = Path(__file__).resolve().parents[1]
 _MANIFEST = _ROOT / "benchmarks" / "shop_manifest.yaml"
@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def by_pages(stream: PagedStream) -> int:
     """Records of all pages, one page a call, as the engine reads them."""
     slices = stream.stream_slices()
-    return sum(len(page.records) for each in slices for page in iter_pages(stream, each))
+    return sum(len(page.records) for stream_slice in slices for page in iter_pages(stream, stream_slice))
 
 
 def by_the_cdk(config: Mapping[str, Any]) -> int:
@@ -54,7 +54,7 @@ def by_the_cdk(config: Mapping[str, Any]) -> int:
     manifest = yaml.load(_MANIFEST.read_text(), yaml.CSafeLoader)
     source = ConcurrentDeclarativeSource(config=dict(config), source_config=manifest)
     logger = logging.getLogger("airbyte")
-    found = {each.name: each for each in source.discover(logger, dict(config)).streams}
+    found = {entry.name: entry for entry in source.discover(logger, dict(config)).streams}
     stream = ConfiguredAirbyteStream(found[_STREAM], SyncMode.full_refresh, DestinationSyncMode.overwrite)
     catalog = ConfiguredAirbyteCatalog(streams=[stream])
     return sum(message.record is not None for message in source.read(logger, dict(config), catalog, []))

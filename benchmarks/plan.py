@@ -137,9 +137,9 @@ def catalog(size: int, *, every: int) -> CatalogSpec:
     for number, inputs in reads(size).items():
         name = f"bench.o{number:05}"
         column = "a" if number % 2 else "b"
-        used = (f"t{each}.{column if each < tables_of(size) else 'x'}" for each in inputs)
-        selected = ", ".join(f"{each} AS c{place}" for place, each in enumerate(used))
-        tables = " CROSS JOIN ".join(f"bench.o{each:05} t{each}" for each in inputs)
+        used = (f"t{base}.{column if base < tables_of(size) else 'x'}" for base in inputs)
+        selected = ", ".join(f"{reference} AS c{place}" for place, reference in enumerate(used))
+        tables = " CROSS JOIN ".join(f"bench.o{base:05} t{base}" for base in inputs)
         query = f"SELECT 1 AS x, {selected} FROM {tables}"
         objects.append(BuiltinObject(Kind.VIEW, name, stable_id(PROJECT, name), query=query))
     return CatalogSpec(PROJECT, "1.1" if every else "1.0", tuple(objects))
@@ -147,16 +147,16 @@ def catalog(size: int, *, every: int) -> CatalogSpec:
 
 def deployed(first: Plan) -> tuple[RegistryState, ActualState]:
     """The registry and the catalog after the first deploy."""
-    records = tuple(replace(each, deploy_id="d1") for each in first.records)
+    records = tuple(replace(record, deploy_id="d1") for record in first.records)
     live = {
-        each.key: LiveObject(
-            each.name,
-            Kind.TABLE if each.kind is Kind.TABLE else Kind.VIEW,
-            each.uuid,
-            each.columns,
-            query=each.sql,
+        record.key: LiveObject(
+            record.name,
+            Kind.TABLE if record.kind is Kind.TABLE else Kind.VIEW,
+            record.uuid,
+            record.columns,
+            query=record.sql,
         )
-        for each in records
+        for record in records
     }
     return RegistryState(1, first.version, records), ActualState(live)
 

@@ -22,8 +22,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.processes import Tree, Usage
-from benchmarks.product import ROOT, Product, RunFailed, last_line
-from benchmarks.shapes import SHAPES, Shape
+from benchmarks.product import ROOT, SHAPES, Product, RunFailed, Shape, last_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     shape = replace(SHAPES["A"], latency_ms=options.latency_ms)
     print(f"{shape.title}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}", flush=True)
-    each = options.per_core
-    settings = {"one": (1, each), "two": (2, 2 * each), "two, concurrency of one": (2, each)}
+    per_core = options.per_core
+    settings = {"one": (1, per_core), "two": (2, 2 * per_core), "two, concurrency of one": (2, per_core)}
     found: dict[str, Figures] = {}
     try:
         with tempfile.TemporaryDirectory(prefix="rfr-bench-") as folder:
