@@ -30,13 +30,13 @@ def exit_on_signals() -> None:
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        for signum in _SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
     under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    for each in _SIGNALS[:2] if under_nohup else _SIGNALS:
-        signal.signal(each, leave)
+    for signum in _SIGNALS[:2] if under_nohup else _SIGNALS:
+        signal.signal(signum, leave)
     if not under_nohup and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -86,8 +86,8 @@ class Watchdog:
 
 def watch(home: Path, folder: Path | None = None) -> None:
     """What the watchdog does: wait until standard input is closed."""
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     done = sys.stdin.buffer.read()
     end_processes(home)
     if folder is not None and not done:

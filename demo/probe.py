@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"{url}: {error}")
         return 1
-    for path, _, pattern in (each.partition("=") for each in wanted):
+    for path, _, pattern in (condition.partition("=") for condition in wanted):
         if not fnmatch.fnmatchcase(str(found := value_at(content, path)), pattern):
             print(f"{url}: {path} is {found!r}, not {pattern!r}")
             return 1

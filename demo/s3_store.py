@@ -69,7 +69,7 @@ class Folder:
                 self._write(place, key, held.keys.get(key))
             else:
                 place.mkdir(exist_ok=True)
-                kept = {file_name(each) for each in held.keys}
+                kept = {file_name(name) for name in held.keys}
                 for file in [file for file in place.iterdir() if file.name not in kept]:
                     file.unlink()
 

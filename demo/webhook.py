@@ -51,6 +51,6 @@ def received(receiver: Receiver) -> dict[str, Any]:
     """Figures of what came in."""
     return {
         "webhooks_received": len(receiver.requests),
-        "webhook_ids": len({each.delivery_id for each in receiver.requests}),
+        "webhook_ids": len({request.delivery_id for request in receiver.requests}),
         "webhook": receiver.requests[0].json if receiver.requests else None,
     }

@@ -82,7 +82,7 @@ def tier_of(item: pytest.Item) -> str:
 def _needs(item: pytest.Item) -> set[str]:
     """Names of its fixtures, and values of its parameters that may be such names."""
     values = getattr(item, "callspec", None)
-    named = {each for each in values.params.values() if isinstance(each, str)} if values else set()
+    named = {value for value in values.params.values() if isinstance(value, str)} if values else set()
     return {*getattr(item, "fixturenames", ()), *named}
 
 
@@ -113,7 +113,7 @@ _start = subprocess.Popen.__init__
 
 
 def _start_unless_heavy(self: Any, args: Any, *more: Any, **options: Any) -> None:
-    command = [os.fsdecode(each) for each in (args if isinstance(args, (list, tuple)) else [args])]
+    command = [os.fsdecode(argument) for argument in (args if isinstance(args, (list, tuple)) else [args])]
     started = Path(command[0]).name
     if _is_light and (started in HEAVY or "airflow_provider_rfr.sample_api" in command):
         raise AssertionError(f"a test of the tier 'check' starts {started}; mark it 'test'")

@@ -110,11 +110,11 @@ def read(folder: Path) -> None:
             if not line:
                 return
             asked = json.loads(line)
-            for each in asked.get("run", ()):
-                deploy.sql(each)
+            for query in asked.get("run", ()):
+                deploy.sql(query)
             told: dict[str, Any] = {"reads": reads, "bad": bad}
             if "contents" in asked:
-                told["contents"] = {each: _contents(deploy, each) for each in _whole_views(deploy)}
+                told["contents"] = {view: _contents(deploy, view) for view in _whole_views(deploy)}
             answers.write(json.dumps(told) + "\n")
             answers.flush()
             reads, bad = 0, []
@@ -140,7 +140,7 @@ def _read_whole(deploy: Deploy, name: str) -> None:
 def _whole_views(deploy: Deploy) -> list[str]:
     for _ in range(5):
         with suppress(Exception):
-            return [each.name for each in list_views(deploy.catalog) if BROKEN not in each.properties]
+            return [view.name for view in list_views(deploy.catalog) if BROKEN not in view.properties]
         time.sleep(0.5)
     return []
 
@@ -249,8 +249,8 @@ class Campaign:
         self.release = registered(new, before, self.documents)
         known = self.tables
         self.tables = {
-            each.number: known[each.number].becomes(each) if each.number in known else Table(each.cols)
-            for each in new.of("table")
+            item.number: known[item.number].becomes(item) if item.number in known else Table(item.cols)
+            for item in new.of("table")
         }
 
     def _attempt(self, struck: bool, what: dict[str, Any]) -> bool:
@@ -285,7 +285,7 @@ class Campaign:
         report.reads += told["reads"]
         if new.safe:
             report.unreadable += len(told["bad"])
-            report.notes += [f"release {report.releases}: {each}" for each in told["bad"][:3]]
+            report.notes += [f"release {report.releases}: {problem}" for problem in told["bad"][:3]]
         if report.unfinished:
             return
         for number, table in self.tables.items():
@@ -316,7 +316,7 @@ class Campaign:
             if rows:
                 append_rows(self.lake.catalog, self.release.objects[number].name, table.typed(rows))
                 self.tables[number] = Table(table.cols, (*table.rows, *rows))
-        broken = [each.name for each in list_views(self.lake.catalog) if BROKEN in each.properties]
+        broken = [view.name for view in list_views(self.lake.catalog) if BROKEN in view.properties]
         for name in broken:
             del self.users[name]
         made = {}
@@ -332,16 +332,16 @@ class Campaign:
         first = fresh.run(version="1.0", objects=[str(path)])
         for number, table in self.tables.items():
             append_rows(fresh.catalog, self.release.objects[number].name, table.typed())
-        again = [each.run(refresh={"names": []}) for each in (self.lake, fresh)]
-        if any(each.code != 0 for each in (first, *again)):
+        again = [side.run(refresh={"names": []}) for side in (self.lake, fresh)]
+        if any(run.code != 0 for run in (first, *again)):
             self.report.differences += 1
-            self.report.notes += [each.output()[-1500:] for each in (first, *again) if each.code != 0]
+            self.report.notes += [run.output()[-1500:] for run in (first, *again) if run.code != 0]
             return
         other = Reader(fresh.folder)
         try:
-            broken = [each.name for each in list_views(self.lake.catalog) if BROKEN in each.properties]
+            broken = [view.name for view in list_views(self.lake.catalog) if BROKEN in view.properties]
             other.ask(run=_statements({name: text for name, text in self.users.items() if name not in broken}))
-            ours, theirs = (each.ask(contents=True)["contents"] for each in (reader, other))
+            ours, theirs = (side.ask(contents=True)["contents"] for side in (reader, other))
         finally:
             other.close()
         for obj in self.release.of("mview"):
@@ -349,8 +349,8 @@ class Campaign:
         for obj in self.release.of("table", "mview"):
             fields = [
                 [
-                    (each.name, str(each.field_type), each.doc)
-                    for each in lake.catalog.load_table(obj.name).schema().fields
+                    (field.name, str(field.field_type), field.doc)
+                    for field in lake.catalog.load_table(obj.name).schema().fields
                 ]
                 for lake in (self.lake, fresh)
             ]
@@ -359,8 +359,8 @@ class Campaign:
         for name in ours.keys() & theirs.keys():
             # A star stands for what was there when it was registered.
             shown = [
-                {key: each[key] for key in ours[name][0]} if isinstance(each, dict) and ours[name] else each
-                for each in theirs[name]
+                {key: row[key] for key in ours[name][0]} if isinstance(row, dict) and ours[name] else row
+                for row in theirs[name]
             ]
             self._same(ours[name], sorted(shown, key=str), f"rows of {name}")
 

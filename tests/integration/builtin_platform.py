@@ -67,7 +67,7 @@ class Platform:
             "objects": ["objects"],
             **fields,
         }
-        config.write_text(json.dumps({name: each for name, each in said.items() if each is not None}))
+        config.write_text(json.dumps({name: value for name, value in said.items() if value is not None}))
         ended = subprocess.run(
             [sys.executable, str(APP), "--config", str(config)],
             cwd=self.folder,

@@ -37,7 +37,7 @@ def api() -> Iterator[SampleApi]:
 
 
 def validator(*connections: Definition) -> HookValidator:
-    return HookValidator({each.name: each for each in connections}.get)
+    return HookValidator({connection.name: connection for connection in connections}.get)
 
 
 def connection(api: SampleApi, **fields: Any) -> Definition:
@@ -142,8 +142,8 @@ def test_a_catalog_without_the_tables_of_a_refresh_is_refused(tmp_path: Path) ->
 
     publish(open_catalog(lakes[0].settings), "raw.orders")
     first, second = (
-        Definition("lake", "rfr_lake", each.properties["uri"], extra={"warehouse": each.properties["warehouse"]})
-        for each in lakes
+        Definition("lake", "rfr_lake", lake.properties["uri"], extra={"warehouse": lake.properties["warehouse"]})
+        for lake in lakes
     )
     noted = use(lake={"tables": ["raw.orders", "raw.never"]})
     validator(first).check_use(first, noted)
@@ -276,11 +276,11 @@ def started(folder: Path, how: str = "lives") -> subprocess.Popen[str]:
 
 def rotated(*processes: subprocess.Popen[str]) -> list[str]:
     """The last lines of these processes, which rotate at once; sorted."""
-    for each in processes:
-        assert each.stdin is not None
-        each.stdin.write("\n")
-        each.stdin.flush()
-    return sorted((each.communicate()[0].splitlines() or [""])[-1] for each in processes)
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return sorted((process.communicate()[0].splitlines() or [""])[-1] for process in processes)
 
 
 @pytest.mark.test

@@ -25,7 +25,7 @@ HASHES = re.compile(r"\b[0-9a-f]{12,32}\b")
 def changed(text: str, diff: str) -> str:
     """The text after a diff that has no context."""
     lines = diff.splitlines(keepends=True)
-    old, new = ("".join(each[1:] for each in lines if each.startswith(sign)) for sign in "-+")
+    old, new = ("".join(line[1:] for line in lines if line.startswith(sign)) for sign in "-+")
     assert text.count(old) == 1
     return text.replace(old, new)
 
@@ -88,7 +88,7 @@ def test_the_worked_example_prints_what_it_says(tmp_path: Path) -> None:
     terminal.declare(FIRST)
     terminal.follow(first)
     table = open_catalog(terminal.lake).load_table("ops.ingest_runs")
-    rows = [{"run_id": each, "finished_at": None, "records": said} for each, said in (("a", "12"), ("b", None))]
+    rows = [{"run_id": run_id, "finished_at": None, "records": said} for run_id, said in (("a", "12"), ("b", None))]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     wanted = changed(FIRST, DIFF)
     terminal.declare(wanted)

@@ -83,7 +83,7 @@ def test_the_second_try_finds_the_checkpoint_of_the_first(
     assert task(run, "report").xcom_pull(task_ids="report") == ({"raw.items": 80} if store == "xcom" else None)
 
 
-@pytest.mark.parametrize("store", [FIRST, *(pytest.param(each, marks=pytest.mark.full) for each in OTHERS)])
+@pytest.mark.parametrize("store", [FIRST, *(pytest.param(store, marks=pytest.mark.full) for store in OTHERS)])
 def test_a_refresh_that_makes_no_progress_fails_and_leaves_its_checkpoint(
     store: str, api: SampleApi, lake: Lake, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,7 +88,7 @@ def test_every_variable_of_a_real_commit_reaches_the_endpoint(dag: Any, receiver
     snapshot = lake.table("raw.hooked").current_snapshot()
     assert told["totals"]["documents"] == 500
     assert told["totals"]["bytes"] > 0
-    assert [(each["table"], each["documents"]) for each in told["bindings"]] == [("raw.hooked", 500)]
+    assert [(binding["table"], binding["documents"]) for binding in told["bindings"]] == [("raw.hooked", 500)]
     assert (told["materialization_name"], told["collection_names"]) == ("raw.hooked", ["items"])
     assert (told["generation"], told["snapshot_id"], told["attempt"]) == (1, snapshot.snapshot_id, 1)
     assert (told["dag_id"], told["task_id"], told["map_index"]) == ("hooked_refresh", "refresh", -1)

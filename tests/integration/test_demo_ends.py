@@ -86,7 +86,7 @@ def test_a_demo_that_is_told_to_end_leaves_neither_airflow_nor_spark_nor_a_folde
             assert process.poll() is None
         [folder] = set(Path(tempfile.gettempdir()).glob("rfr-demo-*")) - before
         home = folder / "airflow"
-        wait_until(lambda: any(is_driver(each) for each in processes_of(home)))
+        wait_until(lambda: any(is_driver(member) for member in processes_of(home)))
         below = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=PATIENCE)
@@ -95,5 +95,5 @@ def test_a_demo_that_is_told_to_end_leaves_neither_airflow_nor_spark_nor_a_folde
     assert process.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in output
     assert processes_of(home) == []
-    assert not [each for each in below if is_alive(each)]
+    assert not [member for member in below if is_alive(member)]
     assert not folder.exists()

@@ -80,7 +80,7 @@ def test_a_deploy_makes_tables_and_views_and_a_later_one_rewrites_them(lake: Lak
     code, figures, output = platform.run_app(said, spark=SPARK)
     assert (code, figures.get("state")) == (0, "done"), output[-4000:]
     catalog = open_catalog(lake.settings)
-    assert {"ops.a", "ops.b", "rfr_system.refresh_status"} <= {each.name for each in list_views(catalog)}
+    assert {"ops.a", "ops.b", "rfr_system.refresh_status"} <= {view.name for view in list_views(catalog)}
     table = lake.table("ops.runs")
     rows = [{"id": number, "rows": str(number * 10)} for number in range(4)]
     table.append(pa.Table.from_pylist(rows, table.schema().as_arrow()))

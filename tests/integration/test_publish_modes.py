@@ -134,7 +134,7 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
         transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     figures = figures_by_stream(runner.run(config("tuesday")))
     assert figures["orders"]["generation"] == 2
-    assert {name: each["snapshots_expired"] for name, each in figures.items()} == {
+    assert {name: figure["snapshots_expired"] for name, figure in figures.items()} == {
         "orders": 0,
         "invoices": 0,
         "overlapping": 1,
@@ -154,7 +154,7 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     assert old.schema.field("quantity").type == pa.int64()
     amounts = lake.rows("raw.overlapping")
     assert amounts.schema.field("amount").type == pa.decimal128(12, 2)
-    assert sorted(map(str, column(amounts, "amount"))) == sorted(f"{each:.2f}" for each in column(rows, "amount"))
+    assert sorted(map(str, column(amounts, "amount"))) == sorted(f"{amount:.2f}" for amount in column(rows, "amount"))
     before = lake.table("raw.orders").scan(snapshot_id=snapshots["orders"]).to_arrow()
     assert checksum_of(before) == truth["orders"]["checksum"], "the old snapshot can't be read any more"
 
@@ -235,7 +235,9 @@ def test_a_backfilled_day_replaces_that_day_alone_and_rows_of_another_day_are_re
     runner.run(config("2026-01-05", [0], "2026-01-05"))
     for table in tables:
         assert days(table) == {monday: ids[monday], tuesday: [-2, *ids[tuesday]]}
-        parts = [each.header.replace_where for each in part_ledgers(open_catalog(lake.settings), table) if each.header]
+        parts = [
+            ledger.header.replace_where for ledger in part_ledgers(open_catalog(lake.settings), table) if ledger.header
+        ]
         assert sorted(map(str, parts)) == ["day = '2026-01-05'", "day = '2026-01-06'"]
         revisions = {(row["day"], row["revision"]) for row in lake.rows(table).to_pylist() if row["id"] > 0}
         assert revisions == {(monday, 1), (tuesday, 0)}

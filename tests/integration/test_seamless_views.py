@@ -45,7 +45,7 @@ USERS = {
     "bob.sums": "SELECT sum(amount) AS total FROM ops.orders",
     "bob.over": "SELECT o.amount + 1 AS more, b.city FROM ops.big o JOIN ops.orders b ON o.id = b.id",
 }
-READ = [*(each.name for each in VIEWS), *USERS]
+READ = [*(view.name for view in VIEWS), *USERS]
 
 
 class _Death(BaseException):
@@ -159,19 +159,19 @@ def test_views_stay_readable_wherever_the_deploy_dies(lake: Lake, monkeypatch: p
     assert lake.contents() == before
     lake.release(SAFE)
     recorded, live = observe(lake.catalog, lake.store, project=PROJECT)
-    assert all(not each.bridged for each in live.user_views)
+    assert all(not view.bridged for view in live.user_views)
     assert plan(SAFE, recorded, live).steps == ()
 
 
 def test_an_error_in_a_new_text_is_met_before_anything_is_touched(lake: Lake) -> None:
-    before = {name: each.metadata_location for name, each in _tables(lake).items()}
+    before = {name: table.metadata_location for name, table in _tables(lake).items()}
     broken: list[BuiltinObject] = [
         *SAFE.objects,
         view("ops.bad", "SELECT id, no_such_function(amount) AS n FROM ops.orders"),
     ]
     with pytest.raises(Exception, match=r"no_such_function.*nothing was done"):
         lake.release(spec("1.2", *broken))
-    assert {name: each.metadata_location for name, each in _tables(lake).items()} == before
+    assert {name: table.metadata_location for name, table in _tables(lake).items()} == before
     assert lake.contents()["ops.big"][0] == ["id", "amount"]
 
 

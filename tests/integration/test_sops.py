@@ -224,7 +224,7 @@ def test_a_key_that_is_shared_between_groups_is_put_together_by_the_program(
     environment: dict[str, str],
     document: dict[str, Any],
 ) -> None:
-    sealed = theirs(shamir_threshold=2, key_groups=[{"age": [each.public]} for each in keys])
+    sealed = theirs(shamir_threshold=2, key_groups=[{"age": [key.public]} for key in keys])
     assert open_sealed(sealed, environment=environment) == document
     with pytest.raises(SealError, match="keys shared between groups the sops program"):
         open_sealed(sealed, environment={**environment, "PATH": "/nowhere"})

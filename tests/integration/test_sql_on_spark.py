@@ -26,7 +26,7 @@ LEAST = 100
 @pytest.fixture
 def tables(deploy: Deploy, tmp_path: Path) -> Iterator[Deploy]:
     for name, columns in TABLES.items():
-        MigratedTable.create(deploy.catalog, name, table_definition([Column(*each) for each in columns]))
+        MigratedTable.create(deploy.catalog, name, table_definition([Column(*column) for column in columns]))
     deploy.sql("USE rfr.ops")
     yield deploy
     deploy.sql("USE rfr")
@@ -38,7 +38,7 @@ def on_spark(deploy: Deploy, query: str) -> list[str] | None:
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
     try:
-        return [each.name for each in deploy.session.sql(query).schema.fields]
+        return [field.name for field in deploy.session.sql(query).schema.fields]
     except (AnalysisException, IllegalArgumentException, Py4JJavaError):  # the latter two: no such snapshot or branch
         return None
 

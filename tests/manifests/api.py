@@ -53,7 +53,7 @@ class Endpoint:
         extractor = retriever.get("record_selector", {}).get("extractor", {})
         path = extractor.get("field_path") or []
         self._path = [
-            str(rendered(each, self._parameters, config)) for each in ([path] if isinstance(path, str) else path)
+            str(rendered(part, self._parameters, config)) for part in ([path] if isinstance(path, str) else path)
         ]
         self._wanted = [*_keys(node.get("primary_key")), *wanted, *_read_by_templates(node, retriever)]
         self._decoder = retriever.get("decoder") or {"type": "JsonDecoder"}
@@ -97,8 +97,8 @@ class Endpoint:
         loader = self._node.get("schema_loader") or {}
         loaders = loader if isinstance(loader, list) else [loader]
         found: dict[str, Any] = {}
-        for each in loaders:
-            schema = each.get("schema") or {}
+        for candidate in loaders:
+            schema = candidate.get("schema") or {}
             found.update(schema.get("properties") or {} if isinstance(schema, Mapping) else {})
         return {"properties": found}
 
@@ -135,8 +135,8 @@ def _read_by_templates(node: Mapping[str, Any], retriever: Mapping[str, Any]) ->
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
     elif isinstance(value, str):
         yield value
 
@@ -156,10 +156,10 @@ def _value(schema: Any, name: str, number: int, depth: int) -> Any:
     """A value that fits a JSON schema."""
     schema = schema if isinstance(schema, Mapping) else {}
     kinds = schema.get("type") or "string"
-    kind = next((each for each in ([kinds] if isinstance(kinds, str) else kinds) if each != "null"), "null")
+    kind = next((option for option in ([kinds] if isinstance(kinds, str) else kinds) if option != "null"), "null")
     if kind == "object":
         properties = schema.get("properties") or {} if depth else {}
-        return {each: _value(properties[each], each, number, depth - 1) for each in list(properties)[:_PROPERTIES]}
+        return {inner: _value(properties[inner], inner, number, depth - 1) for inner in list(properties)[:_PROPERTIES]}
     if kind == "array":
         return [_value(schema.get("items"), name, number, depth - 1)] if depth else []
     times = {"date-time": NOW, "date": NOW[:10]}
@@ -238,7 +238,7 @@ class MadeUpApi:
     def taken(self) -> list[tuple[str, str, str, str]]:
         """What streams asked for since the last call, in order."""
         asked, self._asked[:] = list(self._asked), []
-        return [(each.tag, each.method, each.url, each.body.decode(errors="replace")) for each in asked]
+        return [(request.tag, request.method, request.url, request.body.decode(errors="replace")) for request in asked]
 
 
 def values_of(url: str, headers: Mapping[str, str], body: bytes) -> dict[str, dict[str, str]]:

@@ -139,7 +139,7 @@ class Ours:
         assert isinstance(stream, PagedStream)
         records: list[Any] = []
         slices = plain(list(islice(stream.stream_slices(), most_slices)))
-        pages = [len(list(self._chain(stream, each, records))) for each in slices]
+        pages = [len(list(self._chain(stream, stream_slice, records))) for stream_slice in slices]
         return len(slices), max(pages, default=0), records
 
     def _chain(self, stream: PagedStream, stream_slice: Any, records: list[Any]) -> Iterator[int]:

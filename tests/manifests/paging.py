@@ -117,7 +117,9 @@ class Paging:
             path = option.get("field_path") or [option.get("field_name")]
             names = {".".join(map(str, path)), str(path[-1]).lower()}
             return [
-                found[name] for name in found if name in names or any(name.startswith(f"{each}.") for each in names)
+                found[name]
+                for name in found
+                if name in names or any(name.startswith(f"{beginning}.") for beginning in names)
             ]
         return [value for found in values.values() for value in found.values()]
 
@@ -134,9 +136,9 @@ class _Search:
     ) -> None:
         self._cursor, self._stop = strategy.get("cursor_value", ""), strategy.get("stop_condition")
         self._parameters, self._config, self._answer = parameters, config, answer
-        templates = [str(each) for each in (self._cursor, self._stop) if each is not None]
+        templates = [str(template) for template in (self._cursor, self._stop) if template is not None]
         self._places = places_of(templates)[:_MOST_PLACES]
-        self._numbers = [int(each) for text in templates for each in re.findall(r"\b\d+\b", text)]
+        self._numbers = [int(digits) for text in templates for digits in re.findall(r"\b\d+\b", text)]
 
     def found(
         self, size: int | None, option: Mapping[str, Any] | None
@@ -146,7 +148,7 @@ class _Search:
         if (option or {}).get("type") == "RequestPath":
             kinds.sort(key=lambda kind: kind != "address")
         counts = [size or 3, *(number for number in self._numbers if 1 < number <= _MOST_RECORDS)]
-        for count in dict.fromkeys(min(each, _MOST_RECORDS) for each in counts):
+        for count in dict.fromkeys(min(one, _MOST_RECORDS) for one in counts):
             pages = 2 if count > _LARGE_PAGE else 3
             for chosen in product(kinds, repeat=len(self._places)):
                 found = self._tried(chosen, count, pages)
@@ -165,7 +167,7 @@ class _Search:
             return answer
 
         tokens = {_text(self._token(page(number), count)): number + 1 for number in range(pages - 1)}
-        if len(tokens) < pages - 1 or any(not each or "{{" in each or "{%" in each for each in tokens):
+        if len(tokens) < pages - 1 or any(not token or "{{" in token or "{%" in token for token in tokens):
             return None
         for ending in range(len(_ENDINGS)):
             if self._token(page(pages - 1, ending), count) is None:
@@ -269,7 +271,7 @@ def _paths(node: nodes.Expr) -> Iterator[tuple[Any, ...]]:
         yield path
     if isinstance(node, nodes.Compare) and isinstance(node.expr, nodes.Const):
         # 'next' in response['paging']
-        inside = [_path(each.expr) for each in node.ops if each.op in ("in", "notin")]
+        inside = [_path(operand.expr) for operand in node.ops if operand.op in ("in", "notin")]
         yield from ((*path, node.expr.value) for path in inside if path)
 
 

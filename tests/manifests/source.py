@@ -43,7 +43,9 @@ def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi) -
     wanted: dict[int, list[list[str]]] = {}
     for node in streams:
         for parent in [
-            each for each in nodes_of(node) if "parent_key" in each and isinstance(each.get("stream"), dict)
+            candidate
+            for candidate in nodes_of(node)
+            if "parent_key" in candidate and isinstance(candidate.get("stream"), dict)
         ]:
             key = str(rendered(parent["parent_key"], parent.get("$parameters", {}), config))
             extra = [[str(part) for part in path] for path in parent.get("extra_fields") or []]
@@ -68,8 +70,8 @@ def nodes_of(value: Any) -> Iterator[dict[str, Any]]:
         yield value
         value = [item for name, item in value.items() if name not in ("schema", "connection_specification")]
     if isinstance(value, list):
-        for each in value:
-            yield from nodes_of(each)
+        for item in value:
+            yield from nodes_of(item)
 
 
 def _localize(manifest: Mapping[str, Any], url: str) -> None:

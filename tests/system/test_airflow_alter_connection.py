@@ -147,7 +147,7 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
     assert (result["generation"], result["pages"]) == (1, PAGES)
     assert served["pages"] <= PAGES - BEGUN + ROUND_PAGES
     told = json.loads(done.stdout)
-    assert [each["dag_id"] for each in told["dependents"]] == ["uses_moving"]
+    assert [dependent["dag_id"] for dependent in told["dependents"]] == ["uses_moving"]
     ended(story, "staying", "move")
     stayed = story.result("uses_staying", "move")
     assert (stayed["attempts"], stayed["pages_refetched"]) == (1, 0)
@@ -175,7 +175,7 @@ def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret
         ended(story, "rotating", "rotate")
         truth = sorted(rotated.truth("/partitions/items")["ids"])
     assert told["options"] == {"password": {"before": "***", "after": "***"}}
-    assert [each["outcome"] for each in told["dependents"]] == ["started"]
+    assert [dependent["outcome"] for dependent in told["dependents"]] == ["started"]
     assert rows(story, "rotating") == truth
     assert story.result("uses_rotating", "rotate")["generation"] == 1
     history = cli(story, "history", "rotating")
@@ -193,7 +193,7 @@ def test_a_blind_change_stalls_the_refresh_and_the_next_one_starts_it_before_its
     wait_for(lambda: story.task("uses_waiting", "wait")["state"] == "up_for_retry")
     assert "uses_waiting.refresh (wait): it failed (" in cli(story, "dependents", "waiting").stdout
     told = alter(story, "repair", f"ALTER CONNECTION waiting SET (host = '{story.api.base_url}')")
-    assert [each["outcome"] for each in told["dependents"]] == ["started"]
+    assert [dependent["outcome"] for dependent in told["dependents"]] == ["started"]
     ended(story, "waiting", "wait")
     assert rows(story, "waiting") == sorted(story.api.truth("/partitions/items")["ids"])
 

@@ -89,11 +89,13 @@ def test_the_ready_dag_delivers_what_a_file_says_of_all_tables_and_of_the_one_in
         file = write(tmp_path, block(receiver.url))
         run(story, "deliver_webhooks", "one", triggers_file=file, target=["raw.ready_one"])
         succeed(story, "deliver_webhooks", "one")
-        assert [each.json["id"] for each in receiver.requests] == [delivery_id(commits[0], f"{tmp_path.name}/hook")]
+        assert [request.json["id"] for request in receiver.requests] == [
+            delivery_id(commits[0], f"{tmp_path.name}/hook")
+        ]
         run(story, "deliver_webhooks", "all", triggers_file=file)
         succeed(story, "deliver_webhooks", "all")
-    assert delivery_id(commits[1], f"{tmp_path.name}/hook") in {each.json["id"] for each in receiver.requests}
-    assert len({each.delivery_id for each in receiver.requests}) == len(receiver.requests)
+    assert delivery_id(commits[1], f"{tmp_path.name}/hook") in {request.json["id"] for request in receiver.requests}
+    assert len({request.delivery_id for request in receiver.requests}) == len(receiver.requests)
 
 
 def test_a_webhook_is_tried_from_its_form_with_a_connection_and_a_template(story: Story) -> None:
@@ -151,7 +153,7 @@ def test_commits_made_outside_airflow_start_dags_and_none_is_missed(story: Story
             # Airflow can't tell an event whose run is queued and has no start yet.
             return []
         payloads = [event["extra"]["payload"] for event in events if "payload" in (event.get("extra") or {})]
-        return [each["sequence"] for each in payloads if each["table"] == "raw.watched"]
+        return [payload["sequence"] for payload in payloads if payload["table"] == "raw.watched"]
 
     made = 0
     while not told():  # the watcher begins with the commit after its first look

@@ -72,7 +72,7 @@ def length(module: str, function: Function) -> int:
     body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
     if not body:
         return 0
-    first = min([body[0].lineno, *(each.lineno for each in getattr(body[0], "decorator_list", []))])
+    first = min([body[0].lineno, *(decorator.lineno for decorator in getattr(body[0], "decorator_list", []))])
     assert function.end_lineno is not None
     return len(code_lines(module) & set(range(first, function.end_lineno + 1)))
 
@@ -94,7 +94,9 @@ def imports(node: ast.AST, *, everywhere: bool) -> Iterator[str]:
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
         elif is_for_types_alone(child):
             yield from (
-                name for each in child.orelse for name in imports(ast.Module([each], []), everywhere=everywhere)
+                name
+                for statement in child.orelse
+                for name in imports(ast.Module([statement], []), everywhere=everywhere)
             )
         elif everywhere or not (
             isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_for_programs_alone(child)
@@ -117,12 +119,12 @@ def test_modules_are_short() -> None:
 
 
 def test_a_module_with_an_underscore_is_imported_by_its_own_folder_alone() -> None:
-    internal = {each.removesuffix(".py").replace("/", "."): Path(each).parent for each in MODULES if "/_" in each}
+    internal = {path.removesuffix(".py").replace("/", "."): Path(path).parent for path in MODULES if "/_" in path}
     found = [
         f"{module} imports {name}"
         for module in MODULES
-        for each in imports(tree(module), everywhere=True)
-        for name in (each, each.rpartition(".")[0])
+        for dotted in imports(tree(module), everywhere=True)
+        for name in (dotted, dotted.rpartition(".")[0])
         if internal.get(name, Path(module).parent) != Path(module).parent
     ]
     assert len(internal) > 20
@@ -131,7 +133,9 @@ def test_a_module_with_an_underscore_is_imported_by_its_own_folder_alone() -> No
 
 def test_functions_are_short() -> None:
     lengths = {
-        f"{module}:{each.lineno} {each.name}": length(module, each) for module in MODULES for each in functions(module)
+        f"{module}:{function.lineno} {function.name}": length(module, function)
+        for module in MODULES
+        for function in functions(module)
     }
     assert len(lengths) > len(MODULES)
     assert not {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION}
@@ -228,7 +232,7 @@ def test_the_lengths_are_counted_as_the_rule_says(tmp_path: Path) -> None:
         "    @inner\n    def nested():\n        return '''\n\n    '''\n    return nested\n\n\n"
         "def empty():\n    '''Nothing.'''\n"
     )
-    found = {each.name: length(str(module), each) for each in functions(str(module))}
+    found = {function.name: length(str(module), function) for function in functions(str(module))}
     assert found == {"long": 6, "nested": 3, "empty": 0}
 
 

@@ -59,7 +59,11 @@ def requirements(stated: Message) -> list[Requirement]:
 
 def names(found: list[Requirement], extra: str = "") -> set[str]:
     """Names that an installation with this extra brings."""
-    return {each.name for each in found if each.marker is None or each.marker.evaluate({"extra": extra})}
+    return {
+        requirement.name
+        for requirement in found
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    }
 
 
 def locked() -> dict[str, str]:
@@ -67,9 +71,9 @@ def locked() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     found = [Requirement(line) for line in lines if not line.startswith("#")]
     return {
-        canonicalize_name(each.name): next(iter(each.specifier)).version
-        for each in found
-        if each.marker is None or each.marker.evaluate()
+        canonicalize_name(requirement.name): next(iter(requirement.specifier)).version
+        for requirement in found
+        if requirement.marker is None or requirement.marker.evaluate()
     }
 
 
@@ -172,7 +176,11 @@ def test_an_installation_alone_brings_no_pyspark_for_operators_only_submit(state
 
 
 def test_the_extra_brings_one_version_of_pyspark_and_its_client(stated: Message) -> None:
-    pins = {each.name: str(each.specifier) for each in requirements(stated) if each.name.startswith("pyspark")}
+    pins = {
+        requirement.name: str(requirement.specifier)
+        for requirement in requirements(stated)
+        if requirement.name.startswith("pyspark")
+    }
     assert pins == {"pyspark": "==4.1.3", "pyspark-client": "==4.1.3"}
     assert {"pyspark", "pyspark-client"} <= names(requirements(stated), "pyspark")
     assert "`pyspark` and `pyspark-client`, both 4.1.3" in (ROOT / "docs" / "operator.md").read_text()
@@ -234,8 +242,12 @@ def test_the_lock_holds_the_tested_versions() -> None:
 
 def test_the_lock_covers_every_requirement_within_its_range(stated: Message) -> None:
     found = locked()
-    missing = [each.name for each in requirements(stated) if canonicalize_name(each.name) not in found]
+    missing = [
+        requirement.name for requirement in requirements(stated) if canonicalize_name(requirement.name) not in found
+    ]
     outside = [
-        str(each) for each in requirements(stated) if not each.specifier.contains(found.get(each.name.lower(), ""))
+        str(requirement)
+        for requirement in requirements(stated)
+        if not requirement.specifier.contains(found.get(requirement.name.lower(), ""))
     ]
     assert (missing, outside) == ([], [])

@@ -40,7 +40,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def connection_type(name: str) -> dict[str, Any]:
-    return next(each for each in get_provider_info()["connection-types"] if each["connection-type"] == name)
+    return next(kind for kind in get_provider_info()["connection-types"] if kind["connection-type"] == name)
 
 
 def test_it_fits_the_installed_airflows_schema() -> None:
