@@ -21,6 +21,7 @@ from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.webhooks import operations
 from demo.webhook_receiver import Receiver
+from tests.integration.airflow_tasks import set_connections
 from tests.integration.conftest import Lake
 from tests.soon import PATIENCE
 
@@ -35,15 +36,8 @@ PAYLOAD = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def airflow() -> None:
-    from airflow.utils.db import initdb
-
-    initdb()
-
-
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def receiver(airflow: None) -> Iterator[Receiver]:
     with Receiver() as found:
         endpoint = {
             "url": found.url,
@@ -58,17 +52,13 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def dag(lake: Lake, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
+def dag(
+    airflow: None, lake: Lake, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     with SampleApi(SIZES, latency_ms=1) as api:
-        connections: dict[str, dict[str, Any]] = {
-            "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
-            "SHOP": {"conn_type": "rfr_api", "host": api.base_url},
-            "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": json.dumps(extra)},
-            "RFR_CONTROL_STORE": {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"},
-        }
-        for name, connection in connections.items():
-            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+        set_connections(monkeypatch, lake, api)
+        store = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+        monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(store))
         monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
         monkeypatch.setattr(webhooks, "BLOCKED_SECONDS", 1.0)
         yield importlib.import_module("tests.integration.dags.hooked_refresh").dag

@@ -52,7 +52,7 @@ def parent_of(command: list[str], output: IO[str]) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.parametrize("ending", ["TERM", "HUP", "INT", "KILL", "its parent is killed"])
+@pytest.mark.parametrize("ending", ["TERM", "KILL", "its parent is killed"])
 def test_nothing_of_a_stack_outlives_what_started_it(tmp_path: Path, ending: str) -> None:
     """With processes in Airflow's place, whose children are in sessions of their own and deaf to TERM."""
     home = tmp_path / "work" / "airflow"
