@@ -14,7 +14,7 @@ from benchmarks.processes import Tree, Usage
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """So many partitions of so many pages of so many records, each page after so many milliseconds.
+    """A size of source: partitions of pages of records, and the milliseconds before each page.
 
     :ivar by_manifest: whether the product reads it by an Airbyte manifest instead of our own YAML
     """
@@ -42,7 +42,7 @@ class Shape:
         )
 
     def api(self) -> SampleApi:
-        """The API that serves this shape, with every page made beforehand."""
+        """Return an API that serves this shape, with every page made beforehand."""
         sizes = Sizes(partitions=self.partitions, pages=self.pages, page_records=self.page_records)
         return SampleApi(sizes, latency_ms=self.latency_ms, warm=True)
 
@@ -61,7 +61,7 @@ TARGET = "bench.items"
 
 
 class RunFailed(RuntimeError):
-    """A measured command ended with an error; the message holds the end of what it said."""
+    """A measured command ended with an error; the message holds the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +110,16 @@ class Product:
         return Tree([sys.executable, str(ROOT / "spark_apps" / "full_refresh.py"), "--config", str(config)])
 
     def published_ids(self) -> list[int]:
-        """The ids in the published table, read by PyIceberg and not by the product."""
+        """Return the ids in the published table, read by PyIceberg and not by the product."""
         from pyiceberg.catalog import load_catalog
 
         catalog = load_catalog(self.lake["name"], **self.lake["properties"])
         rows = catalog.load_table(TARGET).scan(selected_fields=("id",)).to_arrow()
-        return [int(one) for one in rows["id"].to_pylist()]
+        return [int(number) for number in rows["id"].to_pylist()]
 
 
 def last_line(usage: Usage) -> dict[str, Any]:
-    """The JSON object that ends the output.
+    """Return the JSON object that ends the output.
 
     :raises RunFailed: the command failed, or printed none
     """

@@ -1,4 +1,4 @@
-"""A whole refresh against a script written by hand, and what a SIGKILL at half costs.
+"""A whole refresh against a script written by hand, and the cost of a SIGKILL at half.
 
 ``python benchmarks/refresh.py --shape A --runs 3`` prints a table for people and, as its last line, one JSON
 object for scripts. It fails when rows are missing or doubled, never because something was slow.
@@ -34,7 +34,7 @@ _HALF_WITHIN = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How often, and with how many requests in flight on each side."""
+    """The number of runs, and of requests in flight on each side."""
 
     runs: int
     threads: int
@@ -44,7 +44,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One whole process, and what the API spent on it.
+    """One whole process, and the API's share of its cost.
 
     :ivar seconds: by phase, as the process itself says
     :ivar api_cpu: CPU seconds of the API meanwhile, which compete for the same cores
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def session(self) -> float | None:
-        """Seconds from the start of the process until the Spark session was up; None without one."""
+        """Return the seconds from the start of the process until the Spark session was up; None without one."""
         return self.seconds.get("session_ready")
 
 
@@ -86,7 +86,7 @@ class Runs:
         return {name: round(value, 3) for name, value in figures.items()}
 
     def phases(self) -> dict[str, float]:
-        """Median seconds by phase, in the order in which the first run reports them."""
+        """Return median seconds by phase, in the order in which the first run reports them."""
         names = self.runs[0].seconds if self.runs else {}
         return {name: round(median(run.seconds.get(name, 0.0) for run in self.runs), 3) for name in names}
 
@@ -103,7 +103,7 @@ def product(shape: Shape, api: SampleApi, concurrency: int, folder: Path) -> Run
 
 
 def alternate(shape: Shape, api: SampleApi, setting: Setting, folder: Path) -> tuple[Runs, Runs]:
-    """Product and baseline in turns on empty folders, so that what disturbs the machine disturbs both."""
+    """Run product and baseline in turns on empty folders, so that a disturbance of the machine disturbs both."""
     ours, theirs = Runs("product"), Runs("baseline")
     for number in range(setting.runs):
         place = folder / f"{shape.name}{number}"
@@ -119,11 +119,11 @@ def _run(shape: Shape, api: SampleApi, tree: Tree) -> Run:
     before = _cpu_of(api.pid)
     with tree:
         usage = tree.wait()
-    said, counts = last_line(usage), api.counts()
-    if counts["pages"] < shape.total_pages or said["rows"] != shape.records:
-        raise RunFailed(f"read {counts['pages']} pages of {shape.total_pages}, {said['rows']} rows")
-    seconds = {name: float(value) for name, value in said["seconds"].items() if value is not None}
-    return Run(usage, said["rows"], seconds, _cpu_of(api.pid) - before, counts["refetched"])
+    summary, counts = last_line(usage), api.counts()
+    if counts["pages"] < shape.total_pages or summary["rows"] != shape.records:
+        raise RunFailed(f"read {counts['pages']} pages of {shape.total_pages}, {summary['rows']} rows")
+    seconds = {name: float(value) for name, value in summary["seconds"].items() if value is not None}
+    return Run(usage, summary["rows"], seconds, _cpu_of(api.pid) - before, counts["refetched"])
 
 
 def _cpu_of(pid: int) -> float:
@@ -133,7 +133,7 @@ def _cpu_of(pid: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Counted by the API and in the published table; only ``overlap_checks`` is the product's own word.
+    """A kill and its resume, as counted by the API and in the table; the product tells only ``overlap_checks``.
 
     :ivar pages_before_kill: served by the API before the kill, the ones still in flight included
     :ivar pages_refetched: served again afterwards
@@ -161,7 +161,7 @@ class Crash:
 
 
 def kill_at_half(shape: Shape, api: SampleApi, concurrency: int, folder: Path) -> Crash:
-    """One crash and its resume."""
+    """Kill a refresh at half of its pages, and resume it."""
     api.reset()
     product = Product(shape, api.base_url, folder, concurrency)
     with product.start() as tree:
@@ -191,7 +191,10 @@ def kill_at_half(shape: Shape, api: SampleApi, concurrency: int, folder: Path) -
 
 
 def _wait_for_pages(api: SampleApi, tree: Tree, pages: int) -> None:
-    """:raises RunFailed: the refresh ended before, or did not get so far in time"""
+    """Wait until so many pages are served.
+
+    :raises RunFailed: the refresh ended before, or did not get so far in time
+    """
     until = time.monotonic() + _HALF_WITHIN
     while time.monotonic() < until:
         try:
@@ -218,7 +221,7 @@ _ROWS = (
 
 
 def speed_lines(shape: Shape, ours: Runs, theirs: Runs) -> Iterator[str]:
-    """A table with the ratio of the product to the baseline, then where the product's time goes."""
+    """Return a table with the ratio of the product to the baseline, then the seconds by phase."""
     yield f"\n{shape.title} ({shape.records} records, median of {len(theirs.runs)})"
     yield f"{'':24}{'product':>12}{'baseline':>12}{'ratio':>9}"
     left = ours.figures(shape.records) if ours.runs else {}
@@ -263,7 +266,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def measure(shape: Shape, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All figures of one shape; prints them as they come."""
+    """Return all figures of one shape, and print them as they come."""
     with shape.api() as api:
         setting = Setting(options.runs, options.threads, options.concurrency, not options.baseline_only)
         ours, theirs = alternate(shape, api, setting, folder)
@@ -290,7 +293,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"a measured run failed: {error}", file=sys.stderr)
         return 1
     print(json.dumps({**figures, "machine": machine}))
-    wrong = [c for one in figures.values() for c in one["crashes"] if c["missing"] or c["duplicates"]]
+    wrong = [
+        crash
+        for shape_figures in figures.values()
+        for crash in shape_figures["crashes"]
+        if crash["missing"] or crash["duplicates"]
+    ]
     return 1 if wrong else 0
 
 

@@ -52,7 +52,7 @@ ROWS_A_ROUND = 50
 
 
 class OneRecordAPage(PagedStream):
-    """A source without an API: what is measured is not the reading."""
+    """A source without an API, because reading is not measured."""
 
     name = "items"
 
@@ -67,7 +67,7 @@ class OneRecordAPage(PagedStream):
 
 
 def items(config: dict[str, Any]) -> list[OneRecordAPage]:
-    """The source's streams, as the application loads them."""
+    """Return the source's streams. The application calls this."""
     return [OneRecordAPage(config["partitions"])]
 
 
@@ -76,7 +76,7 @@ def lake(folder: str) -> LakeSettings:
 
 
 def ledger_with(folder: str, partitions: int) -> Ledger:
-    """An open generation of so many partitions."""
+    """Open a generation of so many partitions."""
     ledger = Ledger(LedgerTable.load_or_create(open_catalog(lake(folder)), TARGET))
     slices = ((f'{{"n":{number}}}', {"n": number}) for number in range(partitions))
     ledger.open_generation(slices, read_fingerprint="r", publish_fingerprint="p", run_key=None)
@@ -89,7 +89,7 @@ def writer_of(ledger: Ledger, round_number: int) -> FlushWriter:
 
 
 def rows_of(partition: int, pages: int, first: int = 1, *, ends: bool = True) -> list[PageRow]:
-    """Consecutive pages of one partition."""
+    """Return consecutive pages of one partition."""
     last = first + pages - 1
     return [
         page_row(
@@ -107,7 +107,7 @@ def rows_of(partition: int, pages: int, first: int = 1, *, ends: bool = True) ->
 
 
 def filled(folder: str, pages: int) -> None:
-    """A ledger with so many page rows: partitions of a thousand pages, each but the last tenth complete."""
+    """Fill a ledger with so many page rows: partitions of a thousand pages, each but the last tenth complete."""
     partitions = pages // 1_000
     ledger = ledger_with(folder, partitions)
     writer, waiting = writer_of(ledger, 1), list[PageRow]()
@@ -167,7 +167,7 @@ def measure_check(size: int, folder: str) -> float:
 
 
 def measure_publish(size: int, folder: str) -> float:
-    """A whole refresh of ``size`` partitions of one page; the publish's own seconds are reported."""
+    """Run a whole refresh of ``size`` partitions of one page, and return the seconds of its publish."""
     cluster = Cluster("scale", {"spark.executorEnv.PYTHONPATH": str(Path(__file__).resolve().parents[1])})
     cluster.start()
     config = config_of(folder, size)
@@ -195,7 +195,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def in_a_process_of_its_own(name: str, size: int, folder: str) -> None:
-    """So that its memory does not count."""
+    """Run a step whose memory does not count."""
     subprocess.run([sys.executable, "-m", "benchmarks.scale", "--step", name, str(size), folder], check=True)
 
 
@@ -236,17 +236,17 @@ def main() -> int:
         name, size, folder = options.step
         step(name, int(size), folder)
         return 0
-    found: dict[str, list[dict[str, Any]]] = {}
+    measurements: dict[str, list[dict[str, Any]]] = {}
     for name in options.only or SIZES:
         sizes = SIZES[name][:1] if options.small else SIZES[name]
-        found[name] = [measure(name, size) for size in sizes]
-        show(name, found[name])
-    print(json.dumps(found))
+        measurements[name] = [measure(name, size) for size in sizes]
+        show(name, measurements[name])
+    print(json.dumps(measurements))
     return 0
 
 
 def measure(name: str, size: int) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+    """Measure a step in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="rfr-scale-") as folder:
         command = [sys.executable, "-m", "benchmarks.scale", "--step", name, str(size), folder]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -256,7 +256,7 @@ def measure(name: str, size: int) -> dict[str, Any]:
 
 
 def slope(runs: list[dict[str, Any]]) -> float | None:
-    """The exponent between the two largest sizes; None for one size."""
+    """Return the exponent between the two largest sizes, or None for one size."""
     if len(runs) < 2:
         return None
     small, large = runs[-2:]
@@ -264,7 +264,7 @@ def slope(runs: list[dict[str, Any]]) -> float | None:
 
 
 def show(name: str, runs: list[dict[str, Any]]) -> None:
-    """A table of one measurement."""
+    """Print a table of one measurement."""
     print(f"\n{TITLES[name]}")
     print(f"{'n':>12}{'seconds':>12}{'peak MB':>12}{'files':>10}{'metadata kB':>14}")
     for run in runs:

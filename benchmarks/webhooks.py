@@ -33,22 +33,22 @@ _DRIP = 0.3
 
 @dataclass
 class Got:
-    """What the healthy endpoints got."""
+    """The calls that the healthy endpoints received."""
 
     ids: dict[int, list[str]] = field(default_factory=dict)
     first: float = 0.0
     last: float = 0.0
 
     def note(self, port: int, delivery_id: str) -> None:
-        """One request, whole."""
+        """Count a whole request."""
         self.last = time.time()
         self.first = self.first or self.last
         self.ids.setdefault(port, []).append(delivery_id)
 
     def figures(self) -> dict[str, Any]:
-        """Counts and moments; then both are reset."""
-        ids = [delivery_id for found in self.ids.values() for delivery_id in found]
-        found = {
+        """Return counts and times, and reset them."""
+        ids = [delivery_id for delivery_ids in self.ids.values() for delivery_id in delivery_ids]
+        delivery_ids = {
             "calls": len(ids),
             "distinct": len(set(ids)),
             "fewest": min(map(len, self.ids.values()), default=0),
@@ -56,24 +56,24 @@ class Got:
             "last": self.last,
         }
         self.ids, self.first, self.last = {}, 0.0, 0.0
-        return found
+        return delivery_ids
 
 
 class Healthy(asyncio.Protocol):
-    """Answers each request as soon as it is there."""
+    """A connection whose requests are answered as soon as they are there."""
 
     def __init__(self, got: Got) -> None:
         self._got = got
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As of the base."""
+        """Do as the base class says."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._port = transport.get_extra_info("sockname")[1]
 
     def data_received(self, data: bytes) -> None:
-        """As of the base."""
+        """Do as the base class says."""
         self._data += data
         while b"\r\n\r\n" in self._data:
             head, _, rest = self._data.partition(b"\r\n\r\n")
@@ -88,14 +88,14 @@ class Healthy(asyncio.Protocol):
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Accepts, and never answers."""
+    """Accept, and never answer."""
     while await reader.read(65536):
         pass
     writer.close()
 
 
 async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers a byte at a time."""
+    """Answer a byte at a time."""
     for byte in _ANSWER:
         writer.write(bytes([byte]))
         try:
@@ -106,18 +106,18 @@ async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def serve(count: int) -> None:
-    """Until the standard input ends."""
-    got, loop = Got(), asyncio.get_running_loop()
-    servers = [await loop.create_server(lambda: Healthy(got), "127.0.0.1", 0, backlog=64) for _ in range(count)]
+    """Serve until the standard input ends."""
+    calls, loop = Got(), asyncio.get_running_loop()
+    servers = [await loop.create_server(lambda: Healthy(calls), "127.0.0.1", 0, backlog=64) for _ in range(count)]
     others = [await asyncio.start_server(behaviour, "127.0.0.1", 0) for behaviour in (silent, dripping)]
     ports = [server.sockets[0].getsockname()[1] for server in [*servers, *others]]
     print(json.dumps({"healthy": ports[:count], "silent": ports[count], "dripping": ports[count + 1]}), flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps(got.figures()), flush=True)
+        print(json.dumps(calls.figures()), flush=True)
 
 
 def closed_port() -> int:
-    """A port that refuses connections."""
+    """Return a port that refuses connections."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -125,7 +125,7 @@ def closed_port() -> int:
 
 
 class Receivers:
-    """The endpoints' process."""
+    """The process of the endpoints."""
 
     def __init__(self, count: int) -> None:
         command = [sys.executable, "-m", "benchmarks.webhooks", "--receive", str(count)]
@@ -133,7 +133,7 @@ class Receivers:
         self.ports = self._line()
 
     def figures(self) -> dict[str, Any]:
-        """What the healthy ones got since the last time."""
+        """Return the calls of the healthy endpoints since the last time."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -167,11 +167,11 @@ def main() -> int:
         return 0
     healthy = options.endpoints - 2
     with receivers(healthy) as endpoints:
-        found: dict[str, list[dict[str, Any]]] = {dead: [] for dead in DEAD}
+        pairs: dict[str, list[dict[str, Any]]] = {dead: [] for dead in DEAD}
         for number in range(options.pairs):
             for dead in DEAD:
-                found[dead].append(pair(endpoints, dead, options, alone_first=number % 2 == 0))
-    figures = {dead: summed_up(runs) for dead, runs in found.items()}
+                pairs[dead].append(pair(endpoints, dead, options, alone_first=number % 2 == 0))
+    figures = {dead: summed_up(runs) for dead, runs in pairs.items()}
     show(figures, healthy * options.each)
     print(json.dumps({"deliveries": options.endpoints * options.each, "load": os.getloadavg()[0], **figures}))
     return 0 if all(figure["lost"] == figure["doubled"] == 0 for figure in figures.values()) else 1
@@ -179,7 +179,7 @@ def main() -> int:
 
 @contextmanager
 def receivers(count: int) -> Iterator[Receivers]:
-    """The endpoints, until the end of the block."""
+    """Run the endpoints until the end of the block."""
     endpoints = Receivers(count)
     try:
         yield endpoints
@@ -188,7 +188,7 @@ def receivers(count: int) -> Iterator[Receivers]:
 
 
 def pair(endpoints: Receivers, dead: str, options: argparse.Namespace, *, alone_first: bool) -> dict[str, Any]:
-    """The healthy alone, and all; in turns, so that neither always meets what the other left."""
+    """Run the healthy endpoints alone, and all of them, in changing order."""
     urls = {f"healthy{n}": port for n, port in enumerate(endpoints.ports["healthy"])}
     bad = {"dead": closed_port() if dead == "refusing" else endpoints.ports["silent"]}
     bad["dripping"] = endpoints.ports["dripping"]
@@ -198,20 +198,20 @@ def pair(endpoints: Receivers, dead: str, options: argparse.Namespace, *, alone_
 
 
 def run(endpoints: Receivers, ports: dict[str, int], options: argparse.Namespace) -> dict[str, Any]:
-    """One process that delivers."""
+    """Deliver in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="rfr-webhooks-") as folder:
         task = {"ports": ports, "each": options.each, "store": options.store or f"sqlite:///{folder}/control.db"}
         command = [sys.executable, "-m", "benchmarks.webhooks", "--deliver", json.dumps(task)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
-    told, got = json.loads(done.stdout.strip().splitlines()[-1]), endpoints.figures()
+    sender, calls = json.loads(done.stdout.strip().splitlines()[-1]), endpoints.figures()
     owed = options.each * sum(name.startswith("healthy") for name in ports)
     return {
-        **told,
-        "seconds": got["last"] - told["began"],
-        "lost": owed - got["distinct"],
-        "doubled": got["calls"] - got["distinct"],
+        **sender,
+        "seconds": calls["last"] - sender["began"],
+        "lost": owed - calls["distinct"],
+        "doubled": calls["calls"] - calls["distinct"],
     }
 
 
@@ -271,7 +271,7 @@ def deliver(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def summed_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the pairs; the slowdown is the median of the pairs' own."""
+    """Return medians over the pairs; the slowdown is the median of the pairs' own."""
     alone, together = [run["alone"] for run in runs], [run["all"] for run in runs]
     delivered = together[0]["delivered"]
     seconds = median(run["seconds"] for run in together)
@@ -294,7 +294,7 @@ def summed_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def show(figures: dict[str, dict[str, Any]], deliveries: int) -> None:
-    """A table."""
+    """Print a table."""
     load = " ".join(f"{average:.1f}" for average in os.getloadavg())
     print(f"\n{deliveries} deliveries to the healthy endpoints; load average {load}")
     print(f"{'the dead one is':20}" + "".join(f"{name:>12}" for name in figures))

@@ -76,7 +76,7 @@ class AirflowStack:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the components."""
+        """Return the process ids of the components."""
         return [process.pid for process in self._processes.values()]
 
     def stop(self) -> None:
@@ -96,8 +96,7 @@ class AirflowStack:
         self._start(name, COMPONENTS[name])
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Airflow's public REST API, below ``/api/v2``. Where its database was busy, nothing was done, and it is asked
-        again.
+        """Call Airflow's public REST API, below ``/api/v2``; again where its database was busy and nothing was done.
 
         :raises RuntimeError: it answers with an error
         """
@@ -125,15 +124,15 @@ class AirflowStack:
         raise TimeoutError(f"{dag_id} was not parsed: {self.call('GET', '/importErrors')}")
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """A task instance as the API shows it."""
+        """Return a task instance as the API shows it."""
         return dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"))
 
     def task_logs(self) -> str:
-        """Everything that tasks have logged."""
+        """Return everything that tasks have logged."""
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.home.glob("logs/dag_id=*/**/*.log")))
 
     def task_errors(self) -> list[str]:
-        """The sentences that tasks have logged as errors, each once."""
+        """Return the messages that tasks have logged as errors, without repetitions."""
         errors = []
         for line in self.task_logs().splitlines():
             with contextlib.suppress(ValueError):
@@ -217,7 +216,7 @@ class AirflowStack:
 
 
 def free_port() -> int:
-    """A port on loopback that is free now."""
+    """Return a port on loopback that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def refresh_some(airflow: AirflowStack, api: SampleApi) -> None:
-    """Published ones, a failed one, and one that reads for as long as the pictures take."""
+    """Make published refreshes, a failed one, and one that reads for as long as the pictures take."""
     for stream in ("orders", "customers"):
         begin(airflow, stream, stream)
         end(airflow, stream)
@@ -94,7 +94,10 @@ def begin(airflow: AirflowStack, stream: str, run: str, **options: Any) -> None:
 
 
 def end(airflow: AirflowStack, run: str) -> None:
-    """:raises TimeoutError: the run did not end"""
+    """Wait for the end of a run.
+
+    :raises TimeoutError: it did not end
+    """
     limit = time.monotonic() + PATIENCE
     while airflow.call("GET", f"/dags/{DAG}/dagRuns/{run}")["state"] not in ("success", "failed"):
         if time.monotonic() > limit:
@@ -103,7 +106,7 @@ def end(airflow: AirflowStack, run: str) -> None:
 
 
 def take(browser: Browser, url: str, theme: str) -> None:
-    """The pictures of one theme, as Airflow keeps it for each browser."""
+    """Take the pictures of one theme, which Airflow keeps for each browser."""
     context = browser.new_context(viewport=WINDOW, color_scheme=theme)  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE * 1000)
     expect.set_options(timeout=PATIENCE * 1000)

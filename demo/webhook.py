@@ -17,7 +17,7 @@ PATIENCE = 90.0
 
 
 def write_triggers(path: Path, receiver: Receiver) -> None:
-    """A triggers file with one endpoint, as a user writes it."""
+    """Write a triggers file with one endpoint, as a user does."""
     endpoint = {
         "url": f"{receiver.url}/commits",
         "payload": {
@@ -34,7 +34,7 @@ def write_triggers(path: Path, receiver: Receiver) -> None:
 
 
 def deliver(airflow: AirflowStack, triggers: Path, table: str) -> str:
-    """Trigger the DAG and wait for its end; returns the run's state."""
+    """Trigger the DAG, wait for its end, and return the run's state."""
     airflow.wait_for_dag(DAG)
     conf = {"triggers_file": str(triggers), "target": [table]}
     airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None, "conf": conf})
@@ -48,7 +48,7 @@ def deliver(airflow: AirflowStack, triggers: Path, table: str) -> str:
 
 
 def received(receiver: Receiver) -> dict[str, Any]:
-    """Figures of what came in."""
+    """Return figures of the requests that arrived."""
     return {
         "webhooks_received": len(receiver.requests),
         "webhook_ids": len({request.delivery_id for request in receiver.requests}),

@@ -109,13 +109,13 @@ def read(folder: Path) -> None:
             line = sys.stdin.readline()
             if not line:
                 return
-            asked = json.loads(line)
-            for query in asked.get("run", ()):
+            question = json.loads(line)
+            for query in question.get("run", ()):
                 deploy.sql(query)
-            told: dict[str, Any] = {"reads": reads, "bad": bad}
-            if "contents" in asked:
-                told["contents"] = {view: _contents(deploy, view) for view in _whole_views(deploy)}
-            answers.write(json.dumps(told) + "\n")
+            answer: dict[str, Any] = {"reads": reads, "bad": bad}
+            if "contents" in question:
+                answer["contents"] = {view: _contents(deploy, view) for view in _whole_views(deploy)}
+            answers.write(json.dumps(answer) + "\n")
             answers.flush()
             reads, bad = 0, []
         for name in _whole_views(deploy):
@@ -166,8 +166,8 @@ class Lake:
         self.number += 1
         config = self.folder / f"migration-{self.number}.json"
         lake = {"name": self.settings.name, "properties": dict(self.settings.properties)}
-        said = {"lake": lake, "store": self.url, "project": PROJECT, "spark": SPARK, **what}
-        config.write_text(json.dumps(said))
+        document = {"lake": lake, "store": self.url, "project": PROJECT, "spark": SPARK, **what}
+        config.write_text(json.dumps(document))
         return Attempt(config, self.folder / f"attempt-{self.number}.log", supervised=False, app=MIGRATION)
 
     def run(self, **what: Any) -> Attempt:
@@ -190,10 +190,10 @@ class Lake:
     def unlock(self) -> None:
         """Nobody waits for the lease of a deploy that is known to be dead."""
         with closing(sqlite3.connect(f"{self.folder}/control.db")) as db:
-            held = "SELECT token FROM rfr_leases WHERE kind = 'deploy' AND name = ? AND holder IS NOT NULL"
-            found = db.execute(held, [PROJECT]).fetchone()
-        if found is not None:
-            force_unlock(self.store, PROJECT, found[0])
+            query = "SELECT token FROM rfr_leases WHERE kind = 'deploy' AND name = ? AND holder IS NOT NULL"
+            row = db.execute(query, [PROJECT]).fetchone()
+        if row is not None:
+            force_unlock(self.store, PROJECT, row[0])
 
     def rows(self, name: str) -> list[str]:
         return sorted(map(str, self.catalog.load_table(name).scan().to_arrow().to_pylist()))
@@ -319,11 +319,11 @@ class Campaign:
         broken = [view.name for view in list_views(self.lake.catalog) if BROKEN in view.properties]
         for name in broken:
             del self.users[name]
-        made = {}
+        queries = {}
         if len(self.users) < 3 and (query := self.author.query(self.release, 1000)) is not None:
-            made = {f"bob.v{self.report.releases}": self.release.sql(query)}
-            self.users |= made
-        reader.ask(run=[*(f"DROP VIEW {name}" for name in broken), *_statements(made)])
+            queries = {f"bob.v{self.report.releases}": self.release.sql(query)}
+            self.users |= queries
+        reader.ask(run=[*(f"DROP VIEW {name}" for name in broken), *_statements(queries)])
 
     def _compare(self, reader: Reader) -> None:
         """With a fresh creation, by the same application."""
@@ -371,8 +371,8 @@ class Campaign:
 
 
 def _statements(views: dict[str, str]) -> list[str]:
-    made = [f"CREATE VIEW {name} AS {text}" for name, text in views.items()]
-    return ["CREATE NAMESPACE IF NOT EXISTS bob", *made]
+    statements = [f"CREATE VIEW {name} AS {text}" for name, text in views.items()]
+    return ["CREATE NAMESPACE IF NOT EXISTS bob", *statements]
 
 
 def main() -> int:

@@ -101,10 +101,10 @@ class Release:
             return [(col.uid, col.name, col.type) for col in obj.cols]
         assert obj.query is not None
         if obj.query.form == "star":
-            found = self.outputs(obj.query.inputs[0])
-            return [output for output in found if obj.seen is None or output[0] in obj.seen]
-        found = [(alias, alias, self._kind(source, key)) for source, key, alias in obj.query.picks]
-        return [*found, ("many", "many", "bigint")] if obj.query.form == "most" else found
+            outputs = self.outputs(obj.query.inputs[0])
+            return [output for output in outputs if obj.seen is None or output[0] in obj.seen]
+        outputs = [(alias, alias, self._kind(source, key)) for source, key, alias in obj.query.picks]
+        return [*outputs, ("many", "many", "bigint")] if obj.query.form == "most" else outputs
 
     def _kind(self, number: int, key: str) -> str:
         return next(kind for one, _, kind in self.outputs(number) if one == key)
@@ -137,18 +137,18 @@ class Release:
 
         :param bases: declarations that may be deployed, the newest first
         """
-        found = [self._document(item, bases, folder) for item in self.objects.values()]
-        return [*found, *({"kind": "removed", "name": name} for name in sorted(removed))]
+        documents = [self._document(item, bases, folder) for item in self.objects.values()]
+        return [*documents, *({"kind": "removed", "name": name} for name in sorted(removed))]
 
     def _document(self, obj: Obj, bases: Sequence[Release], folder: str) -> dict[str, Any]:
         kind = {"mview": "materialized_view"}.get(obj.kind, obj.kind)
-        said: dict[str, Any] = {"kind": kind, "name": obj.name, "comment": obj.comment}
+        document: dict[str, Any] = {"kind": kind, "name": obj.name, "comment": obj.comment}
         if obj.id != stable_id("ops", obj.name):
-            said["id"] = str(obj.id)
+            document["id"] = str(obj.id)
         if obj.properties:
-            said["properties"] = dict(obj.properties)
+            document["properties"] = dict(obj.properties)
         if obj.kind == "table":
-            said |= {"keep": obj.keep, "columns": [self._column(obj, col, bases) for col in obj.cols]}
+            document |= {"keep": obj.keep, "columns": [self._column(obj, col, bases) for col in obj.cols]}
         elif obj.kind == "sink":
             source = self.objects[obj.source]
             sink: dict[str, Any] = {
@@ -160,23 +160,23 @@ class Release:
                 sink["follow_schema"] = True
             elif obj.sends:
                 sink["columns"] = [col.name for col in source.cols if col.uid in obj.sends]
-            said["sink"] = sink
+            document["sink"] = sink
         else:
-            said["query"] = self.sql(obj.query)
+            document["query"] = self.sql(obj.query)
             if obj.kind == "mview":
-                said["columns"] = [{"name": name, "type": kind} for _, name, kind in self.outputs(obj.number)]
-        return said
+                document["columns"] = [{"name": name, "type": kind} for _, name, kind in self.outputs(obj.number)]
+        return document
 
     def _column(self, obj: Obj, column: Col, bases: Sequence[Release]) -> dict[str, Any]:
         was = list[Mapping[str, str]]()
         for base in bases:
             earlier = _was(column, base.objects.get(obj.number))
             was += [earlier] if earlier and earlier not in was else []
-        said: dict[str, Any] = {"name": column.name, "type": column.type, "comment": column.comment}
+        document: dict[str, Any] = {"name": column.name, "type": column.type, "comment": column.comment}
         taken = {col.name for release in (self, *bases) for col in _cols(release.objects.get(obj.number))}
         taken |= {earlier.get("name", "") for other in obj.cols if other is not column for earlier in other.kept}
         was += [earlier for earlier in column.kept if earlier not in was and earlier.get("name") not in taken]
-        return {**said, "was": was} if was else said
+        return {**document, "was": was} if was else document
 
 
 def _cols(obj: Obj | None) -> tuple[Col, ...]:
@@ -187,13 +187,13 @@ def _was(column: Col, base: Obj | None) -> dict[str, str]:
     """What the column was in another declaration."""
     before = next((col for col in _cols(base) if col.uid == column.uid), None)
     if before is None:
-        made = column.plus is not None and base is not None and base.kind == "table"
-        return {"using": f"CAST(id + {column.plus} AS {column.type})"} if made else {}
-    said = {"name": before.name} if before.name != column.name else {}
+        computed = column.plus is not None and base is not None and base.kind == "table"
+        return {"using": f"CAST(id + {column.plus} AS {column.type})"} if computed else {}
+    document = {"name": before.name} if before.name != column.name else {}
     if before.type != column.type and WIDER.get(before.type) != column.type and column.plus is not None:
         using = f"CAST(CAST({before.name} AS bigint) + {column.plus} AS {column.type})"
-        said |= {"type": before.type, "using": using}
-    return said
+        document |= {"type": before.type, "using": using}
+    return document
 
 
 @dataclass(frozen=True)
@@ -419,19 +419,19 @@ def _runs(new: Release, obj: Obj) -> bool:
 
 def _losses(before: Release, new: Release) -> set[str]:
     """What has to be accepted."""
-    found = set()
+    losses = set()
     for number, old in before.objects.items():
         now = new.objects.get(number)
         if now is None:
-            found |= {old.name} if old.keep else set()
+            losses |= {old.name} if old.keep else set()
         elif old.kind == "table" and now.kind != "table":
-            found |= {now.name} if old.keep else set()
+            losses |= {now.name} if old.keep else set()
         elif old.kind == now.kind == "table" and old.keep:
-            kept = {col.uid: col for col in now.cols}
-            found |= {f"{now.name}.{col.name}" for col in old.cols if col.uid not in kept}
-            same = [(col, kept[col.uid]) for col in old.cols if col.uid in kept]
-            found |= {f"{now.name}.{col.name}" for was, col in same if WIDER.get(col.type) == was.type}
-    return found
+            columns = {col.uid: col for col in now.cols}
+            losses |= {f"{now.name}.{col.name}" for col in old.cols if col.uid not in columns}
+            same = [(col, columns[col.uid]) for col in old.cols if col.uid in columns]
+            losses |= {f"{now.name}.{col.name}" for was, col in same if WIDER.get(col.type) == was.type}
+    return losses
 
 
 # Changes: each says whether there was something to change.
@@ -442,8 +442,8 @@ def _pick(author: Author, found: Sequence[Any]) -> Any:
 
 
 def _some_table(author: Author, new: Release) -> Obj:
-    found: Obj = author.random.choice(new.of("table"))
-    return found
+    table: Obj = author.random.choice(new.of("table"))
+    return table
 
 
 def _some_column(author: Author, obj: Obj, before: Release) -> Any:
@@ -642,11 +642,11 @@ UNSAFE = (
 
 def registered(release: Release, before: Release, documents: Sequence[Mapping[str, Any]]) -> Release:
     """The release after its deploy: with what stars and sinks stand for, and what its columns say that they were."""
-    said = {entry["name"]: entry for entry in documents if entry["kind"] != "removed"}
+    entries = {entry["name"]: entry for entry in documents if entry["kind"] != "removed"}
     objects = {}
     for number, obj in sorted(release.objects.items()):
         old = before.objects.get(number)
-        document = said[obj.name]
+        document = entries[obj.name]
         if obj.kind == "table":
             was = {column["name"]: tuple(column.get("was", ())) for column in document["columns"]}
             obj = replace(obj, cols=tuple(replace(col, kept=was[col.name]) for col in obj.cols))
@@ -656,10 +656,10 @@ def registered(release: Release, before: Release, documents: Sequence[Mapping[st
         elif obj.kind == "mview" and obj.query.form == "star":
             obj = replace(obj, seen=frozenset(key for key, _, _ in release.outputs(number)))
         elif obj.query.form == "star":
-            held = old is not None and old.kind == "view" and old.text == release.sql(replace(obj.query, style=0))
+            same_text = old is not None and old.kind == "view" and old.text == release.sql(replace(obj.query, style=0))
             whole = replace(release, objects={**release.objects, **objects, number: replace(obj, seen=None)})
             now = frozenset(key for key, _, _ in whole.outputs(number))
-            obj = replace(obj, seen=(old.seen & now) if held and old.seen is not None else now)
+            obj = replace(obj, seen=(old.seen & now) if same_text and old.seen is not None else now)
         text = None if obj.query is None else release.sql(replace(obj.query, style=0))
         objects[number] = replace(obj, text=text)
     return replace(release, objects=objects)

@@ -54,16 +54,16 @@ def versions(folder: Path) -> list[CatalogSpec]:
 
 
 def value_column(world: World) -> str:
-    found = load_table(world.catalog, "ops.runs")
-    assert found is not None
-    return next(field.name for field in found.schema().fields if field.name in ("rows", "documents"))
+    table = load_table(world.catalog, "ops.runs")
+    assert table is not None
+    return next(field.name for field in table.schema().fields if field.name in ("rows", "documents"))
 
 
 def written(world: World, *ids: str) -> None:
     column = value_column(world)
-    found = load_table(world.catalog, "ops.runs")
-    assert found is not None
-    kind: Any = str if str(found.schema().find_type(column)) == "string" else int
+    table = load_table(world.catalog, "ops.runs")
+    assert table is not None
+    kind: Any = str if str(table.schema().find_type(column)) == "string" else int
     world.append("ops.runs", [{"id": run_id, column: kind(len(run_id))} for run_id in ids])
 
 
@@ -77,10 +77,10 @@ class RowsAreKept(Check):
         written(world, f"m{number}")
 
     def validate(self, world: World) -> None:
-        wanted = ["a", "bb", "ccc", *(f"m{number}" for number in range(1, world.manipulated + 1))]
+        run_ids = ["a", "bb", "ccc", *(f"m{number}" for number in range(1, world.manipulated + 1))]
         column = value_column(world)
-        found = sorted((row["id"], str(row[column])) for row in world.rows("ops.runs"))
-        assert found == sorted((run_id, str(len(run_id))) for run_id in wanted)
+        rows = sorted((row["id"], str(row[column])) for row in world.rows("ops.runs"))
+        assert rows == sorted((run_id, str(len(run_id))) for run_id in run_ids)
 
 
 class SinksSendOnce(Check):
@@ -141,6 +141,6 @@ def test_a_check_that_does_not_hold_fails_its_scenario_with_the_seed(tmp_path: P
     )
     world = World(lake, f"sqlite:///{tmp_path}/control.db")
     only = [spec("1.0", table("ops.runs", "id string!"))]
-    with pytest.raises(AssertionError, match="it is not so") as told:
+    with pytest.raises(AssertionError, match="it is not so") as raised:
         run_scenario(SCENARIOS[0], [Wrong()], only, world, seed=7)
-    assert "scenario no restart, seed 7" in told.value.__notes__
+    assert "scenario no restart, seed 7" in raised.value.__notes__

@@ -131,8 +131,8 @@ def _handler(manager: ResourceManager) -> type[JsonHandler]:
                 self.answer(manager.trouble, {})
                 return None
             if parts[:5] != ["", "ws", "v1", "cluster", "apps"] or parts[5] not in manager.drivers:
-                found = {"exception": "NotFoundException", "message": f"app with id: {parts[5:]} not found"}
-                self.answer(404, {"RemoteException": found})
+                error = {"exception": "NotFoundException", "message": f"app with id: {parts[5:]} not found"}
+                self.answer(404, {"RemoteException": error})
                 return None
             return parts[5]
 

@@ -29,14 +29,14 @@ __all__ = ["api"]
 
 @pytest.fixture
 def cluster(tmp_path: Path, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesApi]:
-    with KubernetesApi(tmp_path / "kubernetes") as made:
+    with KubernetesApi(tmp_path / "kubernetes") as kubernetes:
         # Spark reads the one, Airflow's client the other.
-        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig()))
-        monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(made.kubeconfig()))
+        monkeypatch.setenv("KUBECONFIG", str(kubernetes.kubeconfig()))
+        monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(kubernetes.kubeconfig()))
         monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__IN_CLUSTER", "False")
-        spark = {"conn_type": "spark", "host": f"k8s://{made.url}", "extra": {"namespace": "data"}}
+        spark = {"conn_type": "spark", "host": f"k8s://{kubernetes.url}", "extra": {"namespace": "data"}}
         set_connections(monkeypatch, lake, api, spark, spark_conn_id="kubernetes")
-        yield made
+        yield kubernetes
 
 
 @pytest.fixture

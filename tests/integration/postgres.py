@@ -26,8 +26,8 @@ _USERS = ("postgres", "nobody")
 
 def binaries() -> Path:
     """The folder with ``initdb`` and ``postgres``; skips the test where there is none, and fails it in CI."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
-    path = found[-1] if found else shutil.which("initdb")
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    path = programs[-1] if programs else shutil.which("initdb")
     if path is not None:
         return Path(path).resolve().parent
     reason = "PostgreSQL's server is not installed (package postgresql)"

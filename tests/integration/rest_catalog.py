@@ -108,9 +108,9 @@ def _write_pom(repository: Path) -> None:
     folder = repository.joinpath(*group.split("."), name, version)
     folder.mkdir(parents=True)
     parts = "".join(map(_dependency, _PARTS))
-    said = _coordinates(*_NAME)
+    coordinates = _coordinates(*_NAME)
     head = '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-    text = f"{head}{said}<packaging>pom</packaging><dependencies>{parts}</dependencies></project>"
+    text = f"{head}{coordinates}<packaging>pom</packaging><dependencies>{parts}</dependencies></project>"
     (folder / f"{name}-{version}.pom").write_text(text)
 
 

@@ -60,11 +60,11 @@ def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: Sampl
 
 @pytest.mark.test
 def test_an_error_shows_no_part_of_a_secret_in_any_of_its_forms() -> None:
-    made = Definition(
+    definition = Definition(
         "shop", "generic", password="a/b c", extra={"secrets": {"list": ["one-secret"]}, "token": '{"pin": "987654"}'}
     )
-    said = "no a/b c, no a/b%20c, no a%2Fb%20c, no one-secret, no 987654"
-    assert masked(said, made) == "no ***, no ***, no ***, no ***, no ***"
+    message = "no a/b c, no a/b%20c, no a%2Fb%20c, no one-secret, no 987654"
+    assert masked(message, definition) == "no ***, no ***, no ***, no ***, no ***"
 
 
 @pytest.mark.test
@@ -112,13 +112,13 @@ def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with PostgresServer() as server:
-        found = []
+        identities = []
         for _ in range(2):
             url = make_url(server.new_database())
             pg = Definition("pg", "postgres", url.host, url.port, url.username, str(url.password), url.database)
-            found.append(validator().identity(pg))
-        assert found[0] == found[1]
-        assert found[0] is not None
+            identities.append(validator().identity(pg))
+        assert identities[0] == identities[1]
+        assert identities[0] is not None
         with pytest.raises(ConnectionValidationError) as caught:
             validator().identity(replace(pg, port=9))
         assert str(url.password) not in str(caught.value)
@@ -130,7 +130,7 @@ def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
         )
         monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
         by_service = Definition("pg", "postgres", password=str(url.password), extra={"service": "shop"})
-        assert validator().identity(by_service) == found[0]
+        assert validator().identity(by_service) == identities[0]
 
 
 @pytest.mark.test

@@ -274,8 +274,8 @@ def test_a_materialized_view_is_computed_with_the_declared_types_and_equal_conte
         target = table.coming(TableChange(), f"d-{number}-")
         computed = deploy.engine.compute(query=SUMS_OF, table="ops.sums", target=target)
         table.replace_rows(TableChange(), computed, target, {"rfr.migration": f"d/{number}"})
-        found = deploy.catalog.load_table("ops.sums").scan().to_arrow().to_pylist()
-        contents.append(sorted(found, key=lambda row: row["region"]))
+        rows = deploy.catalog.load_table("ops.sums").scan().to_arrow().to_pylist()
+        contents.append(sorted(rows, key=lambda row: row["region"]))
     assert contents[0] == contents[1]
     assert [(row["region"], row["n"], row["by"]) for row in contents[0]] == [(f"r{n}", 2, [("a", 1)]) for n in range(3)]
     assert deploy.sql("SELECT sum(n), min(at) FROM ops.sums")[0][0] == 6
@@ -354,11 +354,11 @@ def test_without_maven_it_takes_jars_and_without_either_it_says_what_to_give(dep
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
         )
-    said = {name: figures_of(process.communicate(timeout=PATIENCE)[0]) for name, process in processes.items()}
-    assert said["jars"] == {"namespaces": ["ops"]}
-    assert said["neither"]["error"].startswith("jars: ")
-    assert "could not be had from Maven" in said["neither"]["error"]
-    assert "or give the files as jars" in said["neither"]["error"]
+    figures = {name: figures_of(process.communicate(timeout=PATIENCE)[0]) for name, process in processes.items()}
+    assert figures["jars"] == {"namespaces": ["ops"]}
+    assert figures["neither"]["error"].startswith("jars: ")
+    assert "could not be had from Maven" in figures["neither"]["error"]
+    assert "or give the files as jars" in figures["neither"]["error"]
 
 
 def test_a_spark_that_was_started_without_the_extensions_is_none_to_work_with(deploy: Deploy) -> None:

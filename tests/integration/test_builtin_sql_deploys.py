@@ -24,11 +24,11 @@ class AppendingEngine(SparkSqlEngine):
     late: Any = None
 
     def compute(self, **options: Any) -> Any:
-        found = super().compute(**options)
+        computed = super().compute(**options)
         if self.late is not None:
             late, self.late = self.late, None
             late()
-        return found
+        return computed
 
 
 @pytest.mark.gate
@@ -111,14 +111,14 @@ def test_materialized_views_are_refreshed_by_the_application_once_for_whatever_c
 
     add(1, 2)
     lake = {"name": deploy.lake.name, "properties": dict(deploy.lake.properties)}
-    asked: dict[str, Any] = {"refresh": {"names": ["ops.through"]}, "version": None, "objects": None}
-    code, figures, output = platform.run_app(lake, spark=SPARK, **asked)
+    request: dict[str, Any] = {"refresh": {"names": ["ops.through"]}, "version": None, "objects": None}
+    code, figures, output = platform.run_app(lake, spark=SPARK, **request)
     assert code == 0, output[-4000:]
     assert [(view["state"], view["rows"]) for view in figures["views"].values()] == [("refreshed", 2)]
     assert deploy.sql("SELECT * FROM ops.through ORDER BY id") == [(1, "10"), (2, "20")]
-    said = newest("ops.through").summary.additional_properties
-    assert json.loads(said["rfr.inputs"]) == {"ops.runs": newest("ops.runs").snapshot_id}
-    assert "rfr.migration" not in said
+    summary = newest("ops.through").summary.additional_properties
+    assert json.loads(summary["rfr.inputs"]) == {"ops.runs": newest("ops.runs").snapshot_id}
+    assert "rfr.migration" not in summary
     with closing(open_store(platform.store)) as store:
 
         def again() -> list[tuple[str, str]]:

@@ -52,8 +52,8 @@ def kept(store: str, run: Any) -> list[Any]:
 
 
 def task(run: Any, task_id: str) -> Any:
-    [found] = [one for one in run.get_task_instances() if one.task_id == task_id]
-    return found
+    [instance] = [one for one in run.get_task_instances() if one.task_id == task_id]
+    return instance
 
 
 @pytest.mark.parametrize("store", KEPT)

@@ -38,16 +38,16 @@ PAYLOAD = {
 
 @pytest.fixture
 def receiver(airflow: None) -> Iterator[Receiver]:
-    with Receiver() as found:
+    with Receiver() as server:
         endpoint = {
-            "url": found.url,
+            "url": server.url,
             "payload": PAYLOAD,
             "onFailure": "block",
             "maxAttempts": 1,
         }
         file = Path(os.environ["AIRFLOW_HOME"]) / "triggers.json"
         file.write_text(json.dumps({"triggers": {"config": {"hook": endpoint}}}))
-        yield found
+        yield server
         file.unlink()
 
 
@@ -74,18 +74,18 @@ def test_every_variable_of_a_real_commit_reaches_the_endpoint(dag: Any, receiver
     began = time.time()
     assert refresh(dag) == "success"
     (request,) = receiver.requests
-    told = request.json
+    event = request.json
     snapshot = lake.table("raw.hooked").current_snapshot()
-    assert told["totals"]["documents"] == 500
-    assert told["totals"]["bytes"] > 0
-    assert [(binding["table"], binding["documents"]) for binding in told["bindings"]] == [("raw.hooked", 500)]
-    assert (told["materialization_name"], told["collection_names"]) == ("raw.hooked", ["items"])
-    assert (told["generation"], told["snapshot_id"], told["attempt"]) == (1, snapshot.snapshot_id, 1)
-    assert (told["dag_id"], told["task_id"], told["map_index"]) == ("hooked_refresh", "refresh", -1)
-    assert told["delivery_id"] == request.delivery_id
-    assert told["run_id"] == told["flow_run_id"]
-    assert told["flow_published_at_min"] <= told["flow_published_at_max"] <= told["committed_at"]
-    assert time.strftime("%Y-%m-%dT%H", time.gmtime(began)) <= told["flow_published_at_min"]
+    assert event["totals"]["documents"] == 500
+    assert event["totals"]["bytes"] > 0
+    assert [(binding["table"], binding["documents"]) for binding in event["bindings"]] == [("raw.hooked", 500)]
+    assert (event["materialization_name"], event["collection_names"]) == ("raw.hooked", ["items"])
+    assert (event["generation"], event["snapshot_id"], event["attempt"]) == (1, snapshot.snapshot_id, 1)
+    assert (event["dag_id"], event["task_id"], event["map_index"]) == ("hooked_refresh", "refresh", -1)
+    assert event["delivery_id"] == request.delivery_id
+    assert event["run_id"] == event["flow_run_id"]
+    assert event["flow_published_at_min"] <= event["flow_published_at_max"] <= event["committed_at"]
+    assert time.strftime("%Y-%m-%dT%H", time.gmtime(began)) <= event["flow_published_at_min"]
 
 
 @pytest.mark.gate

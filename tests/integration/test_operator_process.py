@@ -52,14 +52,14 @@ def run_task(tries_before_clear: int = 0, *, hour: int = 6, stoppable: bool = Fa
 
 
 def drivers_below(pid: int) -> list[psutil.Process]:
-    found = []
+    drivers = []
     for process in psutil.Process(pid).children(recursive=True):
         try:
             if any(part.endswith("full_refresh.py") for part in process.cmdline()):
-                found.append(process)
+                drivers.append(process)
         except psutil.Error:
             continue
-    return found
+    return drivers
 
 
 def test_a_published_run_gives_its_first_commit_again_and_a_cleared_one_a_new_generation(

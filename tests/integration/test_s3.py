@@ -318,10 +318,10 @@ def test_a_store_that_does_not_answer_is_told_of_without_its_key(
     while error is not None:
         chain.append(f"{error!r} {error}")
         error = error.__cause__ or error.__context__
-    told = " ".join(chain) + printed.out + printed.err
-    assert SECRET not in told
-    assert KEY_ID not in told
-    assert "no-such-bucket" in told
+    output = " ".join(chain) + printed.out + printed.err
+    assert SECRET not in output
+    assert KEY_ID not in output
+    assert "no-such-bucket" in output
 
 
 def test_the_lake_connection_opens_the_catalog_on_s3(connections: None, lake: Lake) -> None:

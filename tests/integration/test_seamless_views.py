@@ -65,10 +65,10 @@ class Lake:
 
     def release(self, wanted: CatalogSpec, **policies: Any) -> None:
         recorded, live = observe(self.catalog, self.store, project=PROJECT)
-        found = plan(wanted, recorded, live, policies=Policies(**policies))
-        assert found.applicable, (found.blocked, found.drift)
+        migration = plan(wanted, recorded, live, policies=Policies(**policies))
+        assert migration.applicable, (migration.blocked, migration.drift)
         apply(
-            found,
+            migration,
             catalog=self.catalog,
             store=self.store,
             spec=wanted,
@@ -78,11 +78,11 @@ class Lake:
         )
 
     def contents(self) -> dict[str, Any]:
-        found = {}
+        answers = {}
         for name in READ:
             rows = self.reader.sql(f"SELECT * FROM rfr.{name}")
-            found[name] = (rows.columns, sorted(map(str, rows.collect())))
-        return found
+            answers[name] = (rows.columns, sorted(map(str, rows.collect())))
+        return answers
 
 
 def _catalog_settings(deploy: Deploy) -> Iterator[tuple[str, str]]:
@@ -92,12 +92,12 @@ def _catalog_settings(deploy: Deploy) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    found = Lake(tmp_path)
-    found.release(BEFORE)
-    found.deploy.sql("INSERT INTO ops.orders VALUES (1, 5, 1.5, 'a'), (2, 7, 2.5, 'b'), (3, 0, 0.5, 'x')")
+    lake = Lake(tmp_path)
+    lake.release(BEFORE)
+    lake.deploy.sql("INSERT INTO ops.orders VALUES (1, 5, 1.5, 'a'), (2, 7, 2.5, 'b'), (3, 0, 0.5, 'x')")
     for name, query in USERS.items():
-        found.deploy.view(name, query, properties={})
-    return found
+        lake.deploy.view(name, query, properties={})
+    return lake
 
 
 def _after_each_effect(lake: Lake, patch: pytest.MonkeyPatch, do: Callable[[str], None]) -> None:
@@ -108,9 +108,9 @@ def _after_each_effect(lake: Lake, patch: pytest.MonkeyPatch, do: Callable[[str]
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             do(f"before {name}")
-            found = original(*args, **kwargs)
+            result = original(*args, **kwargs)
             do(f"after {name}")
-            return found
+            return result
 
         patch.setattr(owner, name, wrapped)
 

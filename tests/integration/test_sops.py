@@ -35,18 +35,18 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def program() -> Path:
     """The program, from the cache or built by Go from its pinned source: some minutes of one core, once."""
-    found = CACHE / "sops"
+    program = CACHE / "sops"
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-    if found.is_file():
-        return found
+    if program.is_file():
+        return program
     if go is None:
         pytest.skip("there is no Go to build sops with")
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.is_file():
-            _build(go, found)
-    return found
+        if not program.is_file():
+            _build(go, program)
+    return program
 
 
 def _build(go: str, target: Path) -> None:

@@ -48,9 +48,9 @@ def test_the_columns_that_are_said_are_those_that_spark_gives(tables: Deploy) ->
     compared = 0
     for query in QUERIES:
         with suppress(QueryError):
-            said, found = output_columns(query, COLUMNS.get, "ops"), on_spark(tables, query)
-            if found is not None:
-                assert [name.casefold() for name in said] == [name.casefold() for name in found], query
+            ours, sparks = output_columns(query, COLUMNS.get, "ops"), on_spark(tables, query)
+            if sparks is not None:
+                assert [name.casefold() for name in ours] == [name.casefold() for name in sparks], query
                 compared += 1
     assert compared > LEAST
 

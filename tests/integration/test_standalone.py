@@ -59,9 +59,9 @@ def slow_api() -> Iterator[SampleApi]:
 @pytest.fixture
 def submitter(cluster: Standalone, runner: Runner, package: Path, python: Path) -> Iterator[ClusterRunner]:
     cluster.wait_until_idle()
-    made = ClusterRunner(runner, cluster, package, python)
-    yield made
-    made.end()
+    cluster_runner = ClusterRunner(runner, cluster, package, python)
+    yield cluster_runner
+    cluster_runner.end()
 
 
 def items(runner: Runner, api: SampleApi, **options: Any) -> Path:
@@ -98,11 +98,11 @@ def test_a_plain_spark_submit_refreshes_with_executors_that_get_the_package_by_p
 ) -> None:
     process = submitter.start(items(submitter, slow_api))
     slow_api.wait_for_pages(20)
-    found = {one.pid: one for one in cluster.executors()}
-    assert len(found) == 2, "both workers have their part"
+    executors = {one.pid: one for one in cluster.executors()}
+    assert len(executors) == 2, "both workers have their part"
     workers = cluster.python_workers()
     assert workers
-    for one in [*found.values(), *workers]:
+    for one in [*executors.values(), *workers]:
         assert "airflow" not in one.environ().get("PYTHONPATH", "").lower()
     figures = outcome_of(process)
     assert_whole(lake, slow_api)

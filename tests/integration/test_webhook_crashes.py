@@ -78,9 +78,9 @@ class Scene:
 
     def states(self) -> dict[str, str]:
         store = open_store(self.store)
-        found = {row.id: row.state for row in operations.deliveries(store, Selection(), None)}
+        states = {row.id: row.state for row in operations.deliveries(store, Selection(), None)}
         store.close()
-        return found
+        return states
 
     def lose_store(self) -> None:
         self.stores.pop(0)
@@ -93,9 +93,9 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Receiver) -> S
     else:
         postgres = request.getfixturevalue("postgres")
         stores = [postgres.new_database() for _ in range(2)]
-    made = Scene(tmp_path, stores)
-    made.endpoint("hook", server.url)
-    return made
+    scene = Scene(tmp_path, stores)
+    scene.endpoint("hook", server.url)
+    return scene
 
 
 @pytest.mark.parametrize(

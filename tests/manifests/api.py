@@ -96,11 +96,11 @@ class Endpoint:
     def _schema(self) -> Mapping[str, Any]:
         loader = self._node.get("schema_loader") or {}
         loaders = loader if isinstance(loader, list) else [loader]
-        found: dict[str, Any] = {}
+        properties: dict[str, Any] = {}
         for candidate in loaders:
             schema = candidate.get("schema") or {}
-            found.update(schema.get("properties") or {} if isinstance(schema, Mapping) else {})
-        return {"properties": found}
+            properties.update(schema.get("properties") or {} if isinstance(schema, Mapping) else {})
+        return {"properties": properties}
 
     def _cursors(self) -> Iterator[tuple[list[str], Any]]:
         """The cursor's field, with a time that lies in the time that is read."""
@@ -207,8 +207,10 @@ class MadeUpApi:
             def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                asked = Request(headers.get(TAG.lower(), ""), self.command, self.path, headers, self.rfile.read(length))
-                status, content, more = api.answer(asked)
+                request = Request(
+                    headers.get(TAG.lower(), ""), self.command, self.path, headers, self.rfile.read(length)
+                )
+                status, content, more = api.answer(request)
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **more}.items():
                     self.send_header(name, value)
@@ -237,8 +239,10 @@ class MadeUpApi:
 
     def taken(self) -> list[tuple[str, str, str, str]]:
         """What streams asked for since the last call, in order."""
-        asked, self._asked[:] = list(self._asked), []
-        return [(request.tag, request.method, request.url, request.body.decode(errors="replace")) for request in asked]
+        requests, self._asked[:] = list(self._asked), []
+        return [
+            (request.tag, request.method, request.url, request.body.decode(errors="replace")) for request in requests
+        ]
 
 
 def values_of(url: str, headers: Mapping[str, str], body: bytes) -> dict[str, dict[str, str]]:

@@ -68,9 +68,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def manifests_in(folder: Path, only: str | None) -> dict[str, Path]:
     """Files by name of the connector."""
-    found = {path.stem: path for path in folder.glob("*.yaml")}
-    found |= {path.parent.name: path for path in folder.glob("*/manifest.yaml")}
-    return {name: found[name] for name in sorted(found) if not only or only in name}
+    paths = {path.stem: path for path in folder.glob("*.yaml")}
+    paths |= {path.parent.name: path for path in folder.glob("*/manifest.yaml")}
+    return {name: paths[name] for name in sorted(paths) if not only or only in name}
 
 
 def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path) -> Case:
@@ -98,11 +98,11 @@ def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path
 def _read(name: str, out: Path, ended: str) -> Case:
     case = Case(name, ended=ended)
     for line in out.read_text().splitlines() if out.exists() else ():
-        found = json.loads(line)
-        if "stream" in found:
-            case.streams.append(found)
-        elif "builds" in found:
-            case.whole = found
+        value = json.loads(line)
+        if "stream" in value:
+            case.streams.append(value)
+        elif "builds" in value:
+            case.whole = value
     return case
 
 
@@ -150,12 +150,12 @@ def _kind(reason: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    found = manifests_in(options.folder, options.only)
+    paths = manifests_in(options.folder, options.only)
     with tempfile.TemporaryDirectory(prefix="rfr-manifests-") as temporary:
         folder = options.out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(options.processes) as pool:
-            cases = list(pool.map(lambda name: run_one(name, found[name], options, folder), found))
+            cases = list(pool.map(lambda name: run_one(name, paths[name], options, folder), paths))
     result = figures(cases)
     print(json.dumps(result))
     return 1 if result["different"] or not cases else 0

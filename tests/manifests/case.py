@@ -92,8 +92,8 @@ class OtherProcess:
         for line in self._process.stdout:
             # The CDK may print, too.
             if line.startswith(_PAGE):
-                found: dict[str, Any] = json.loads(line[len(_PAGE) :])
-                return found
+                page: dict[str, Any] = json.loads(line[len(_PAGE) :])
+                return page
         raise RuntimeError("the other process ended")
 
     def close(self) -> None:
@@ -166,23 +166,23 @@ def compared(oracle: Oracle, ours: Ours, api: MadeUpApi, name: str, most_slices:
     # What a read that failed has sent is not of this stream.
     api.taken()
     try:
-        wanted_slices, wanted = oracle.read(name, most_slices)
+        wanted_slices, expected = oracle.read(name, most_slices)
     except Exception as error:
         return {"outcome": "not tested", "reason": f"the CDK's own read fails: {words(error)}"}
-    asked = api.taken()
+    expected_requests = api.taken()
     try:
         slices, pages, records = ours.read(name, most_slices)
     except Exception as error:
         return {"outcome": "different", "reason": words(error)}
     requests = api.taken()
-    if not wanted and not records:
+    if not expected and not records:
         reason = "the made-up API gives it no slices" if not wanted_slices else "the made-up API gives it no records"
         return {"outcome": "not tested", "reason": reason}
-    if (slices, records) != (wanted_slices, wanted):
-        problem = f"{slices} slices and {len(records)} records, the CDK {wanted_slices} and {len(wanted)}"
+    if (slices, records) != (wanted_slices, expected):
+        problem = f"{slices} slices and {len(records)} records, the CDK {wanted_slices} and {len(expected)}"
         return {"outcome": "different", "reason": problem}
-    if sorted(requests) != sorted(asked):
-        return {"outcome": "different", "reason": f"{len(requests)} requests, the CDK {len(asked)}"}
+    if sorted(requests) != sorted(expected_requests):
+        return {"outcome": "different", "reason": f"{len(requests)} requests, the CDK {len(expected_requests)}"}
     stream: Any = ours.streams[name]
     by_page = stream.paging.by_page
     why = "" if by_page and pages > 1 else (stream.paging.why if not by_page else "one page a slice")

@@ -83,9 +83,9 @@ class Paging:
         elif kind == "OffsetIncrement":
             tokens = {str(count * page): page for page in range(pages)}
         elif kind == "CursorPagination":
-            found = _Search(strategy, parameters, config, answer).found(size, option)
-            if found is not None:
-                return cls(found[0], found[1], option)
+            pages_and_tokens = _Search(strategy, parameters, config, answer).found(size, option)
+            if pages_and_tokens is not None:
+                return cls(pages_and_tokens[0], pages_and_tokens[1], option)
         else:
             counts = [3]
         return cls(lambda page: answer(page, counts[page] if page < len(counts) else 0), tokens, option)
@@ -100,12 +100,12 @@ class Paging:
         linked = values["request_parameter"].get("made_up_page")
         if linked:
             return int(linked)
-        asked = self._asked(values)
-        for value in asked:
+        tokens = self._asked(values)
+        for value in tokens:
             if value in self.tokens:
                 return self.tokens[value]
         # A number beyond the last page, of a paginator that reads until one is empty.
-        is_beyond = bool(self.option) and bool(self.tokens) and any(value.isdigit() for value in asked)
+        is_beyond = bool(self.option) and bool(self.tokens) and any(value.isdigit() for value in tokens)
         return len(set(self.tokens.values())) if is_beyond else 0
 
     def _asked(self, values: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -113,15 +113,15 @@ class Paging:
         if option.get("type") == "RequestPath":
             return list(values["path"].values())
         if option.get("inject_into") in values:
-            found = values[option["inject_into"]]
+            fields = values[option["inject_into"]]
             path = option.get("field_path") or [option.get("field_name")]
             names = {".".join(map(str, path)), str(path[-1]).lower()}
             return [
-                found[name]
-                for name in found
+                fields[name]
+                for name in fields
                 if name in names or any(name.startswith(f"{beginning}.") for beginning in names)
             ]
-        return [value for found in values.values() for value in found.values()]
+        return [value for fields in values.values() for value in fields.values()]
 
 
 class _Search:
@@ -201,16 +201,18 @@ class _Search:
         headers: dict[str, Any] = dict(answer.headers)
         links = parse_header_links(answer.headers.get("Link", "")) if "Link" in answer.headers else []
         headers["link"] = {link.get("rel") or link.get("url"): link for link in links}
-        seen = {
+        variables = {
             "response": answer.root,
             "headers": headers,
             "last_record": answer.records[-1] if answer.records else None,
             "last_page_size": len(answer.records),
             "page_size": size,
         }
-        if self._stop and InterpolatedBoolean(str(self._stop), parameters=self._parameters).eval(self._config, **seen):
+        if self._stop and InterpolatedBoolean(str(self._stop), parameters=self._parameters).eval(
+            self._config, **variables
+        ):
             return None
-        return rendered(self._cursor, self._parameters, self._config, **seen) or None
+        return rendered(self._cursor, self._parameters, self._config, **variables) or None
 
 
 def _text(token: Any) -> str:
@@ -252,7 +254,7 @@ def rendered(template: Any, parameters: Mapping[str, Any], config: Mapping[str, 
 
 def places_of(templates: Iterable[str], roots: Collection[str] = _ROOTS) -> list[tuple[Any, ...]]:
     """The places that templates read in answers, headers and last records, or in other values; longest paths alone."""
-    found: dict[tuple[Any, ...], None] = {}
+    candidates: dict[tuple[Any, ...], None] = {}
     for template in templates:
         text = template if "{{" in template or "{%" in template else "{{ " + template + " }}"
         try:
@@ -260,8 +262,8 @@ def places_of(templates: Iterable[str], roots: Collection[str] = _ROOTS) -> list
         except TemplateError:
             continue
         for node in expressions:
-            found.update(dict.fromkeys(_paths(node)))
-    paths = [path for path in found if len(path) > 1 and path[0] in roots]
+            candidates.update(dict.fromkeys(_paths(node)))
+    paths = [path for path in candidates if len(path) > 1 and path[0] in roots]
     return [path for path in paths if not any(other[: len(path)] == path for other in paths if other != path)]
 
 

@@ -143,8 +143,10 @@ def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_h
     assert now.current_snapshot() == written, "columns changed, no row was written again"
     assert sorted(now.scan().to_arrow().to_pylist(), key=lambda row: row["rows"])[7]["rows"] == 7
     History(open_store(f"sqlite:///{story.airflow.home}/rfr_control_store.db"), catalog).maintain(always=True)
-    told = [row for row in story.lake.rows("rfr_system.refresh_history").to_pylist() if row["target"] == "raw.beside"]
-    assert [row["outcome"] for row in told] == ["published"]
+    history = [
+        row for row in story.lake.rows("rfr_system.refresh_history").to_pylist() if row["target"] == "raw.beside"
+    ]
+    assert [row["outcome"] for row in history] == ["published"]
     deploys = story.lake.rows("rfr_system.migration_history").to_pylist()
     assert {(row["object_name"], row["how"], row["state"]) for row in deploys if row["object_name"] == "ops.runs"} == {
         ("ops.runs", "create", "done"),

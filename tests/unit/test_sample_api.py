@@ -167,10 +167,10 @@ class TestFaults:
         with pytest.raises(TimeoutError):
             get(api, "/orders", timeout=0.2)
         with ThreadPoolExecutor(1) as pool:
-            held = pool.submit(get, api, "/orders")
+            pending = pool.submit(get, api, "/orders")
             wait_until(lambda: len(api.log()) == 2)
             api.set_faults()
-            assert held.result().status == 200
+            assert pending.result().status == 200
         assert (api.counts()["requests"], api.counts()["served"]) == (2, 1)
 
     def test_broken_answers_are_broken(self, api: SampleApi) -> None:
