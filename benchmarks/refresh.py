@@ -43,7 +43,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MeasuredRun:
     """One whole process, and the API's share of its cost.
 
     :ivar seconds: by phase, as the process itself says
@@ -63,11 +63,11 @@ class Run:
 
 
 @dataclass(slots=True)
-class Runs:
+class MeasuredRuns:
     """All runs of one side; a figure is the median of its runs."""
 
     name: str
-    runs: list[Run] = field(default_factory=list)
+    runs: list[MeasuredRun] = field(default_factory=list)
 
     def figures(self, records: int) -> dict[str, float]:
         wall = median(run.usage.wall for run in self.runs)
@@ -91,20 +91,20 @@ class Runs:
         return {name: round(median(run.seconds.get(name, 0.0) for run in self.runs), 3) for name in names}
 
 
-def baseline(shape: Shape, api: SampleApi, threads: int, folder: Path) -> Run:
+def baseline(shape: Shape, api: SampleApi, threads: int, folder: Path) -> MeasuredRun:
     command = [sys.executable, str(ROOT / "benchmarks" / "baseline.py"), f"--base-url={api.base_url}"]
     command += [f"--partitions={shape.partitions}", f"--page-size={shape.page_records}"]
     command += [f"--threads={threads}", f"--out={folder}"]
     return _run(shape, api, Tree(command))
 
 
-def product(shape: Shape, api: SampleApi, concurrency: int, folder: Path) -> Run:
+def product(shape: Shape, api: SampleApi, concurrency: int, folder: Path) -> MeasuredRun:
     return _run(shape, api, Product(shape, api.base_url, folder, concurrency).start())
 
 
-def alternate(shape: Shape, api: SampleApi, setting: Setting, folder: Path) -> tuple[Runs, Runs]:
+def alternate(shape: Shape, api: SampleApi, setting: Setting, folder: Path) -> tuple[MeasuredRuns, MeasuredRuns]:
     """Run product and baseline in turns on empty folders, so that a disturbance of the machine disturbs both."""
-    ours, theirs = Runs("product"), Runs("baseline")
+    ours, theirs = MeasuredRuns("product"), MeasuredRuns("baseline")
     for number in range(setting.runs):
         place = folder / f"{shape.name}{number}"
         theirs.runs.append(baseline(shape, api, setting.threads, place / "parquet"))
@@ -114,7 +114,7 @@ def alternate(shape: Shape, api: SampleApi, setting: Setting, folder: Path) -> t
     return ours, theirs
 
 
-def _run(shape: Shape, api: SampleApi, tree: Tree) -> Run:
+def _run(shape: Shape, api: SampleApi, tree: Tree) -> MeasuredRun:
     api.reset()
     before = _cpu_of(api.pid)
     with tree:
@@ -123,7 +123,7 @@ def _run(shape: Shape, api: SampleApi, tree: Tree) -> Run:
     if counts["pages"] < shape.total_pages or summary["rows"] != shape.records:
         raise RunFailed(f"read {counts['pages']} pages of {shape.total_pages}, {summary['rows']} rows")
     seconds = {name: float(value) for name, value in summary["seconds"].items() if value is not None}
-    return Run(usage, summary["rows"], seconds, _cpu_of(api.pid) - before, counts["refetched"])
+    return MeasuredRun(usage, summary["rows"], seconds, _cpu_of(api.pid) - before, counts["refetched"])
 
 
 def _cpu_of(pid: int) -> float:
@@ -220,7 +220,7 @@ _ROWS = (
 )
 
 
-def speed_lines(shape: Shape, ours: Runs, theirs: Runs) -> Iterator[str]:
+def speed_lines(shape: Shape, ours: MeasuredRuns, theirs: MeasuredRuns) -> Iterator[str]:
     """Return a table with the ratio of the product to the baseline, then the seconds by phase."""
     yield f"\n{shape.title} ({shape.records} records, median of {len(theirs.runs)})"
     yield f"{'':24}{'product':>12}{'baseline':>12}{'ratio':>9}"

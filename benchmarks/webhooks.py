@@ -32,7 +32,7 @@ _DRIP = 0.3
 
 
 @dataclass
-class Got:
+class ReceivedCalls:
     """The calls that the healthy endpoints received."""
 
     ids: dict[int, list[str]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Got:
 class Healthy(asyncio.Protocol):
     """A connection whose requests are answered as soon as they are there."""
 
-    def __init__(self, got: Got) -> None:
+    def __init__(self, got: ReceivedCalls) -> None:
         self._got = got
         self._data = b""
 
@@ -107,7 +107,7 @@ async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 async def serve(count: int) -> None:
     """Serve until the standard input ends."""
-    calls, loop = Got(), asyncio.get_running_loop()
+    calls, loop = ReceivedCalls(), asyncio.get_running_loop()
     servers = [await loop.create_server(lambda: Healthy(calls), "127.0.0.1", 0, backlog=64) for _ in range(count)]
     others = [await asyncio.start_server(behaviour, "127.0.0.1", 0) for behaviour in (silent, dripping)]
     ports = [server.sockets[0].getsockname()[1] for server in [*servers, *others]]

@@ -91,7 +91,7 @@ def file_name(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class Store:
+class StoreApplication:
     """A WSGI application that passes requests to moto, then writes their effects to the folder."""
 
     def __init__(self, moto: Application, folder: Folder, key_id: str | None) -> None:
@@ -128,14 +128,14 @@ def decoded(path: str) -> str:
     return path.encode("latin-1").decode("utf-8")
 
 
-def make_store(folder: Path, bucket: str, key_id: str | None) -> Store:
+def make_store(folder: Path, bucket: str, key_id: str | None) -> StoreApplication:
     """Return the application, with the folder's objects loaded."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     mirror = Folder(folder)
     count = mirror.load(bucket)
     print(f"{count} objects in {folder}", flush=True)
-    return Store(DomainDispatcherApplication(create_backend_app), mirror, key_id)
+    return StoreApplication(DomainDispatcherApplication(create_backend_app), mirror, key_id)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

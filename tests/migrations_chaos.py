@@ -46,7 +46,7 @@ STEPS = "SELECT count(*) + count(ended_at) FROM rfr_builtin_steps"
 
 
 @dataclass
-class Report:
+class MigrationReport:
     """What a campaign came to.
 
     :ivar differences: from a fresh creation, or from the rows that have to be there
@@ -75,7 +75,7 @@ class Report:
         return not any(bad)
 
 
-class Reader:
+class ViewReader:
     """A process with a Spark of its own, which reads every view again and again, and does in between as it is told."""
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ def _contents(deploy: Deploy, name: str) -> list[dict[str, str]]:
     return sorted(({key: str(value) for key, value in row.asDict().items()} for row in rows), key=str)
 
 
-class Lake:
+class MigratedLake:
     """A lake, its control store, and the application."""
 
     def __init__(self, folder: Path) -> None:
@@ -199,24 +199,24 @@ class Lake:
         return sorted(map(str, self.catalog.load_table(name).scan().to_arrow().to_pylist()))
 
 
-class Campaign:
+class MigrationCampaign:
     """Releases of one platform."""
 
     def __init__(self, seed: int, folder: Path) -> None:
-        self.report = Report()
+        self.report = MigrationReport()
         self.dice = random.Random(seed)
         self.author, self.ids = Author(self.dice), itertools.count(1)
         self.folder = folder
-        self.lake = Lake(folder / "lake")
+        self.lake = MigratedLake(folder / "lake")
         self.release = Release({})
         self.tables: dict[int, Table] = {}
         self.users: dict[str, str] = {}
         self.documents: list[dict[str, Any]] = []
         self.lasts = 30.0
 
-    def run(self, kills: int) -> Report:
+    def run(self, kills: int) -> MigrationReport:
         self._release(self.author.first(), 0)
-        reader = Reader(self.lake.folder)
+        reader = ViewReader(self.lake.folder)
         try:
             reader.ask()
             while self.report.kills < kills and not self.report.unfinished:
@@ -309,7 +309,7 @@ class Campaign:
             sent = [json.loads(line)["id"] for file in files for line in file.open()]
             self._count(sent, [row["id"] for row in self.tables[obj.source].rows], obj.name)
 
-    def _live_on(self, reader: Reader) -> None:
+    def _live_on(self, reader: ViewReader) -> None:
         """Rows are written; users make views, and drop those that broke."""
         for number, table in list(self.tables.items()):
             rows = self.author.rows(table, self.ids)
@@ -325,9 +325,9 @@ class Campaign:
             self.users |= queries
         reader.ask(run=[*(f"DROP VIEW {name}" for name in broken), *_statements(queries)])
 
-    def _compare(self, reader: Reader) -> None:
+    def _compare(self, reader: ViewReader) -> None:
         """With a fresh creation, by the same application."""
-        fresh = Lake(self.folder / "fresh")
+        fresh = MigratedLake(self.folder / "fresh")
         path = self.folder / f"release-{self.report.releases}.yaml"
         first = fresh.run(version="1.0", objects=[str(path)])
         for number, table in self.tables.items():
@@ -337,7 +337,7 @@ class Campaign:
             self.report.differences += 1
             self.report.notes += [run.output()[-1500:] for run in (first, *again) if run.code != 0]
             return
-        other = Reader(fresh.folder)
+        other = ViewReader(fresh.folder)
         try:
             broken = [view.name for view in list_views(self.lake.catalog) if BROKEN in view.properties]
             other.ask(run=_statements({name: text for name, text in self.users.items() if name not in broken}))
@@ -389,7 +389,7 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rfr-migrations-chaos-") as folder:
-        report = Campaign(seed, options.keep or Path(folder)).run(options.kills)
+        report = MigrationCampaign(seed, options.keep or Path(folder)).run(options.kills)
     for note in report.notes:
         print(f"  ! {note}")
     figures = {"seed": seed, **vars(report), "clean": report.clean, "seconds": round(time.monotonic() - began)}

@@ -11,7 +11,6 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -56,9 +55,7 @@ class PostgresServer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def url(self, database: str = "postgres") -> str:

@@ -29,8 +29,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(slots=True)
-class Case:
-    """What one manifest's process has written, as far as it came.
+class ManifestCase:
+    """The results that one manifest's process has written, as far as it came.
 
     :ivar whole: whether the CDK, and whether we build it, and why not
     :ivar ended: why the process ended before its end; empty if it did not
@@ -67,14 +67,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def manifests_in(folder: Path, only: str | None) -> dict[str, Path]:
-    """Files by name of the connector."""
+    """Return the manifests' paths by name of the connector."""
     paths = {path.stem: path for path in folder.glob("*.yaml")}
     paths |= {path.parent.name: path for path in folder.glob("*/manifest.yaml")}
     return {name: paths[name] for name in sorted(paths) if not only or only in name}
 
 
-def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path) -> Case:
-    """In a process of its own, which can neither stop the others nor outlive its deadline."""
+def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path) -> ManifestCase:
+    """Run one manifest in a process of its own, which can neither stop the others nor outlive its deadline."""
     out = folder / f"{name}.jsonl"
     command = [sys.executable, "-m", "tests.manifests.case", str(manifest), f"--out={out}"]
     command.append(f"--slices={options.slices}")
@@ -95,8 +95,8 @@ def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path
     return case
 
 
-def _read(name: str, out: Path, ended: str) -> Case:
-    case = Case(name, ended=ended)
+def _read(name: str, out: Path, ended: str) -> ManifestCase:
+    case = ManifestCase(name, ended=ended)
     for line in out.read_text().splitlines() if out.exists() else ():
         value = json.loads(line)
         if "stream" in value:
@@ -106,8 +106,8 @@ def _read(name: str, out: Path, ended: str) -> Case:
     return case
 
 
-def figures(cases: Sequence[Case]) -> dict[str, Any]:
-    """Builds, equal, resumed; and the reasons of what is not."""
+def figures(cases: Sequence[ManifestCase]) -> dict[str, Any]:
+    """Return the numbers of built, equal and resumed ones, and the reasons of the others."""
     streams = [stream for case in cases for stream in case.streams]
     cdk = [case for case in cases if case.whole.get("cdk_builds")]
     ours = [case for case in cdk if case.whole.get("builds")]
@@ -138,13 +138,13 @@ def figures(cases: Sequence[Case]) -> dict[str, Any]:
     }
 
 
-def _why(case: Case) -> str:
+def _why(case: ManifestCase) -> str:
     whose = "we" if case.whole.get("cdk_builds") else "neither the CDK nor we"
     return f"{whose}: {case.whole.get('ours') or case.whole.get('cdk') or case.ended}"
 
 
 def _kind(reason: str) -> str:
-    """A reason without what differs from stream to stream."""
+    """Return a reason without the parts that differ from stream to stream."""
     return re.sub(r"['\"‘].*", "...", reason)[:100]
 
 

@@ -1,4 +1,4 @@
-"""One manifest against the CDK's own read of it; what ``tests.manifests.campaign`` starts for each.
+"""One manifest against the CDK's own read of it, in a process that ``tests.manifests.campaign`` starts.
 
 ``python -m tests.manifests.case MANIFEST --out FILE`` writes one JSON object a line to FILE: what is known of the
 whole manifest, then of each stream. ``--reader`` is the other process, which reads every other page.
@@ -32,7 +32,7 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def stop_the_clock() -> None:
-    """Templates and windows that end now give the same in every read."""
+    """Let templates and windows that end now give the same in every read."""
     from airbyte_cdk.sources.declarative.interpolation import jinja
     from airbyte_cdk.sources.streams.concurrent.state_converters import datetime_stream_state_converter as converter
     from airbyte_cdk.utils.datetime_helpers import ab_datetime_parse
@@ -105,7 +105,7 @@ _PAGE: Final = "page: "
 
 
 def read_for_others() -> None:
-    """The other process: pages as they are asked for by standard input."""
+    """Print the pages that standard input asks for. The other process runs this."""
     streams = load_streams(json.loads(sys.stdin.readline()))
     stop_the_clock()
     for line in sys.stdin:
@@ -162,7 +162,7 @@ class Ours:
 
 
 def compared(oracle: Oracle, ours: Ours, api: MadeUpApi, name: str, most_slices: int) -> dict[str, Any]:
-    """Return what is known of one stream: ``equal``, ``resumed``, and a reason if it is not."""
+    """Compare the reads of one stream: ``equal``, ``resumed``, and a reason if it is not."""
     # What a read that failed has sent is not of this stream.
     api.taken()
     try:
@@ -200,7 +200,7 @@ def words(error: BaseException) -> str:
 
 
 def built(make: Any, *arguments: Any) -> tuple[Any, str]:
-    """What was made, and why not."""
+    """Return an object and an empty text, or None and the reason."""
     try:
         return make(*arguments), ""
     except Exception as error:
@@ -214,7 +214,7 @@ def components_of(manifest: Path) -> str | None:
 
 
 def run(path: Path, most_slices: int, out: IO[str]) -> None:
-    """Write what is known of a manifest, and of each stream as soon as it is."""
+    """Write the results of a manifest, and those of each stream as soon as they are there."""
 
     def say(value: Mapping[str, Any]) -> None:
         out.write(json.dumps(value) + "\n")

@@ -37,7 +37,7 @@ _KINDS: Final[Mapping[str, Callable[[int, int], Any]]] = {
 
 
 @dataclass(slots=True)
-class Answer:
+class MadeUpAnswer:
     """A page of the API.
 
     :ivar root: what templates call ``response``, a part of the body
@@ -50,13 +50,13 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Paging:
+class MadeUpPaging:
     """
     :ivar tokens: number of the page for each token, as text
     :ivar option: where in a request the token is
     """
 
-    make: Callable[[int], Answer]
+    make: Callable[[int], MadeUpAnswer]
     tokens: Mapping[str, int]
     option: Mapping[str, Any] | None
 
@@ -66,9 +66,12 @@ class Paging:
         paginator: Mapping[str, Any],
         parameters: Mapping[str, Any],
         config: Mapping[str, Any],
-        answer: Callable[[int, int], Answer],
-    ) -> Paging:
-        """:param answer: a page by its number and its count of records, without anything for paging"""
+        answer: Callable[[int, int], MadeUpAnswer],
+    ) -> MadeUpPaging:
+        """Return the paging of a paginator.
+
+        :param answer: a page by its number and its count of records, without anything for paging
+        """
         strategy = paginator.get("pagination_strategy") or {}
         size = rendered(strategy.get("page_size"), parameters, config)
         size = size if isinstance(size, int) else None
@@ -90,7 +93,7 @@ class Paging:
             counts = [3]
         return cls(lambda page: answer(page, counts[page] if page < len(counts) else 0), tokens, option)
 
-    def answer(self, page: int) -> Answer:
+    def answer(self, page: int) -> MadeUpAnswer:
         return self.make(page)
 
     def page_of(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
@@ -132,7 +135,7 @@ class _Search:
         strategy: Mapping[str, Any],
         parameters: Mapping[str, Any],
         config: Mapping[str, Any],
-        answer: Callable[[int, int], Answer],
+        answer: Callable[[int, int], MadeUpAnswer],
     ) -> None:
         self._cursor, self._stop = strategy.get("cursor_value", ""), strategy.get("stop_condition")
         self._parameters, self._config, self._answer = parameters, config, answer
@@ -142,8 +145,8 @@ class _Search:
 
     def found(
         self, size: int | None, option: Mapping[str, Any] | None
-    ) -> tuple[Callable[[int], Answer], Mapping[str, int]] | None:
-        """Pages by number, and their tokens; None if no values were found."""
+    ) -> tuple[Callable[[int], MadeUpAnswer], Mapping[str, int]] | None:
+        """Return pages by number, and their tokens; None if no values were found."""
         kinds = list(_KINDS)
         if (option or {}).get("type") == "RequestPath":
             kinds.sort(key=lambda kind: kind != "address")
@@ -158,8 +161,8 @@ class _Search:
 
     def _tried(
         self, chosen: Sequence[str], count: int, pages: int
-    ) -> tuple[Callable[[int], Answer], Mapping[str, int]] | None:
-        def page(number: int, ending: int = 0) -> Answer:
+    ) -> tuple[Callable[[int], MadeUpAnswer], Mapping[str, int]] | None:
+        def page(number: int, ending: int = 0) -> MadeUpAnswer:
             is_last = number + 1 >= pages
             answer = copy.deepcopy(self._answer(number, max(1, count // 2) if is_last else count))
             for where, kind in zip(self._places, chosen, strict=True):
@@ -175,7 +178,7 @@ class _Search:
         return None
 
     @staticmethod
-    def _put(answer: Answer, where: Sequence[Any], value: Any, ending: int) -> None:
+    def _put(answer: MadeUpAnswer, where: Sequence[Any], value: Any, ending: int) -> None:
         if value is _ABSENT:
             return
         if where[0] == "headers":
@@ -193,8 +196,8 @@ class _Search:
             else:
                 place(target, where[1:], value)
 
-    def _token(self, answer: Answer, size: int) -> Any:
-        """As the CDK's strategy: None where it stops."""
+    def _token(self, answer: MadeUpAnswer, size: int) -> Any:
+        """Return the token of the CDK's strategy, None where it stops."""
         from airbyte_cdk.sources.declarative.interpolation.interpolated_boolean import InterpolatedBoolean
         from requests.utils import parse_header_links
 
@@ -216,7 +219,7 @@ class _Search:
 
 
 def _text(token: Any) -> str:
-    """A token as it is found in a request; empty if it can't be one."""
+    """Return a token as it stands in a request, or an empty text if it can't be one."""
     if isinstance(token, dict) and len(token) == 1:
         return _text(next(iter(token.values())))
     return str(token) if isinstance(token, (str, int)) and not isinstance(token, bool) else ""
@@ -241,7 +244,7 @@ _ENDINGS: Final[tuple[Callable[[Any, Sequence[Any]], None], ...]] = (
 
 
 def rendered(template: Any, parameters: Mapping[str, Any], config: Mapping[str, Any], **more: Any) -> Any:
-    """A template as the CDK evaluates it."""
+    """Evaluate a template as the CDK does."""
     from airbyte_cdk.sources.declarative.interpolation.interpolated_string import InterpolatedString
 
     if not isinstance(template, str):
@@ -253,7 +256,7 @@ def rendered(template: Any, parameters: Mapping[str, Any], config: Mapping[str, 
 
 
 def places_of(templates: Iterable[str], roots: Collection[str] = _ROOTS) -> list[tuple[Any, ...]]:
-    """The places that templates read in answers, headers and last records, or in other values; longest paths alone."""
+    """List the places that templates read in answers, headers and last records, longest paths alone."""
     candidates: dict[tuple[Any, ...], None] = {}
     for template in templates:
         text = template if "{{" in template or "{%" in template else "{{ " + template + " }}"
@@ -310,7 +313,7 @@ def place(target: Any, path: Sequence[Any], value: Any) -> None:
 
 
 def placed(target: Any, path: Sequence[Any]) -> Any:
-    """The value at a path, None where there is none."""
+    """Return the value at a path, or None."""
     for part in path:
         target = target.get(part) if isinstance(target, dict) else None
     return target

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from airflow_provider_rfr.streams.airbyte.stand_ins import stand_ins
-from tests.manifests.api import TAG, Endpoint, MadeUpApi
+from tests.manifests.api import TAG, MadeUpApi, MadeUpEndpoint
 from tests.manifests.paging import place, rendered
 
 _ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
@@ -25,7 +25,7 @@ Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(n
 
 
 def prepared(manifest: Mapping[str, Any], api: MadeUpApi) -> dict[str, Any]:
-    """The manifest for this API. Budgets are left out: the API has no limits."""
+    """Return the manifest for this API. Budgets are left out: the API has no limits."""
     from airbyte_cdk.sources.declarative.parsers.manifest_reference_resolver import ManifestReferenceResolver
 
     resolved = ManifestReferenceResolver().preprocess_manifest(dict(manifest))
@@ -56,7 +56,7 @@ def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi) -
         if isinstance(requester, dict) and isinstance(headers, dict):
             tag = f"{number}"
             requester["request_headers"] = {**headers, TAG: f"stream-{tag}"}
-            api.endpoints[f"stream-{tag}"] = Endpoint(node, keys.get(id(node), []), config)
+            api.endpoints[f"stream-{tag}"] = MadeUpEndpoint(node, keys.get(id(node), []), config)
     for node in nodes_of(manifest):
         if isinstance(node.get("session_token_path"), list):
             place(api.credentials, node["session_token_path"], "made-up-token")
@@ -65,7 +65,7 @@ def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi) -
 
 
 def nodes_of(value: Any) -> Iterator[dict[str, Any]]:
-    """All mappings in a manifest, but not those of schemas."""
+    """List all mappings in a manifest, but not those of schemas."""
     if isinstance(value, dict):
         yield value
         value = [item for name, item in value.items() if name not in ("schema", "connection_specification")]
@@ -87,7 +87,7 @@ def local(text: str, url: str) -> str:
 
 
 def guessed(manifest: Mapping[str, Any], url: str, *, all_fields: bool) -> dict[str, Any]:
-    """A configuration that the specification accepts.
+    """Return a configuration that the specification accepts.
 
     :param all_fields: also those that are neither required, nor have a default, nor begin the time to read
     """
