@@ -14,6 +14,7 @@ import gc
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,26 @@ os.environ.update(
 _chosen = ROOT / ".venv" / "java_home"
 if "JAVA_HOME" not in os.environ and _chosen.is_file():
     os.environ["JAVA_HOME"] = _chosen.read_text().strip()
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """An endpoint whose answers a test chooses, also broken ones."""
+    # Imported late, so that no module of the package is loaded before a test needs it.
+    from tests.webhook_receiver import receiver
+
+    with receiver() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def receiver() -> Iterator[Any]:
+    """The demo's endpoint, which takes everything."""
+    from demo.webhook_receiver import Receiver
+
+    with Receiver() as endpoint:
+        yield endpoint
+
 
 # So that a message that differs is shown with its difference.
 pytest.register_assert_rewrite("tests.unit.messages")

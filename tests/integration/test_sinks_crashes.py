@@ -15,15 +15,9 @@ from airflow_provider_rfr.store._tables import LEASES
 from tests import forked
 from tests.integration import sink_program
 from tests.unit.sinks.exporting import Scene, numbers
-from tests.webhook_receiver import Received, Receiver, Reply, receiver
+from tests.webhook_receiver import Received, Receiver, Reply
 
 pytestmark = pytest.mark.gate
-
-
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
 
 
 @dataclass

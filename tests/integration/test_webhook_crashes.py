@@ -32,12 +32,6 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
-
-
 @dataclass
 class Scene:
     """A lake, a store, endpoints, and processes that work with them."""
