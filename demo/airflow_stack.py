@@ -120,6 +120,19 @@ class AirflowStack:
             time.sleep(0.5)
         raise TimeoutError(f"{dag_id} was not parsed: {self.call('GET', '/importErrors')}")
 
+    def wait_for_run(self, dag_id: str, run_id: str, seconds: float = PATIENCE) -> str:
+        """Wait for the end of a run, and return its state.
+
+        :raises TimeoutError: it did not end
+        """
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            state: str = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"]
+            if state in ("success", "failed"):
+                return state
+            time.sleep(0.5)
+        raise TimeoutError(f"the run {run_id} of {dag_id} did not end")
+
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """Return a task instance as the API shows it."""
         return dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"))

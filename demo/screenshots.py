@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,14 +66,14 @@ def refresh_some(airflow: AirflowStack, api: SampleApi) -> None:
     """Make published refreshes, a failed one, and one that reads for as long as the pictures take."""
     for stream in ("orders", "customers"):
         begin(airflow, stream, stream)
-        end(airflow, stream)
+        airflow.wait_for_run(DAG, stream)
     api.set_faults({"kind": "error", "status": 403, "path": "/invoices", "after": 12})
     begin(airflow, "invoices", "invoices")
-    end(airflow, "invoices")
+    airflow.wait_for_run(DAG, "invoices")
     api.set_faults()
     for number in (1, 2):
         begin(airflow, "items", f"items_{number}")
-        end(airflow, f"items_{number}")
+        airflow.wait_for_run(DAG, f"items_{number}")
     api.reset()
     begin(airflow, "items", "items_3", requests_per_second=12)
     api.wait_for_pages(SIZES.partitions * SIZES.pages // 3)
@@ -91,18 +90,6 @@ def begin(airflow: AirflowStack, stream: str, run: str, **options: Any) -> None:
         **options,
     }
     airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf})
-
-
-def end(airflow: AirflowStack, run: str) -> None:
-    """Wait for the end of a run.
-
-    :raises TimeoutError: it did not end
-    """
-    limit = time.monotonic() + PATIENCE
-    while airflow.call("GET", f"/dags/{DAG}/dagRuns/{run}")["state"] not in ("success", "failed"):
-        if time.monotonic() > limit:
-            raise TimeoutError(f"the run {run} did not end")
-        time.sleep(0.5)
 
 
 def take(browser: Browser, url: str, theme: str) -> None:

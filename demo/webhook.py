@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,10 @@ def deliver(airflow: AirflowStack, triggers: Path, table: str) -> str:
     airflow.wait_for_dag(DAG)
     conf = {"triggers_file": str(triggers), "target": [table]}
     airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None, "conf": conf})
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        state: str = airflow.call("GET", f"/dags/{DAG}/dagRuns/{RUN}")["state"]
-        if state in ("success", "failed"):
-            return state
-        time.sleep(0.5)
-    return "running"
+    try:
+        return airflow.wait_for_run(DAG, RUN, seconds=PATIENCE)
+    except TimeoutError:
+        return "running"
 
 
 def received(receiver: Receiver) -> dict[str, Any]:
