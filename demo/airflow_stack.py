@@ -86,7 +86,7 @@ class AirflowStack:
         self._processes.clear()
 
     def restart(self, name: str, sent: signal.Signals = signal.SIGKILL) -> None:
-        """End one component's own process, not what it started, and start it again."""
+        """End one component's own process, without its children, and start it again."""
         process = self._processes[name]
         process.send_signal(sent)
         process.wait(30)

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 for a healthy service; print in one line what is wrong with another."""
+    """Return 0 for a healthy service; print the problem of another in one line."""
     url, *wanted = sys.argv[1:] if arguments is None else arguments
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
