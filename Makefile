@@ -1,4 +1,4 @@
-# `make demo` and `make test` each do their whole set-up first, in .venv; a second run skips it.
+# Every target that needs the set-up does it first, in .venv; a second run skips it.
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -10,19 +10,19 @@ MIGRATIONS_CHAOS_ARGS ?= --kills 100 --seed 1
 .PHONY: help demo screenshots check test test-all tests messages lint format bench chaos migrations-chaos setup lock clean
 
 help:
-	@echo "make demo    a refresh is killed half way, resumed by Airflow's retry, and published whole"
-	@echo "make screenshots  the pictures in docs/images, of a running Airflow; needs Chromium"
-	@echo "make check   lint, types, rules, and all tests without Spark, Airflow and servers; some minutes"
-	@echo "make test    that, and a part of the tests with them; a quarter of an hour. PYTEST_ARGS go to pytest"
-	@echo "make test-all  every test, random ones at full length"
-	@echo "make lint    ruff, mypy, import-linter"
-	@echo "make messages  rewrite the messages that unit tests expect, for you to read in the diff"
-	@echo "make format  write the code as ruff would have it"
-	@echo "make bench   the benchmark; BENCH_ARGS go to it"
-	@echo "make chaos   1,000 kills, with a reader looking on; CHAOS_ARGS instead of '$(CHAOS_ARGS)'"
-	@echo "make migrations-chaos  100 kills of deploys, release after release; MIGRATIONS_CHAOS_ARGS likewise"
-	@echo "make setup   only the set-up: .venv from constraints.txt, and Java"
-	@echo "make lock    write constraints.txt anew, with the newest versions that pyproject.toml allows"
+	@echo "make demo    kill a refresh half way, resume it by Airflow's retry, and publish it whole"
+	@echo "make screenshots  take the pictures in docs/images of a running Airflow; needs Chromium"
+	@echo "make check   run the linters, and all tests without Spark, Airflow and servers; some minutes"
+	@echo "make test    run these, and some tests with Spark, Airflow and servers; a quarter of an hour. PYTEST_ARGS go to pytest"
+	@echo "make test-all  run every test, random ones at full length"
+	@echo "make lint    run ruff, mypy and import-linter"
+	@echo "make messages  rewrite the messages that unit tests expect; read the diff"
+	@echo "make format  format the code with ruff"
+	@echo "make bench   compare a refresh with a script written by hand; BENCH_ARGS go to benchmarks.refresh"
+	@echo "make chaos   kill refreshes 1,000 times while a reader reads; CHAOS_ARGS instead of '$(CHAOS_ARGS)'"
+	@echo "make migrations-chaos  kill deploys 100 times, release after release; MIGRATIONS_CHAOS_ARGS instead of '$(MIGRATIONS_CHAOS_ARGS)'"
+	@echo "make setup   install .venv from constraints.txt, and Java"
+	@echo "make lock    write constraints.txt with the newest versions that pyproject.toml allows"
 	@echo "make clean   remove .venv and all caches"
 
 demo: setup

@@ -1,1 +1,1 @@
-"""Measurements of the whole product against what a person would write by hand."""
+"""Measurements of the product: a refresh against a script written by hand, and how costs grow."""

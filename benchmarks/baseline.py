@@ -1,4 +1,4 @@
-"""What an engineer writes in an hour: requests, threads, orjson, one Parquet file a partition.
+"""The script that an engineer writes in an hour: requests, threads, orjson, one Parquet file a partition.
 
 No resume, no retry, no commit, no limit on the rate: a run that dies starts from nothing, and a reader sees
 half a table meanwhile. It is the floor that a refresh with all of that is measured against.
@@ -40,11 +40,11 @@ _SCHEMA = pa.schema(
 
 
 def session() -> requests.Session:
-    """One session a thread, so that connections are kept."""
+    """Return the thread's session, which keeps its connections."""
     if not hasattr(_LOCAL, "session"):
         _LOCAL.session = requests.Session()
-    found: requests.Session = _LOCAL.session
-    return found
+    thread_session: requests.Session = _LOCAL.session
+    return thread_session
 
 
 def read_page(base_url: str, partition: int, page: int, size: int) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def write(partition: int, records: list[dict[str, Any]], out: Path) -> int:
 
 
 def read_all(options: argparse.Namespace, pool: ThreadPoolExecutor) -> list[list[dict[str, Any]]]:
-    """Every partition's records. The first page says how many there are, the others follow in parallel."""
+    """Read every partition's records. The first page says how many pages there are; the others follow in parallel."""
 
     def read(place: tuple[int, int]) -> dict[str, Any]:
         return read_page(options.base_url, place[0], place[1], options.page_size)

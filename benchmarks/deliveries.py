@@ -68,19 +68,19 @@ def fill(store: ControlStore, endpoints: int, count: int) -> list[int]:
 
 
 def _fill_part(store: ControlStore, ids: list[int], numbers: range, count: int, connection: Connection) -> None:
-    made, tried, now = [], [], store.now(connection)
+    deliveries, attempts, now = [], [], store.now(connection)
     for n in numbers:
         at, is_pending = now - (count - n) * 1000, n >= count - len(ids)
         commit = {"first_commit": f"c{n}", "last_commit": f"c{n}", "sequence": n, "snapshot_id": n, "event": "{}"}
         state = {"state": "pending", "ended_at": None} if is_pending else {"state": "delivered", "ended_at": at}
         of = {"endpoint_id": ids[n % len(ids)], "attempts": 1, "created_at": at, "due_at": at}
-        made.append({"id": f"{n:032x}", **of, **commit, **state})
+        deliveries.append({"id": f"{n:032x}", **of, **commit, **state})
         if not is_pending:
             attempt = {"number": 1, "at": at, "milliseconds": 50, "outcome": "delivered"}
-            tried.append({"delivery_id": f"{n:032x}", **attempt})
-    connection.execute(insert(DELIVERIES), made)
-    if tried:
-        connection.execute(insert(ATTEMPTS), tried)
+            attempts.append({"delivery_id": f"{n:032x}", **attempt})
+    connection.execute(insert(DELIVERIES), deliveries)
+    if attempts:
+        connection.execute(insert(ATTEMPTS), attempts)
 
 
 def measure(url: str, count: int) -> dict[str, float]:
@@ -101,9 +101,9 @@ def measure(url: str, count: int) -> dict[str, float]:
                 seconds.append(time.perf_counter() - began)
         return min(seconds) * 1000
 
-    found = {name: best(query) for name, query in QUERIES.items()}
+    milliseconds = {name: best(query) for name, query in QUERIES.items()}
     store.close()
-    return found
+    return milliseconds
 
 
 def main() -> int:

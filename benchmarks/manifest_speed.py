@@ -1,4 +1,4 @@
-"""What a page costs by an Airbyte manifest, against the same pages by our own YAML and by airbyte-cdk's own sync.
+"""The cost of a page by an Airbyte manifest, against the same pages by our own YAML and by airbyte-cdk's own sync.
 
 ``python -m benchmarks.manifest_speed`` reads the sample API's pages of 100 records in turns: each round by all three,
 in one process, so that whatever else the machine does disturbs all of them. A figure is CPU time of this process, the
@@ -25,7 +25,7 @@ import yaml
 from airflow_provider_rfr.sample_api import SHOP, SampleApi
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
-from benchmarks.shapes import Shape
+from benchmarks.product import Shape
 
 _ROOT = Path(__file__).resolve().parents[1]
 _MANIFEST = _ROOT / "benchmarks" / "shop_manifest.yaml"
@@ -41,41 +41,41 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def by_pages(stream: PagedStream) -> int:
-    """Records of all pages, one page a call, as the engine reads them."""
+    """Count the records of all pages, one page a call, as the engine reads them."""
     slices = stream.stream_slices()
-    return sum(len(page.records) for each in slices for page in iter_pages(stream, each))
+    return sum(len(page.records) for stream_slice in slices for page in iter_pages(stream, stream_slice))
 
 
 def by_the_cdk(config: Mapping[str, Any]) -> int:
-    """Records of the CDK's own concurrent sync, from the manifest's text to the last message."""
+    """Count the records of the CDK's own concurrent sync, from the manifest's text to the last message."""
     from airbyte_cdk.models import ConfiguredAirbyteCatalog, ConfiguredAirbyteStream, DestinationSyncMode, SyncMode
     from airbyte_cdk.sources.declarative.concurrent_declarative_source import ConcurrentDeclarativeSource
 
     manifest = yaml.load(_MANIFEST.read_text(), yaml.CSafeLoader)
     source = ConcurrentDeclarativeSource(config=dict(config), source_config=manifest)
     logger = logging.getLogger("airbyte")
-    found = {each.name: each for each in source.discover(logger, dict(config)).streams}
-    stream = ConfiguredAirbyteStream(found[_STREAM], SyncMode.full_refresh, DestinationSyncMode.overwrite)
+    streams = {entry.name: entry for entry in source.discover(logger, dict(config)).streams}
+    stream = ConfiguredAirbyteStream(streams[_STREAM], SyncMode.full_refresh, DestinationSyncMode.overwrite)
     catalog = ConfiguredAirbyteCatalog(streams=[stream])
     return sum(message.record is not None for message in source.read(logger, dict(config), catalog, []))
 
 
 def measured(read: Callable[[], int], records: int) -> float:
-    """CPU seconds.
+    """Return the CPU seconds of a reader.
 
     :raises SystemExit: records are missing
     """
     began = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):
-        found = read()
+        count = read()
     seconds = time.process_time() - began
-    if found != records:
-        raise SystemExit(f"read {found} records of {records}")
+    if count != records:
+        raise SystemExit(f"read {count} records of {records}")
     return seconds
 
 
 def rounds(api: SampleApi, shape: Shape, count: int) -> dict[str, list[float]]:
-    """CPU milliseconds a page of each reader, round by round; the first round only warms up."""
+    """Return CPU milliseconds a page of each reader, round by round; the first round only warms up."""
     config: dict[str, Any] = {"base_url": api.base_url, "partitions": shape.partitions, "page_size": shape.page_records}
     logging.getLogger("airbyte").setLevel(logging.ERROR)
     own = load_stream({"file": SHOP, "config": dict(config)}, _STREAM)
@@ -88,13 +88,13 @@ def rounds(api: SampleApi, shape: Shape, count: int) -> dict[str, list[float]]:
         "manifest": lambda: by_pages(manifest),
         "airbyte_cdk": lambda: by_the_cdk(config),
     }
-    found: dict[str, list[float]] = {name: [] for name in readers}
+    milliseconds: dict[str, list[float]] = {name: [] for name in readers}
     for number in range(count + 1):
         for name, read in readers.items():
             seconds = measured(read, shape.records)
             if number:
-                found[name].append(seconds / shape.total_pages * 1000)
-    return found
+                milliseconds[name].append(seconds / shape.total_pages * 1000)
+    return milliseconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,10 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shape = Shape("manifest", options.partitions, options.pages, 100, 0.0)
     load = round(os.getloadavg()[0], 1)
     with shape.api() as api:
-        found = rounds(api, shape, options.rounds)
-    figures: dict[str, Any] = {name: round(median(times), 3) for name, times in found.items()}
+        milliseconds = rounds(api, shape, options.rounds)
+    figures: dict[str, Any] = {name: round(median(times), 3) for name, times in milliseconds.items()}
     for name, other in (("ratio", "own"), ("ratio_to_airbyte_cdk", "airbyte_cdk")):
-        pairs = [a / b for a, b in zip(found["manifest"], found[other], strict=True)]
+        pairs = [a / b for a, b in zip(milliseconds["manifest"], milliseconds[other], strict=True)]
         figures[name] = round(median(pairs), 2)
     print(f"CPU of a page of {shape.page_records} records, ms (median of {options.rounds}), load before it {load}")
     print(

@@ -51,17 +51,17 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3, help="the fastest of so many is taken")
     parser.add_argument("--limit", type=float, default=2.0, help="seconds for a plan of the largest size")
     options = parser.parse_args()
-    found: dict[str, Any] = {name: [] for name in CASES}
+    cases: dict[str, Any] = {name: [] for name in CASES}
     for size in sorted(options.sizes):
-        for name, times, made in measure(size, options.repeat):
-            found[name].append({"objects": size, "edges": edges(size), **times, "steps": made})
-    for name, runs in found.items():
+        for name, times, steps in measure(size, options.repeat):
+            cases[name].append({"objects": size, "edges": edges(size), **times, "steps": steps})
+    for name, runs in cases.items():
         show(name, runs)
-    later = [runs[-1] for name, runs in found.items() if name != LOAD]
+    later = [runs[-1] for name, runs in cases.items() if name != LOAD]
     slowest = max(run["cpu_seconds"] for run in later)
     figures = {
-        "cases": found,
-        "slopes": {name: slope(runs) for name, runs in found.items()},
+        "cases": cases,
+        "slopes": {name: slope(runs) for name, runs in cases.items()},
         "slowest_seconds": max(run["seconds"] for run in later),
         "slowest_cpu_seconds": slowest,
         "limit_seconds": options.limit,
@@ -73,18 +73,18 @@ def main() -> int:
 
 
 def measure(size: int, repeat: int) -> list[tuple[str, Times, int]]:
-    """Times of each case, and the steps of its plan."""
+    """Return the times of each case, and the number of steps of its plan."""
     declared = catalog(size, every=NEVER_CHANGED)
     times, wanted = timed(1, lambda: load_objects(declared.objects, project=PROJECT, version=declared.version))
-    found = [(LOAD, times, 0)]
+    cases = [(LOAD, times, 0)]
     times, first = timed(1, lambda: plan(wanted, RegistryState(), ActualState()))
     recorded, live = deployed(first)
-    found.append(("first", times, len(first.steps)))
+    cases.append(("first", times, len(first.steps)))
     for name, every in (("unchanged", NEVER_CHANGED), ("one_in_a_hundred", 100), ("every_table", 1)):
-        times, made = planned(repeat, catalog(size, every=every), recorded, live)
-        assert made.applicable, made.blocked[:3]
-        found.append((name, times, len(made.steps)))
-    return found
+        times, later = planned(repeat, catalog(size, every=every), recorded, live)
+        assert later.applicable, later.blocked[:3]
+        cases.append((name, times, len(later.steps)))
+    return cases
 
 
 def planned(repeat: int, wanted: CatalogSpec, recorded: RegistryState, live: ActualState) -> tuple[Times, Plan]:
@@ -92,15 +92,15 @@ def planned(repeat: int, wanted: CatalogSpec, recorded: RegistryState, live: Act
 
 
 def timed(repeat: int, work: Callable[[], Made]) -> tuple[Times, Made]:
-    """The fastest of several."""
+    """Run several times, and return the fastest."""
     seconds, cpu = [], []
     for _ in range(repeat):
         gc.collect()
         start, cpu_start = time.perf_counter(), time.process_time()
-        made = work()
+        result = work()
         seconds.append(time.perf_counter() - start)
         cpu.append(time.process_time() - cpu_start)
-    return {"seconds": round(min(seconds), 4), "cpu_seconds": round(min(cpu), 4)}, made
+    return {"seconds": round(min(seconds), 4), "cpu_seconds": round(min(cpu), 4)}, result
 
 
 def tables_of(size: int) -> int:
@@ -108,26 +108,26 @@ def tables_of(size: int) -> int:
 
 
 def edges(size: int) -> int:
-    """As many as three for each object, all of them from views."""
+    """Count the edges: three for each object, all of them from views."""
     return sum(len(inputs) for inputs in reads(size).values())
 
 
 def reads(size: int) -> dict[int, list[int]]:
-    """What each view reads: tables, and views before it, so that chains are long."""
+    """Return the objects that each view reads: tables, and views before it, so that chains are long."""
     generator = random.Random(20261121)
     tables = tables_of(size)
     wanted, views = EDGES * size, size - tables
-    found = {}
+    inputs = {}
     for number in range(tables, size):
         share = wanted * (number - tables + 1) // views - wanted * (number - tables) // views
         near = range(max(0, number - 200), number)
         pool = [*range(tables), *near] if generator.random() < 0.5 else range(tables)
-        found[number] = sorted({generator.choice(pool) for _ in range(4 * share)})[:share]
-    return found
+        inputs[number] = sorted({generator.choice(pool) for _ in range(4 * share)})[:share]
+    return inputs
 
 
 def catalog(size: int, *, every: int) -> CatalogSpec:
-    """A declaration in which one table in ``every`` has a wider column."""
+    """Return a declaration in which one table in ``every`` has a wider column."""
     objects = []
     for number in range(tables_of(size)):
         wider = every != NEVER_CHANGED and number % every == 0
@@ -137,32 +137,32 @@ def catalog(size: int, *, every: int) -> CatalogSpec:
     for number, inputs in reads(size).items():
         name = f"bench.o{number:05}"
         column = "a" if number % 2 else "b"
-        used = (f"t{each}.{column if each < tables_of(size) else 'x'}" for each in inputs)
-        selected = ", ".join(f"{each} AS c{place}" for place, each in enumerate(used))
-        tables = " CROSS JOIN ".join(f"bench.o{each:05} t{each}" for each in inputs)
+        used = (f"t{base}.{column if base < tables_of(size) else 'x'}" for base in inputs)
+        selected = ", ".join(f"{reference} AS c{place}" for place, reference in enumerate(used))
+        tables = " CROSS JOIN ".join(f"bench.o{base:05} t{base}" for base in inputs)
         query = f"SELECT 1 AS x, {selected} FROM {tables}"
         objects.append(BuiltinObject(Kind.VIEW, name, stable_id(PROJECT, name), query=query))
     return CatalogSpec(PROJECT, "1.1" if every else "1.0", tuple(objects))
 
 
 def deployed(first: Plan) -> tuple[RegistryState, ActualState]:
-    """The registry and the catalog after the first deploy."""
-    records = tuple(replace(each, deploy_id="d1") for each in first.records)
+    """Return the registry and the catalog as of after the first deploy."""
+    records = tuple(replace(record, deploy_id="d1") for record in first.records)
     live = {
-        each.key: LiveObject(
-            each.name,
-            Kind.TABLE if each.kind is Kind.TABLE else Kind.VIEW,
-            each.uuid,
-            each.columns,
-            query=each.sql,
+        record.key: LiveObject(
+            record.name,
+            Kind.TABLE if record.kind is Kind.TABLE else Kind.VIEW,
+            record.uuid,
+            record.columns,
+            query=record.sql,
         )
-        for each in records
+        for record in records
     }
     return RegistryState(1, first.version, records), ActualState(live)
 
 
 def slope(runs: list[dict[str, Any]]) -> float | None:
-    """The exponent between the smallest size and the largest; None for one size."""
+    """Return the exponent between the smallest size and the largest, or None for one size."""
     small, large = runs[0], runs[-1]
     if small["objects"] == large["objects"]:
         return None
@@ -172,7 +172,7 @@ def slope(runs: list[dict[str, Any]]) -> float | None:
 
 
 def show(name: str, runs: list[dict[str, Any]]) -> None:
-    """A table of one case."""
+    """Print a table of one case."""
     print(f"\n{CASES[name]}")
     print(f"{'objects':>12}{'edges':>12}{'seconds':>12}{'cpu':>12}{'steps':>12}")
     for run in runs:

@@ -1,4 +1,4 @@
-"""Run a command with all that it starts, and say what it cost. Linux only: the figures come from ``/proc``.
+"""Run a command with all that it starts, and measure its cost. Linux only: the figures come from ``/proc``.
 
 A command runs in a session of its own; what belongs to that session is its tree, orphans included.
 This process adopts the orphans (as a subreaper), so that the CPU time of each is measured by ``wait4``.
@@ -26,7 +26,7 @@ _SURVIVORS_MAY_TAKE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one run cost.
+    """The cost of one run.
 
     :ivar wall: seconds from the start of the command to its end
     :ivar cpu: user and system seconds of the whole tree
@@ -94,7 +94,7 @@ class Tree:
         return Usage(code, wall, self._cpu, self._peak, survivors, _text(self._out), _text(self._err))
 
     def kill(self) -> None:
-        """SIGKILL to the whole tree, until nothing of it is left."""
+        """Send SIGKILL to the whole tree, until nothing of it is left."""
         if self._process.returncode is None:
             # Not yet reaped, so the group is still ours. One call ends most of the tree at one moment.
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -108,7 +108,7 @@ class Tree:
             time.sleep(0.005)
 
     def _adopted(self) -> list[int]:
-        """The tree's members that are left, after taking note of those that ended."""
+        """Reap the members that ended, and return those that are left."""
         for pid in members_of(self.session):
             if pid != self._process.pid:
                 with contextlib.suppress(ChildProcessError):
@@ -130,20 +130,20 @@ class Tree:
 
 
 def members_of(session: int) -> list[int]:
-    """Processes of a session, the ended and not yet reaped ones too."""
-    found = []
+    """List the processes of a session, also those that ended and are not yet reaped."""
+    pids = []
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 # After the name, which may hold anything: state, parent, group, session.
                 fields = (place / "stat").read_text().rpartition(")")[2].split()
                 if int(fields[3]) == session:
-                    found.append(int(place.name))
-    return found
+                    pids.append(int(place.name))
+    return pids
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of one process, with what it shares with others divided among them; 0 when it has ended."""
+    """Return the bytes of one process, its share of shared memory included; 0 when it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -9,35 +9,131 @@ delivery to the last call that they get.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.receivers import closed_port
-
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = "2s"
 DEAD = ("refusing", "silent")
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+_DRIP = 0.3
+
+
+@dataclass
+class ReceivedCalls:
+    """The calls that the healthy endpoints received."""
+
+    ids: dict[int, list[str]] = field(default_factory=dict)
+    first: float = 0.0
+    last: float = 0.0
+
+    def note(self, port: int, delivery_id: str) -> None:
+        """Count a whole request."""
+        self.last = time.time()
+        self.first = self.first or self.last
+        self.ids.setdefault(port, []).append(delivery_id)
+
+    def figures(self) -> dict[str, Any]:
+        """Return counts and times, and reset them."""
+        ids = [delivery_id for delivery_ids in self.ids.values() for delivery_id in delivery_ids]
+        delivery_ids = {
+            "calls": len(ids),
+            "distinct": len(set(ids)),
+            "fewest": min(map(len, self.ids.values()), default=0),
+            "first": self.first,
+            "last": self.last,
+        }
+        self.ids, self.first, self.last = {}, 0.0, 0.0
+        return delivery_ids
+
+
+class Healthy(asyncio.Protocol):
+    """A connection whose requests are answered as soon as they are there."""
+
+    def __init__(self, got: ReceivedCalls) -> None:
+        self._got = got
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Do as the base class says."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._port = transport.get_extra_info("sockname")[1]
+
+    def data_received(self, data: bytes) -> None:
+        """Do as the base class says."""
+        self._data += data
+        while b"\r\n\r\n" in self._data:
+            head, _, rest = self._data.partition(b"\r\n\r\n")
+            lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
+            headers = {name.strip().lower(): value.strip() for name, _, value in lines}
+            length = int(headers[b"content-length"])
+            if len(rest) < length:
+                return
+            self._got.note(self._port, headers[b"webhook-id"].decode())
+            self._data = rest[length:]
+            self._transport.write(_ANSWER)
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Accept, and never answer."""
+    while await reader.read(65536):
+        pass
+    writer.close()
+
+
+async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer a byte at a time."""
+    for byte in _ANSWER:
+        writer.write(bytes([byte]))
+        try:
+            await writer.drain()
+        except ConnectionError:
+            return
+        await asyncio.sleep(_DRIP)
+
+
+async def serve(count: int) -> None:
+    """Serve until the standard input ends."""
+    calls, loop = ReceivedCalls(), asyncio.get_running_loop()
+    servers = [await loop.create_server(lambda: Healthy(calls), "127.0.0.1", 0, backlog=64) for _ in range(count)]
+    others = [await asyncio.start_server(behaviour, "127.0.0.1", 0) for behaviour in (silent, dripping)]
+    ports = [server.sockets[0].getsockname()[1] for server in [*servers, *others]]
+    print(json.dumps({"healthy": ports[:count], "silent": ports[count], "dripping": ports[count + 1]}), flush=True)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps(calls.figures()), flush=True)
+
+
+def closed_port() -> int:
+    """Return a port that refuses connections."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 class Receivers:
-    """The endpoints' process."""
+    """The process of the endpoints."""
 
     def __init__(self, count: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.receivers", str(count)]
+        command = [sys.executable, "-m", "benchmarks.webhooks", "--receive", str(count)]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.ports = self._line()
 
     def figures(self) -> dict[str, Any]:
-        """What the healthy ones got since the last time."""
+        """Return the calls of the healthy endpoints since the last time."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -61,25 +157,29 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--store", help="SQLAlchemy address of a database; by default a new SQLite file for each run")
     parser.add_argument("--deliver", help=argparse.SUPPRESS)
+    parser.add_argument("--receive", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.deliver:
         print(json.dumps(deliver(json.loads(options.deliver))))
         return 0
+    if options.receive is not None:
+        asyncio.run(serve(options.receive))
+        return 0
     healthy = options.endpoints - 2
     with receivers(healthy) as endpoints:
-        found: dict[str, list[dict[str, Any]]] = {dead: [] for dead in DEAD}
+        pairs: dict[str, list[dict[str, Any]]] = {dead: [] for dead in DEAD}
         for number in range(options.pairs):
             for dead in DEAD:
-                found[dead].append(pair(endpoints, dead, options, alone_first=number % 2 == 0))
-    figures = {dead: summed_up(runs) for dead, runs in found.items()}
+                pairs[dead].append(pair(endpoints, dead, options, alone_first=number % 2 == 0))
+    figures = {dead: summed_up(runs) for dead, runs in pairs.items()}
     show(figures, healthy * options.each)
     print(json.dumps({"deliveries": options.endpoints * options.each, "load": os.getloadavg()[0], **figures}))
-    return 0 if all(each["lost"] == each["doubled"] == 0 for each in figures.values()) else 1
+    return 0 if all(figure["lost"] == figure["doubled"] == 0 for figure in figures.values()) else 1
 
 
 @contextmanager
 def receivers(count: int) -> Iterator[Receivers]:
-    """The endpoints, until the end of the block."""
+    """Run the endpoints until the end of the block."""
     endpoints = Receivers(count)
     try:
         yield endpoints
@@ -88,7 +188,7 @@ def receivers(count: int) -> Iterator[Receivers]:
 
 
 def pair(endpoints: Receivers, dead: str, options: argparse.Namespace, *, alone_first: bool) -> dict[str, Any]:
-    """The healthy alone, and all; in turns, so that neither always meets what the other left."""
+    """Run the healthy endpoints alone, and all of them, in changing order."""
     urls = {f"healthy{n}": port for n, port in enumerate(endpoints.ports["healthy"])}
     bad = {"dead": closed_port() if dead == "refusing" else endpoints.ports["silent"]}
     bad["dripping"] = endpoints.ports["dripping"]
@@ -98,20 +198,20 @@ def pair(endpoints: Receivers, dead: str, options: argparse.Namespace, *, alone_
 
 
 def run(endpoints: Receivers, ports: dict[str, int], options: argparse.Namespace) -> dict[str, Any]:
-    """One process that delivers."""
+    """Deliver in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="rfr-webhooks-") as folder:
         task = {"ports": ports, "each": options.each, "store": options.store or f"sqlite:///{folder}/control.db"}
         command = [sys.executable, "-m", "benchmarks.webhooks", "--deliver", json.dumps(task)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
-    told, got = json.loads(done.stdout.strip().splitlines()[-1]), endpoints.figures()
+    sender, calls = json.loads(done.stdout.strip().splitlines()[-1]), endpoints.figures()
     owed = options.each * sum(name.startswith("healthy") for name in ports)
     return {
-        **told,
-        "seconds": got["last"] - told["began"],
-        "lost": owed - got["distinct"],
-        "doubled": got["calls"] - got["distinct"],
+        **sender,
+        "seconds": calls["last"] - sender["began"],
+        "lost": owed - calls["distinct"],
+        "doubled": calls["calls"] - calls["distinct"],
     }
 
 
@@ -171,31 +271,31 @@ def deliver(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def summed_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the pairs; the slowdown is the median of the pairs' own."""
-    alone, together = [each["alone"] for each in runs], [each["all"] for each in runs]
+    """Return medians over the pairs; the slowdown is the median of the pairs' own."""
+    alone, together = [run["alone"] for run in runs], [run["all"] for run in runs]
     delivered = together[0]["delivered"]
-    seconds = median(each["seconds"] for each in together)
+    seconds = median(run["seconds"] for run in together)
     slowdowns = [b["seconds"] / a["seconds"] - 1 for a, b in zip(alone, together, strict=True)]
     return {
-        "alone_s": median(each["seconds"] for each in alone),
+        "alone_s": median(run["seconds"] for run in alone),
         "all_s": seconds,
         "per_s": delivered / seconds,
-        "fastest_alone_s": min(each["seconds"] for each in alone),
-        "fastest_all_s": min(each["seconds"] for each in together),
+        "fastest_alone_s": min(run["seconds"] for run in alone),
+        "fastest_all_s": min(run["seconds"] for run in together),
         "slowdown": median(slowdowns),
         "slowdown_best": min(slowdowns),
         "slowdown_worst": max(slowdowns),
-        "cpu_alone_s": median(each["cpu"] for each in alone),
-        "cpu_all_s": median(each["cpu"] for each in together),
-        "whole_s": median(each["whole"] for each in together),
-        "lost": sum(each["lost"] for each in (*alone, *together)),
-        "doubled": sum(each["doubled"] for each in (*alone, *together)),
+        "cpu_alone_s": median(run["cpu"] for run in alone),
+        "cpu_all_s": median(run["cpu"] for run in together),
+        "whole_s": median(run["whole"] for run in together),
+        "lost": sum(run["lost"] for run in (*alone, *together)),
+        "doubled": sum(run["doubled"] for run in (*alone, *together)),
     }
 
 
 def show(figures: dict[str, dict[str, Any]], deliveries: int) -> None:
-    """A table."""
-    load = " ".join(f"{each:.1f}" for each in os.getloadavg())
+    """Print a table."""
+    load = " ".join(f"{average:.1f}" for average in os.getloadavg())
     print(f"\n{deliveries} deliveries to the healthy endpoints; load average {load}")
     print(f"{'the dead one is':20}" + "".join(f"{name:>12}" for name in figures))
     rows = (
@@ -212,7 +312,7 @@ def show(figures: dict[str, dict[str, Any]], deliveries: int) -> None:
         ("doubled", "doubled", "{:.0f}"),
     )
     for name, label, form in rows:
-        print(f"{label:20}" + "".join(f"{form.format(each[name]):>12}" for each in figures.values()))
+        print(f"{label:20}" + "".join(f"{form.format(figure[name]):>12}" for figure in figures.values()))
 
 
 if __name__ == "__main__":

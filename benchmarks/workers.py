@@ -1,4 +1,4 @@
-"""One Spark worker against two, when the API's latency is what a refresh waits for: ``python benchmarks/workers.py``.
+"""One Spark worker against two, reading an API of high latency: ``python benchmarks/workers.py``.
 
 `concurrency` is a promise to the API, so it counts for the whole application: two workers with the concurrency of one
 read as fast as one. What scales is so many requests in flight for each core, where the API allows it. Both are
@@ -22,13 +22,12 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.processes import Tree, Usage
-from benchmarks.product import ROOT, Product, RunFailed, last_line
-from benchmarks.shapes import SHAPES, Shape
+from benchmarks.product import ROOT, SHAPES, Product, RunFailed, Shape, last_line
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run: the whole of it, and its reading alone, in seconds."""
+    """Seconds of one run: the whole of it, and its reading alone."""
 
     wall: float
     read: float
@@ -43,7 +42,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def measure(shape: Shape, workers: int, concurrency: int, folder: Path) -> Figures:
-    """One refresh on a cluster of so many workers of one core.
+    """Measure one refresh on a cluster of so many workers of one core.
 
     :raises RunFailed: it failed, or rows are missing or doubled
     """
@@ -86,9 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     shape = replace(SHAPES["A"], latency_ms=options.latency_ms)
     print(f"{shape.title}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}", flush=True)
-    each = options.per_core
-    settings = {"one": (1, each), "two": (2, 2 * each), "two, concurrency of one": (2, each)}
-    found: dict[str, Figures] = {}
+    per_core = options.per_core
+    settings = {"one": (1, per_core), "two": (2, 2 * per_core), "two, concurrency of one": (2, per_core)}
+    figures: dict[str, Figures] = {}
     try:
         with tempfile.TemporaryDirectory(prefix="rfr-bench-") as folder:
             for name, (workers, concurrency) in settings.items():
@@ -97,17 +96,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     measure(shape, workers, concurrency, Path(folder) / f"{workers}-{concurrency}-{number}")
                     for number in range(options.runs)
                 ]
-                found[name] = Figures(median(run.wall for run in runs), median(run.read for run in runs))
-                ratios = found["one"].wall / found[name].wall, found["one"].read / found[name].read
+                figures[name] = Figures(median(run.wall for run in runs), median(run.read for run in runs))
+                ratios = figures["one"].wall / figures[name].wall, figures["one"].read / figures[name].read
                 print(
-                    f"{name:26} {concurrency:3} in flight: wall {found[name].wall:6.1f} s ({ratios[0]:.2f} x),"
-                    f" reading {found[name].read:6.1f} s ({ratios[1]:.2f} x)",
+                    f"{name:26} {concurrency:3} in flight: wall {figures[name].wall:6.1f} s ({ratios[0]:.2f} x),"
+                    f" reading {figures[name].read:6.1f} s ({ratios[1]:.2f} x)",
                     flush=True,
                 )
     except RunFailed as error:
         print(f"a measured run failed: {error}", file=sys.stderr)
         return 1
-    print(json.dumps({name: {"wall_s": one.wall, "read_s": one.read} for name, one in found.items()}))
+    print(json.dumps({name: {"wall_s": setting.wall, "read_s": setting.read} for name, setting in figures.items()}))
     return 0
 
 

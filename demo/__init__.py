@@ -1,1 +1,1 @@
-"""What ``make demo`` runs: a sample API, a source definition for it, and the demo itself."""
+"""The demo of ``make demo``, its screenshots, and services for trying the product out."""

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from demo.cleanup import Watchdog
@@ -69,14 +68,12 @@ class AirflowStack:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the components."""
+        """Return the process ids of the components."""
         return [process.pid for process in self._processes.values()]
 
     def stop(self) -> None:
@@ -89,15 +86,14 @@ class AirflowStack:
         self._processes.clear()
 
     def restart(self, name: str, sent: signal.Signals = signal.SIGKILL) -> None:
-        """End one component's own process, not what it started, and start it again."""
+        """End one component's own process, without its children, and start it again."""
         process = self._processes[name]
         process.send_signal(sent)
         process.wait(30)
         self._start(name, COMPONENTS[name])
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Airflow's public REST API, below ``/api/v2``. Where its database was busy, nothing was done, and it is asked
-        again.
+        """Call Airflow's public REST API, below ``/api/v2``; again where its database was busy and nothing was done.
 
         :raises RuntimeError: it answers with an error
         """
@@ -124,16 +120,29 @@ class AirflowStack:
             time.sleep(0.5)
         raise TimeoutError(f"{dag_id} was not parsed: {self.call('GET', '/importErrors')}")
 
+    def wait_for_run(self, dag_id: str, run_id: str, seconds: float = PATIENCE) -> str:
+        """Wait for the end of a run, and return its state.
+
+        :raises TimeoutError: it did not end
+        """
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            state: str = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"]
+            if state in ("success", "failed"):
+                return state
+            time.sleep(0.5)
+        raise TimeoutError(f"the run {run_id} of {dag_id} did not end")
+
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """A task instance as the API shows it."""
+        """Return a task instance as the API shows it."""
         return dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"))
 
     def task_logs(self) -> str:
-        """Everything that tasks have logged."""
+        """Return everything that tasks have logged."""
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.home.glob("logs/dag_id=*/**/*.log")))
 
     def task_errors(self) -> list[str]:
-        """The sentences that tasks have logged as errors, each once."""
+        """Return the messages that tasks have logged as errors, without repetitions."""
         errors = []
         for line in self.task_logs().splitlines():
             with contextlib.suppress(ValueError):
@@ -217,7 +226,7 @@ class AirflowStack:
 
 
 def free_port() -> int:
-    """A port on loopback that is free now."""
+    """Return a port on loopback that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -30,25 +30,25 @@ def exit_on_signals() -> None:
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        for signum in _SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
     under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    for each in _SIGNALS[:2] if under_nohup else _SIGNALS:
-        signal.signal(each, leave)
+    for signum in _SIGNALS[:2] if under_nohup else _SIGNALS:
+        signal.signal(signum, leave)
     if not under_nohup and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Every process of the Airflow with this ``AIRFLOW_HOME``."""
-    found = []
+    """List every process of the Airflow with this ``AIRFLOW_HOME``."""
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("AIRFLOW_HOME") == str(home):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def end_processes(home: Path) -> None:
@@ -56,11 +56,11 @@ def end_processes(home: Path) -> None:
     for sent, seconds in _GRACE:
         end = time.monotonic() + seconds
         signalled: set[psutil.Process] = set()
-        while (found := processes_of(home)) and time.monotonic() < end:
-            for process in set(found) - signalled:
+        while (running := processes_of(home)) and time.monotonic() < end:
+            for process in set(running) - signalled:
                 with suppress(psutil.Error):
                     process.send_signal(sent)
-            signalled.update(found)
+            signalled.update(running)
             time.sleep(0.1)
 
 
@@ -85,12 +85,12 @@ class Watchdog:
 
 
 def watch(home: Path, folder: Path | None = None) -> None:
-    """What the watchdog does: wait until standard input is closed."""
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    done = sys.stdin.buffer.read()
+    """Wait until standard input is closed, then end the processes. The watchdog runs this."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    closing = sys.stdin.buffer.read()
     end_processes(home)
-    if folder is not None and not done:
+    if folder is not None and not closing:
         shutil.rmtree(folder, ignore_errors=True)
 
 

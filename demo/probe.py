@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 for a service that is well; says in one line what is not."""
+    """Return 0 for a healthy service; print the problem of another in one line."""
     url, *wanted = sys.argv[1:] if arguments is None else arguments
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -24,15 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"{url}: {error}")
         return 1
-    for path, _, pattern in (each.partition("=") for each in wanted):
-        if not fnmatch.fnmatchcase(str(found := value_at(content, path)), pattern):
-            print(f"{url}: {path} is {found!r}, not {pattern!r}")
+    for path, _, pattern in (condition.partition("=") for condition in wanted):
+        if not fnmatch.fnmatchcase(str(value := value_at(content, path)), pattern):
+            print(f"{url}: {path} is {value!r}, not {pattern!r}")
             return 1
     return 0
 
 
 def value_at(content: Any, path: str) -> Any:
-    """What a dotted path leads to; None where it leads nowhere."""
+    """Return the value at a dotted path, or None."""
     for name in path.split("."):
         content = content.get(name) if isinstance(content, dict) else None
     return content

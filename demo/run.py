@@ -40,7 +40,7 @@ TABLE = "raw.items"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; returns 0 if nothing is missing, nothing is doubled, and the driver really was killed."""
+    """Run the demo, and return 0 if no row is missing or doubled and the driver really was killed."""
     parser = argparse.ArgumentParser(prog="python -m demo.run", description="A refresh that is killed half way.")
     parser.add_argument("--keep", metavar="FOLDER", help="leave Airflow's home, the catalog and the table there")
     keep = parser.parse_args(arguments).keep
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def working_folder(keep: str | None) -> Iterator[str]:
-    """A folder for everything that the demo makes, gone afterwards unless it is to be kept."""
+    """Provide a folder for all files of the demo, and remove it afterwards unless it is to be kept."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="rfr-demo-") as folder:
             yield folder
@@ -86,7 +86,7 @@ def working_folder(keep: str | None) -> Iterator[str]:
 
 
 def connections(api: SampleApi, lake: LakeSettings) -> dict[str, dict[str, Any]]:
-    """What the ready DAG asks Airflow for."""
+    """Return the connections that the ready DAG uses."""
     return {
         "rfr_api_default": {"conn_type": "rfr_api", "host": api.base_url, "password": api.api_key},
         "rfr_lake_default": {
@@ -129,17 +129,17 @@ def watch(airflow: AirflowStack, api: SampleApi) -> dict[str, Any]:
 
 
 def kill_driver(airflow: AirflowStack) -> list[int]:
-    """SIGKILL to the Spark driver, its JVM and its Python, and to nothing of Airflow."""
+    """Send SIGKILL to the Spark driver, its JVM and its Python, and to no process of Airflow."""
     below = [process for pid in airflow.pids for process in psutil.Process(pid).children(recursive=True)]
-    found = [process.pid for process in below if is_driver(process)]
-    for pid in found:
+    pids = [process.pid for process in below if is_driver(process)]
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return found
+    return pids
 
 
 def is_driver(process: psutil.Process) -> bool:
-    """Whether it is spark-submit's Java or the Python below it: both name the application."""
+    """Tell whether a process is spark-submit's Java or the Python below it: both name the application."""
     try:
         command = process.cmdline()
     except psutil.Error:
@@ -148,7 +148,7 @@ def is_driver(process: psutil.Process) -> bool:
 
 
 def wait_for_end(airflow: AirflowStack) -> dict[str, Any]:
-    """The task when its run has ended."""
+    """Wait for the end of the run, and return its task."""
     end = time.monotonic() + PATIENCE
     shown = ""
     while time.monotonic() < end:
@@ -167,13 +167,13 @@ def wait_for_end(airflow: AirflowStack) -> dict[str, Any]:
 
 
 def say_errors(airflow: AirflowStack) -> None:
-    """Why the task failed."""
+    """Print the reasons for which the task failed."""
     for error in airflow.task_errors()[-10:]:
         say(f"  {error[:1000]}")
 
 
 def compare(api: SampleApi, lake: LakeSettings) -> dict[str, Any]:
-    """The API's records against the table's rows."""
+    """Compare the API's records with the table's rows."""
     truth = api.truth("/partitions/items")["ids"]
     table = open_catalog(lake).load_table(TABLE)
     rows = Counter(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
@@ -188,7 +188,7 @@ def compare(api: SampleApi, lake: LakeSettings) -> dict[str, Any]:
 
 
 def good(figures: dict[str, Any]) -> bool:
-    """Whether the demo showed what it is there to show."""
+    """Tell whether the demo showed a resumed refresh without loss."""
     if figures["task_state"] != "success":
         return False
     whole = figures["missing"] == figures["duplicates"] == figures["foreign"] == 0
@@ -202,7 +202,7 @@ def good(figures: dict[str, Any]) -> bool:
 
 
 def report(figures: dict[str, Any]) -> None:
-    """For a person, and as the last line for a script; a refresh that failed has no figures of a table."""
+    """Print figures for a person, and as the last line for a script; a failed refresh has none of a table."""
     say("")
     for name, label in LABELS.items():
         if name in figures:

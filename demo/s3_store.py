@@ -43,7 +43,7 @@ class Folder:
         self._lock = threading.Lock()
 
     def load(self, bucket: str) -> int:
-        """Make the bucket and everything that the folder holds; returns the number of objects."""
+        """Make the bucket and everything that the folder holds; return the number of objects."""
         (self._folder / bucket).mkdir(parents=True, exist_ok=True)
         count = 0
         for place in sorted(path for path in self._folder.iterdir() if path.is_dir()):
@@ -58,19 +58,19 @@ class Folder:
         return count
 
     def follow(self, bucket: str, key: str | None) -> None:
-        """Write what has become of an object, or of all of a bucket's."""
+        """Write the present state of an object, or of all of a bucket's."""
         with self._lock:
             place = self._folder / bucket
-            held = self._backend.buckets.get(bucket)
-            if held is None:
+            present = self._backend.buckets.get(bucket)
+            if present is None:
                 shutil.rmtree(place, ignore_errors=True)
             elif key is not None:
                 place.mkdir(exist_ok=True)
-                self._write(place, key, held.keys.get(key))
+                self._write(place, key, present.keys.get(key))
             else:
                 place.mkdir(exist_ok=True)
-                kept = {file_name(each) for each in held.keys}
-                for file in [file for file in place.iterdir() if file.name not in kept]:
+                file_names = {file_name(name) for name in present.keys}
+                for file in [file for file in place.iterdir() if file.name not in file_names]:
                     file.unlink()
 
     def _write(self, place: Path, key: str, found: Any) -> None:
@@ -87,12 +87,12 @@ class Folder:
 
 
 def file_name(key: str) -> str:
-    """A key may be longer than a file's name, and hold what no name may."""
+    """Return a hash: a key may be longer than a file's name, and hold characters that no name may."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class Store:
-    """The WSGI application: asks moto, then follows what it did."""
+class StoreApplication:
+    """A WSGI application that passes requests to moto, then writes their effects to the folder."""
 
     def __init__(self, moto: Application, folder: Folder, key_id: str | None) -> None:
         self._moto = moto
@@ -117,25 +117,25 @@ class Store:
 
 
 def key_id_of(environ: Environ) -> str | None:
-    """The access key's id that a request names, in its header or its address."""
+    """Return the id of the access key that a request names, in its header or its address."""
     query = parse_qs(environ.get("QUERY_STRING", "")).get("X-Amz-Credential", [""])[0]
-    found = re.search(r"Credential=([^/,\s]+)/", environ.get("HTTP_AUTHORIZATION", ""))
-    return found.group(1) if found else query.partition("/")[0] or None
+    match = re.search(r"Credential=([^/,\s]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    return match.group(1) if match else query.partition("/")[0] or None
 
 
 def decoded(path: str) -> str:
-    """WSGI hands paths over as Latin-1."""
+    """Decode a path, which WSGI hands over as Latin-1."""
     return path.encode("latin-1").decode("utf-8")
 
 
-def make_store(folder: Path, bucket: str, key_id: str | None) -> Store:
-    """The application, with the folder's objects in it."""
+def make_store(folder: Path, bucket: str, key_id: str | None) -> StoreApplication:
+    """Return the application, with the folder's objects loaded."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     mirror = Folder(folder)
     count = mirror.load(bucket)
     print(f"{count} objects in {folder}", flush=True)
-    return Store(DomainDispatcherApplication(create_backend_app), mirror, key_id)
+    return StoreApplication(DomainDispatcherApplication(create_backend_app), mirror, key_id)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,17 +63,17 @@ def main() -> int:
 
 
 def refresh_some(airflow: AirflowStack, api: SampleApi) -> None:
-    """Published ones, a failed one, and one that reads for as long as the pictures take."""
+    """Make published refreshes, a failed one, and one that reads for as long as the pictures take."""
     for stream in ("orders", "customers"):
         begin(airflow, stream, stream)
-        end(airflow, stream)
+        airflow.wait_for_run(DAG, stream)
     api.set_faults({"kind": "error", "status": 403, "path": "/invoices", "after": 12})
     begin(airflow, "invoices", "invoices")
-    end(airflow, "invoices")
+    airflow.wait_for_run(DAG, "invoices")
     api.set_faults()
     for number in (1, 2):
         begin(airflow, "items", f"items_{number}")
-        end(airflow, f"items_{number}")
+        airflow.wait_for_run(DAG, f"items_{number}")
     api.reset()
     begin(airflow, "items", "items_3", requests_per_second=12)
     api.wait_for_pages(SIZES.partitions * SIZES.pages // 3)
@@ -93,17 +92,8 @@ def begin(airflow: AirflowStack, stream: str, run: str, **options: Any) -> None:
     airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf})
 
 
-def end(airflow: AirflowStack, run: str) -> None:
-    """:raises TimeoutError: the run did not end"""
-    limit = time.monotonic() + PATIENCE
-    while airflow.call("GET", f"/dags/{DAG}/dagRuns/{run}")["state"] not in ("success", "failed"):
-        if time.monotonic() > limit:
-            raise TimeoutError(f"the run {run} did not end")
-        time.sleep(0.5)
-
-
 def take(browser: Browser, url: str, theme: str) -> None:
-    """The pictures of one theme, as Airflow keeps it for each browser."""
+    """Take the pictures of one theme, which Airflow keeps for each browser."""
     context = browser.new_context(viewport=WINDOW, color_scheme=theme)  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE * 1000)
     expect.set_options(timeout=PATIENCE * 1000)

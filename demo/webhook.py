@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ PATIENCE = 90.0
 
 
 def write_triggers(path: Path, receiver: Receiver) -> None:
-    """A triggers file with one endpoint, as a user writes it."""
+    """Write a triggers file with one endpoint, as a user does."""
     endpoint = {
         "url": f"{receiver.url}/commits",
         "payload": {
@@ -34,23 +33,20 @@ def write_triggers(path: Path, receiver: Receiver) -> None:
 
 
 def deliver(airflow: AirflowStack, triggers: Path, table: str) -> str:
-    """Trigger the DAG and wait for its end; returns the run's state."""
+    """Trigger the DAG, wait for its end, and return the run's state."""
     airflow.wait_for_dag(DAG)
     conf = {"triggers_file": str(triggers), "target": [table]}
     airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None, "conf": conf})
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        state: str = airflow.call("GET", f"/dags/{DAG}/dagRuns/{RUN}")["state"]
-        if state in ("success", "failed"):
-            return state
-        time.sleep(0.5)
-    return "running"
+    try:
+        return airflow.wait_for_run(DAG, RUN, seconds=PATIENCE)
+    except TimeoutError:
+        return "running"
 
 
 def received(receiver: Receiver) -> dict[str, Any]:
-    """Figures of what came in."""
+    """Return figures of the requests that arrived."""
     return {
         "webhooks_received": len(receiver.requests),
-        "webhook_ids": len({each.delivery_id for each in receiver.requests}),
+        "webhook_ids": len({request.delivery_id for request in receiver.requests}),
         "webhook": receiver.requests[0].json if receiver.requests else None,
     }

@@ -1,4 +1,4 @@
-"""A server on loopback that takes webhooks, and answers as one wishes."""
+"""A server on loopback that receives webhooks, and answers as its owner wishes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it came; names of headers in lower case."""
+    """A received request; names of headers are in lower case."""
 
     method: str
     path: str
@@ -22,17 +21,17 @@ class Received:
 
     @property
     def json(self) -> Any:
-        """The body."""
+        """Return the body."""
         return json.loads(self.body)
 
     @property
     def delivery_id(self) -> str:
-        """By which a repetition is recognised."""
+        """Return the id by which a repetition is recognised."""
         return self.headers["webhook-id"]
 
 
 class Receiver:
-    """``answer(request)`` gives status and body; by default everything is taken."""
+    """A context manager around the server; ``answer(request)`` returns status and body, by default 200."""
 
     def __init__(self, answer: Callable[[Received], tuple[int, bytes]] = lambda request: (200, b"ok")) -> None:
         self.answer = answer
@@ -42,16 +41,14 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Return the server's address."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Receiver:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 

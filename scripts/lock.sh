@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Write constraints.txt anew: the newest versions that pyproject.toml allows, for every Python from 3.10 on.
-# With a file of pins as argument ("name==version" lines), these are kept for Python 3.11 and later.
+# Write constraints.txt: the newest versions that pyproject.toml allows, for every Python from 3.10 on.
+# An argument names a file of pins ("name==version" lines), which are kept for Python 3.11 and later.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of Airbyte's manifests on the lowest airbyte-cdk that pyproject.toml allows. All other tests run on the locked
+# Run the tests of Airbyte's manifests on the lowest airbyte-cdk that pyproject.toml allows. Others run on the locked
 # one, which is the newest. What both need besides is in .venv already. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,4 @@
-# What this machine has, and what its distribution can add. To be sourced.
+# Functions that find or install programs on this machine. To be sourced.
 
 say() { printf '== %s\n' "$*"; }
 
@@ -9,7 +9,7 @@ stop() {
 
 root_with_apt() { [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
 
-# Fails without a word where packages can't be installed.
+# Fails without a message where packages can't be installed.
 apt_install() {
   root_with_apt || return 1
   say "apt-get install $*"
@@ -33,7 +33,7 @@ find_java() {
   return 1
 }
 
-# Java's own word, for `java` may be a link or a launcher that is far from its home.
+# Asks Java, because `java` may be a link or a launcher that is far from its home.
 java_home_of() { "$1" -XshowSettings:properties -version 2>&1 | sed -n 's/^ *java\.home = //p'; }
 
 has_postgres() { command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Debian's packages with programs that some tests start: postgresql, chromium. Without them these tests are skipped, but
-# fail in CI.
+# Install Debian's packages with programs that some tests start: postgresql, chromium. Without them these tests are
+# skipped, but fail in CI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/machine.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that `make demo` and `make test` need, from nothing: a virtual environment from the lock, and a Java that
+# Install everything that `make demo` and `make test` need: a virtual environment from the lock, and a Java that
 # Spark runs on. A second run finds its stamp and does nothing. PYTHON names another interpreter than python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of a tier, in parallel: check, test, gate (what CI runs beyond test) or all.
-# Further arguments go to pytest. What a tier holds is decided in tests/conftest.py.
+# Run the tests of a tier in parallel: check, test, gate (those that CI runs beyond test) or all.
+# Further arguments go to pytest. tests/conftest.py decides the tier of a test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu)

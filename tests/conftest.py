@@ -14,6 +14,7 @@ import gc
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,26 @@ os.environ.update(
 _chosen = ROOT / ".venv" / "java_home"
 if "JAVA_HOME" not in os.environ and _chosen.is_file():
     os.environ["JAVA_HOME"] = _chosen.read_text().strip()
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """An endpoint whose answers a test chooses, also broken ones."""
+    # Imported late, so that no module of the package is loaded before a test needs it.
+    from tests.webhook_receiver import receiver
+
+    with receiver() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def receiver() -> Iterator[Any]:
+    """The demo's endpoint, which takes everything."""
+    from demo.webhook_receiver import Receiver
+
+    with Receiver() as endpoint:
+        yield endpoint
+
 
 # So that a message that differs is shown with its difference.
 pytest.register_assert_rewrite("tests.unit.messages")
@@ -82,7 +103,7 @@ def tier_of(item: pytest.Item) -> str:
 def _needs(item: pytest.Item) -> set[str]:
     """Names of its fixtures, and values of its parameters that may be such names."""
     values = getattr(item, "callspec", None)
-    named = {each for each in values.params.values() if isinstance(each, str)} if values else set()
+    named = {value for value in values.params.values() if isinstance(value, str)} if values else set()
     return {*getattr(item, "fixturenames", ()), *named}
 
 
@@ -113,7 +134,7 @@ _start = subprocess.Popen.__init__
 
 
 def _start_unless_heavy(self: Any, args: Any, *more: Any, **options: Any) -> None:
-    command = [os.fsdecode(each) for each in (args if isinstance(args, (list, tuple)) else [args])]
+    command = [os.fsdecode(argument) for argument in (args if isinstance(args, (list, tuple)) else [args])]
     started = Path(command[0]).name
     if _is_light and (started in HEAVY or "airflow_provider_rfr.sample_api" in command):
         raise AssertionError(f"a test of the tier 'check' starts {started}; mark it 'test'")

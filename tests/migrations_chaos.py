@@ -46,7 +46,7 @@ STEPS = "SELECT count(*) + count(ended_at) FROM rfr_builtin_steps"
 
 
 @dataclass
-class Report:
+class MigrationReport:
     """What a campaign came to.
 
     :ivar differences: from a fresh creation, or from the rows that have to be there
@@ -75,7 +75,7 @@ class Report:
         return not any(bad)
 
 
-class Reader:
+class ViewReader:
     """A process with a Spark of its own, which reads every view again and again, and does in between as it is told."""
 
     def __init__(self, folder: Path) -> None:
@@ -109,13 +109,13 @@ def read(folder: Path) -> None:
             line = sys.stdin.readline()
             if not line:
                 return
-            asked = json.loads(line)
-            for each in asked.get("run", ()):
-                deploy.sql(each)
-            told: dict[str, Any] = {"reads": reads, "bad": bad}
-            if "contents" in asked:
-                told["contents"] = {each: _contents(deploy, each) for each in _whole_views(deploy)}
-            answers.write(json.dumps(told) + "\n")
+            question = json.loads(line)
+            for query in question.get("run", ()):
+                deploy.sql(query)
+            answer: dict[str, Any] = {"reads": reads, "bad": bad}
+            if "contents" in question:
+                answer["contents"] = {view: _contents(deploy, view) for view in _whole_views(deploy)}
+            answers.write(json.dumps(answer) + "\n")
             answers.flush()
             reads, bad = 0, []
         for name in _whole_views(deploy):
@@ -140,7 +140,7 @@ def _read_whole(deploy: Deploy, name: str) -> None:
 def _whole_views(deploy: Deploy) -> list[str]:
     for _ in range(5):
         with suppress(Exception):
-            return [each.name for each in list_views(deploy.catalog) if BROKEN not in each.properties]
+            return [view.name for view in list_views(deploy.catalog) if BROKEN not in view.properties]
         time.sleep(0.5)
     return []
 
@@ -150,7 +150,7 @@ def _contents(deploy: Deploy, name: str) -> list[dict[str, str]]:
     return sorted(({key: str(value) for key, value in row.asDict().items()} for row in rows), key=str)
 
 
-class Lake:
+class MigratedLake:
     """A lake, its control store, and the application."""
 
     def __init__(self, folder: Path) -> None:
@@ -166,8 +166,8 @@ class Lake:
         self.number += 1
         config = self.folder / f"migration-{self.number}.json"
         lake = {"name": self.settings.name, "properties": dict(self.settings.properties)}
-        said = {"lake": lake, "store": self.url, "project": PROJECT, "spark": SPARK, **what}
-        config.write_text(json.dumps(said))
+        document = {"lake": lake, "store": self.url, "project": PROJECT, "spark": SPARK, **what}
+        config.write_text(json.dumps(document))
         return Attempt(config, self.folder / f"attempt-{self.number}.log", supervised=False, app=MIGRATION)
 
     def run(self, **what: Any) -> Attempt:
@@ -190,33 +190,33 @@ class Lake:
     def unlock(self) -> None:
         """Nobody waits for the lease of a deploy that is known to be dead."""
         with closing(sqlite3.connect(f"{self.folder}/control.db")) as db:
-            held = "SELECT token FROM rfr_leases WHERE kind = 'deploy' AND name = ? AND holder IS NOT NULL"
-            found = db.execute(held, [PROJECT]).fetchone()
-        if found is not None:
-            force_unlock(self.store, PROJECT, found[0])
+            query = "SELECT token FROM rfr_leases WHERE kind = 'deploy' AND name = ? AND holder IS NOT NULL"
+            row = db.execute(query, [PROJECT]).fetchone()
+        if row is not None:
+            force_unlock(self.store, PROJECT, row[0])
 
     def rows(self, name: str) -> list[str]:
         return sorted(map(str, self.catalog.load_table(name).scan().to_arrow().to_pylist()))
 
 
-class Campaign:
+class MigrationCampaign:
     """Releases of one platform."""
 
     def __init__(self, seed: int, folder: Path) -> None:
-        self.report = Report()
+        self.report = MigrationReport()
         self.dice = random.Random(seed)
         self.author, self.ids = Author(self.dice), itertools.count(1)
         self.folder = folder
-        self.lake = Lake(folder / "lake")
+        self.lake = MigratedLake(folder / "lake")
         self.release = Release({})
         self.tables: dict[int, Table] = {}
         self.users: dict[str, str] = {}
         self.documents: list[dict[str, Any]] = []
         self.lasts = 30.0
 
-    def run(self, kills: int) -> Report:
+    def run(self, kills: int) -> MigrationReport:
         self._release(self.author.first(), 0)
-        reader = Reader(self.lake.folder)
+        reader = ViewReader(self.lake.folder)
         try:
             reader.ask()
             while self.report.kills < kills and not self.report.unfinished:
@@ -249,8 +249,8 @@ class Campaign:
         self.release = registered(new, before, self.documents)
         known = self.tables
         self.tables = {
-            each.number: known[each.number].becomes(each) if each.number in known else Table(each.cols)
-            for each in new.of("table")
+            item.number: known[item.number].becomes(item) if item.number in known else Table(item.cols)
+            for item in new.of("table")
         }
 
     def _attempt(self, struck: bool, what: dict[str, Any]) -> bool:
@@ -285,7 +285,7 @@ class Campaign:
         report.reads += told["reads"]
         if new.safe:
             report.unreadable += len(told["bad"])
-            report.notes += [f"release {report.releases}: {each}" for each in told["bad"][:3]]
+            report.notes += [f"release {report.releases}: {problem}" for problem in told["bad"][:3]]
         if report.unfinished:
             return
         for number, table in self.tables.items():
@@ -309,39 +309,39 @@ class Campaign:
             sent = [json.loads(line)["id"] for file in files for line in file.open()]
             self._count(sent, [row["id"] for row in self.tables[obj.source].rows], obj.name)
 
-    def _live_on(self, reader: Reader) -> None:
+    def _live_on(self, reader: ViewReader) -> None:
         """Rows are written; users make views, and drop those that broke."""
         for number, table in list(self.tables.items()):
             rows = self.author.rows(table, self.ids)
             if rows:
                 append_rows(self.lake.catalog, self.release.objects[number].name, table.typed(rows))
                 self.tables[number] = Table(table.cols, (*table.rows, *rows))
-        broken = [each.name for each in list_views(self.lake.catalog) if BROKEN in each.properties]
+        broken = [view.name for view in list_views(self.lake.catalog) if BROKEN in view.properties]
         for name in broken:
             del self.users[name]
-        made = {}
+        queries = {}
         if len(self.users) < 3 and (query := self.author.query(self.release, 1000)) is not None:
-            made = {f"bob.v{self.report.releases}": self.release.sql(query)}
-            self.users |= made
-        reader.ask(run=[*(f"DROP VIEW {name}" for name in broken), *_statements(made)])
+            queries = {f"bob.v{self.report.releases}": self.release.sql(query)}
+            self.users |= queries
+        reader.ask(run=[*(f"DROP VIEW {name}" for name in broken), *_statements(queries)])
 
-    def _compare(self, reader: Reader) -> None:
+    def _compare(self, reader: ViewReader) -> None:
         """With a fresh creation, by the same application."""
-        fresh = Lake(self.folder / "fresh")
+        fresh = MigratedLake(self.folder / "fresh")
         path = self.folder / f"release-{self.report.releases}.yaml"
         first = fresh.run(version="1.0", objects=[str(path)])
         for number, table in self.tables.items():
             append_rows(fresh.catalog, self.release.objects[number].name, table.typed())
-        again = [each.run(refresh={"names": []}) for each in (self.lake, fresh)]
-        if any(each.code != 0 for each in (first, *again)):
+        again = [side.run(refresh={"names": []}) for side in (self.lake, fresh)]
+        if any(run.code != 0 for run in (first, *again)):
             self.report.differences += 1
-            self.report.notes += [each.output()[-1500:] for each in (first, *again) if each.code != 0]
+            self.report.notes += [run.output()[-1500:] for run in (first, *again) if run.code != 0]
             return
-        other = Reader(fresh.folder)
+        other = ViewReader(fresh.folder)
         try:
-            broken = [each.name for each in list_views(self.lake.catalog) if BROKEN in each.properties]
+            broken = [view.name for view in list_views(self.lake.catalog) if BROKEN in view.properties]
             other.ask(run=_statements({name: text for name, text in self.users.items() if name not in broken}))
-            ours, theirs = (each.ask(contents=True)["contents"] for each in (reader, other))
+            ours, theirs = (side.ask(contents=True)["contents"] for side in (reader, other))
         finally:
             other.close()
         for obj in self.release.of("mview"):
@@ -349,8 +349,8 @@ class Campaign:
         for obj in self.release.of("table", "mview"):
             fields = [
                 [
-                    (each.name, str(each.field_type), each.doc)
-                    for each in lake.catalog.load_table(obj.name).schema().fields
+                    (field.name, str(field.field_type), field.doc)
+                    for field in lake.catalog.load_table(obj.name).schema().fields
                 ]
                 for lake in (self.lake, fresh)
             ]
@@ -359,8 +359,8 @@ class Campaign:
         for name in ours.keys() & theirs.keys():
             # A star stands for what was there when it was registered.
             shown = [
-                {key: each[key] for key in ours[name][0]} if isinstance(each, dict) and ours[name] else each
-                for each in theirs[name]
+                {key: row[key] for key in ours[name][0]} if isinstance(row, dict) and ours[name] else row
+                for row in theirs[name]
             ]
             self._same(ours[name], sorted(shown, key=str), f"rows of {name}")
 
@@ -371,8 +371,8 @@ class Campaign:
 
 
 def _statements(views: dict[str, str]) -> list[str]:
-    made = [f"CREATE VIEW {name} AS {text}" for name, text in views.items()]
-    return ["CREATE NAMESPACE IF NOT EXISTS bob", *made]
+    statements = [f"CREATE VIEW {name} AS {text}" for name, text in views.items()]
+    return ["CREATE NAMESPACE IF NOT EXISTS bob", *statements]
 
 
 def main() -> int:
@@ -389,7 +389,7 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rfr-migrations-chaos-") as folder:
-        report = Campaign(seed, options.keep or Path(folder)).run(options.kills)
+        report = MigrationCampaign(seed, options.keep or Path(folder)).run(options.kills)
     for note in report.notes:
         print(f"  ! {note}")
     figures = {"seed": seed, **vars(report), "clean": report.clean, "seconds": round(time.monotonic() - began)}

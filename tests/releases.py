@@ -92,19 +92,19 @@ class Release:
     did: tuple[str, ...] = ()
 
     def of(self, *kinds: str) -> list[Obj]:
-        return [each for _, each in sorted(self.objects.items()) if each.kind in kinds]
+        return [item for _, item in sorted(self.objects.items()) if item.kind in kinds]
 
     def outputs(self, number: int) -> list[tuple[str, str, str]]:
         """What its readers can read: key, name and type."""
         obj = self.objects[number]
         if obj.kind == "table":
-            return [(each.uid, each.name, each.type) for each in obj.cols]
+            return [(col.uid, col.name, col.type) for col in obj.cols]
         assert obj.query is not None
         if obj.query.form == "star":
-            found = self.outputs(obj.query.inputs[0])
-            return [each for each in found if obj.seen is None or each[0] in obj.seen]
-        found = [(alias, alias, self._kind(each, key)) for each, key, alias in obj.query.picks]
-        return [*found, ("many", "many", "bigint")] if obj.query.form == "most" else found
+            outputs = self.outputs(obj.query.inputs[0])
+            return [output for output in outputs if obj.seen is None or output[0] in obj.seen]
+        outputs = [(alias, alias, self._kind(source, key)) for source, key, alias in obj.query.picks]
+        return [*outputs, ("many", "many", "bigint")] if obj.query.form == "most" else outputs
 
     def _kind(self, number: int, key: str) -> str:
         return next(kind for one, _, kind in self.outputs(number) if one == key)
@@ -114,7 +114,7 @@ class Release:
 
     def sql(self, query: Query) -> str:
         """The query's text, with the names of now."""
-        names = [self.objects[each].name for each in query.inputs]
+        names = [self.objects[number].name for number in query.inputs]
         if query.style == 1:
             plain = self.sql(replace(query, style=0))
             return f"{plain.lower()} -- why"
@@ -123,9 +123,9 @@ class Release:
         if query.form == "star":
             return f"SELECT * FROM {names[0]}"
         alias = dict(zip(query.inputs, "lr", strict=False))
-        picks = [f"{alias[each]}.{self.name_of(each, key)} AS {name}" for each, key, name in query.picks]
+        picks = [f"{alias[source]}.{self.name_of(source, key)} AS {name}" for source, key, name in query.picks]
         if query.form == "most":
-            picks = [f"max({alias[each]}.{self.name_of(each, key)}) AS {name}" for each, key, name in query.picks]
+            picks = [f"max({alias[source]}.{self.name_of(source, key)}) AS {name}" for source, key, name in query.picks]
             picks.append("count(*) AS many")
         text = f"SELECT {', '.join(picks)} FROM {names[0]} l"
         if query.form == "join":
@@ -137,18 +137,18 @@ class Release:
 
         :param bases: declarations that may be deployed, the newest first
         """
-        found = [self._document(each, bases, folder) for each in self.objects.values()]
-        return [*found, *({"kind": "removed", "name": name} for name in sorted(removed))]
+        documents = [self._document(item, bases, folder) for item in self.objects.values()]
+        return [*documents, *({"kind": "removed", "name": name} for name in sorted(removed))]
 
     def _document(self, obj: Obj, bases: Sequence[Release], folder: str) -> dict[str, Any]:
         kind = {"mview": "materialized_view"}.get(obj.kind, obj.kind)
-        said: dict[str, Any] = {"kind": kind, "name": obj.name, "comment": obj.comment}
+        document: dict[str, Any] = {"kind": kind, "name": obj.name, "comment": obj.comment}
         if obj.id != stable_id("ops", obj.name):
-            said["id"] = str(obj.id)
+            document["id"] = str(obj.id)
         if obj.properties:
-            said["properties"] = dict(obj.properties)
+            document["properties"] = dict(obj.properties)
         if obj.kind == "table":
-            said |= {"keep": obj.keep, "columns": [self._column(obj, each, bases) for each in obj.cols]}
+            document |= {"keep": obj.keep, "columns": [self._column(obj, col, bases) for col in obj.cols]}
         elif obj.kind == "sink":
             source = self.objects[obj.source]
             sink: dict[str, Any] = {
@@ -159,24 +159,24 @@ class Release:
             if obj.sends is None:
                 sink["follow_schema"] = True
             elif obj.sends:
-                sink["columns"] = [each.name for each in source.cols if each.uid in obj.sends]
-            said["sink"] = sink
+                sink["columns"] = [col.name for col in source.cols if col.uid in obj.sends]
+            document["sink"] = sink
         else:
-            said["query"] = self.sql(obj.query)
+            document["query"] = self.sql(obj.query)
             if obj.kind == "mview":
-                said["columns"] = [{"name": name, "type": kind} for _, name, kind in self.outputs(obj.number)]
-        return said
+                document["columns"] = [{"name": name, "type": kind} for _, name, kind in self.outputs(obj.number)]
+        return document
 
     def _column(self, obj: Obj, column: Col, bases: Sequence[Release]) -> dict[str, Any]:
         was = list[Mapping[str, str]]()
         for base in bases:
-            each = _was(column, base.objects.get(obj.number))
-            was += [each] if each and each not in was else []
-        said: dict[str, Any] = {"name": column.name, "type": column.type, "comment": column.comment}
-        taken = {each.name for release in (self, *bases) for each in _cols(release.objects.get(obj.number))}
-        taken |= {each.get("name", "") for other in obj.cols if other is not column for each in other.kept}
-        was += [each for each in column.kept if each not in was and each.get("name") not in taken]
-        return {**said, "was": was} if was else said
+            earlier = _was(column, base.objects.get(obj.number))
+            was += [earlier] if earlier and earlier not in was else []
+        document: dict[str, Any] = {"name": column.name, "type": column.type, "comment": column.comment}
+        taken = {col.name for release in (self, *bases) for col in _cols(release.objects.get(obj.number))}
+        taken |= {earlier.get("name", "") for other in obj.cols if other is not column for earlier in other.kept}
+        was += [earlier for earlier in column.kept if earlier not in was and earlier.get("name") not in taken]
+        return {**document, "was": was} if was else document
 
 
 def _cols(obj: Obj | None) -> tuple[Col, ...]:
@@ -185,15 +185,15 @@ def _cols(obj: Obj | None) -> tuple[Col, ...]:
 
 def _was(column: Col, base: Obj | None) -> dict[str, str]:
     """What the column was in another declaration."""
-    before = next((each for each in _cols(base) if each.uid == column.uid), None)
+    before = next((col for col in _cols(base) if col.uid == column.uid), None)
     if before is None:
-        made = column.plus is not None and base is not None and base.kind == "table"
-        return {"using": f"CAST(id + {column.plus} AS {column.type})"} if made else {}
-    said = {"name": before.name} if before.name != column.name else {}
+        computed = column.plus is not None and base is not None and base.kind == "table"
+        return {"using": f"CAST(id + {column.plus} AS {column.type})"} if computed else {}
+    document = {"name": before.name} if before.name != column.name else {}
     if before.type != column.type and WIDER.get(before.type) != column.type and column.plus is not None:
         using = f"CAST(CAST({before.name} AS bigint) + {column.plus} AS {column.type})"
-        said |= {"type": before.type, "using": using}
-    return said
+        document |= {"type": before.type, "using": using}
+    return document
 
 
 @dataclass(frozen=True)
@@ -206,15 +206,15 @@ class Table:
     def typed(self, rows: Sequence[Row] | None = None) -> list[dict[str, Any]]:
         """These rows, or all, as a table holds them."""
         shown = self.rows if rows is None else rows
-        return [{each.name: typed(row[each.uid], each.type) for each in self.cols} for row in shown]
+        return [{col.name: typed(row[col.uid], col.type) for col in self.cols} for row in shown]
 
     def becomes(self, obj: Obj) -> Table:
         """With the columns that are declared now."""
-        before = {each.uid: each.type for each in self.cols}
-        retyped = {each.uid for each in obj.cols if each.uid in before and _is_other(before[each.uid], each.type)}
-        if not obj.keep and any(each.uid in retyped and each.plus is None for each in obj.cols):
+        before = {col.uid: col.type for col in self.cols}
+        retyped = {col.uid for col in obj.cols if col.uid in before and _is_other(before[col.uid], col.type)}
+        if not obj.keep and any(col.uid in retyped and col.plus is None for col in obj.cols):
             return Table(obj.cols)
-        rows = tuple({each.uid: _value(each, row, each.uid in retyped) for each in obj.cols} for row in self.rows)
+        rows = tuple({col.uid: _value(col, row, col.uid in retyped) for col in obj.cols} for row in self.rows)
         return Table(obj.cols, rows)
 
 
@@ -264,7 +264,7 @@ class Author:
     def next(self, before: Release) -> Release:
         """One to four changes, and what they ask of those that read what is changed."""
         safe = self.random.random() < 0.3
-        objects = {number: self._aged(each, before) for number, each in before.objects.items()}
+        objects = {number: self._aged(item, before) for number, item in before.objects.items()}
         new = replace(before, objects=objects, losses=frozenset(), safe=safe, did=())
         done = []
         for _ in range(self.random.randint(1, 4)):
@@ -278,24 +278,22 @@ class Author:
         """The release as it is written after its deploy died: others of its own columns, and texts."""
         new = replace(crashed, objects=dict(crashed.objects), safe=False, did=(*crashed.did, "correct"))
         for obj in new.of("table"):
-            known = {each.uid: each for each in _cols(before.objects.get(obj.number))}
+            known = {former.uid: former for former in _cols(before.objects.get(obj.number))}
             cols = []
-            for each in obj.cols:
-                old = known.get(each.uid)
-                if old is None and each.uid != ID and obj.number in before.objects and self.random.random() < 0.3:
+            for col in obj.cols:
+                old = known.get(col.uid)
+                if old is None and col.uid != ID and obj.number in before.objects and self.random.random() < 0.3:
                     continue
-                if each.plus is not None and (old is None or old.type != each.type):
-                    each = replace(each, plus=self.any_plus())
+                if col.plus is not None and (old is None or old.type != col.type):
+                    col = replace(col, plus=self.any_plus())
                     if old is not None and self.random.random() < 0.3:
-                        each = replace(each, type=self.random.choice([x for x in TYPES if x != old.type]))
+                        col = replace(col, type=self.random.choice([x for x in TYPES if x != old.type]))
                 names = [one.name for one in (*known.values(), *obj.cols)]
-                only = (
-                    old is not None and old.name != each.name and names.count(each.name) == names.count(old.name) == 1
-                )
+                only = old is not None and old.name != col.name and names.count(col.name) == names.count(old.name) == 1
                 if only and self.random.random() < 0.3:
                     free = self.free_column(new, obj, crashed, before)
-                    each = replace(each, name=free) if free else each
-                cols.append(each)
+                    col = replace(col, name=free) if free else col
+                cols.append(col)
             new.objects[obj.number] = replace(obj, cols=tuple(cols))
         self.mend(new)
         for _ in range(self.random.randint(0, 1)):
@@ -317,19 +315,19 @@ class Author:
     def _aged(self, obj: Obj, before: Release) -> Obj:
         """With what its columns were in the declaration, or without."""
         keeps = self.random.random() < 0.5
-        return replace(obj, cols=tuple(replace(each, plus=None, kept=each.kept if keeps else ()) for each in obj.cols))
+        return replace(obj, cols=tuple(replace(col, plus=None, kept=col.kept if keeps else ()) for col in obj.cols))
 
     def any_plus(self) -> int:
         return self.random.randint(1, 9)
 
     def free_name(self, new: Release) -> str:
-        return self.random.choice([each for each in NAMES if each not in {one.name for one in new.objects.values()}])
+        return self.random.choice([name for name in NAMES if name not in {one.name for one in new.objects.values()}])
 
     def free_column(self, new: Release, obj: Obj, *others: Release) -> str | None:
         """A name that no column has or had in the releases."""
-        taken = {each.name for release in (new, *others) for each in _cols(release.objects.get(obj.number))}
-        taken |= {each.name for each in obj.cols}
-        free = [each for each in COLUMNS if each not in taken]
+        taken = {col.name for release in (new, *others) for col in _cols(release.objects.get(obj.number))}
+        taken |= {col.name for col in obj.cols}
+        free = [name for name in COLUMNS if name not in taken]
         return self.random.choice(free) if free else None
 
     def new(self, new: Release, kind: str, **more: Any) -> Obj:
@@ -361,32 +359,32 @@ class Author:
         return query is not None
 
     def add_sink(self, new: Release) -> bool:
-        sources = [each for each in new.of("table") if each.keep]
+        sources = [table for table in new.of("table") if table.keep]
         if sources:
             source = self.random.choice(sources)
-            sends = self.random.choice((None, (), tuple(each.uid for each in source.cols)))
+            sends = self.random.choice((None, (), tuple(col.uid for col in source.cols)))
             self.new(new, "sink", source=source.number, sends=sends)
         return bool(sources)
 
     def query(self, new: Release, reader: int, kind: str = "view", form: str | None = None) -> Query | None:
         """A query over tables, and over what is older than its reader."""
-        inputs = [each.number for each in new.of("table", "view", "mview") if each.number != reader]
-        inputs = [each for each in inputs if new.objects[each].kind == "table" or each < reader]
-        joinable = [each for each in inputs if any(key == ID for key, _, _ in new.outputs(each))]
+        inputs = [item.number for item in new.of("table", "view", "mview") if item.number != reader]
+        inputs = [number for number in inputs if new.objects[number].kind == "table" or number < reader]
+        joinable = [number for number in inputs if any(key == ID for key, _, _ in new.outputs(number))]
         if not joinable:
             return None
         form = form or self.random.choice(("star", "plain", "plain", "join", "most"))
         one = self.random.choice(joinable)
         if form == "star":
             return Query(form, (one,))
-        others = [each for each in joinable if each != one]
+        others = [number for number in joinable if number != one]
         if form == "join" and not others:
             form = "plain"
         numbers = (one, self.random.choice(others)) if form == "join" else (one,)
         picks = [] if form == "most" else [(one, ID, "id")]
         for place in range(self.random.randint(1, 2)):
-            each = self.random.choice(numbers)
-            picks.append((each, self.random.choice(new.outputs(each))[0], f"v{self.any_plus()}{place}"))
+            number = self.random.choice(numbers)
+            picks.append((number, self.random.choice(new.outputs(number))[0], f"v{self.any_plus()}{place}"))
         return Query(form, numbers, tuple(picks), form == "plain" and self.random.random() < 0.3)
 
     def mend(self, new: Release) -> None:
@@ -403,17 +401,17 @@ class Author:
             if source is None or source.kind != "table":
                 del new.objects[obj.number]
             elif obj.sends:
-                there = {each.uid for each in source.cols}
-                new.objects[obj.number] = replace(obj, sends=tuple(each for each in obj.sends if each in there))
+                there = {col.uid for col in source.cols}
+                new.objects[obj.number] = replace(obj, sends=tuple(uid for uid in obj.sends if uid in there))
 
 
 def _runs(new: Release, obj: Obj) -> bool:
     query = obj.query
-    for each in query.inputs:
-        if each not in new.objects or not (new.objects[each].kind == "table" or each < obj.number):
+    for number in query.inputs:
+        if number not in new.objects or not (new.objects[number].kind == "table" or number < obj.number):
             return False
-        there = {key for key, _, _ in new.outputs(each)}
-        needed = {key for one, key, _ in query.picks if one == each}
+        there = {key for key, _, _ in new.outputs(number)}
+        needed = {key for one, key, _ in query.picks if one == number}
         if not needed | ({ID} if query.form != "most" else set()) <= there:
             return False
     return True
@@ -421,19 +419,19 @@ def _runs(new: Release, obj: Obj) -> bool:
 
 def _losses(before: Release, new: Release) -> set[str]:
     """What has to be accepted."""
-    found = set()
+    losses = set()
     for number, old in before.objects.items():
         now = new.objects.get(number)
         if now is None:
-            found |= {old.name} if old.keep else set()
+            losses |= {old.name} if old.keep else set()
         elif old.kind == "table" and now.kind != "table":
-            found |= {now.name} if old.keep else set()
+            losses |= {now.name} if old.keep else set()
         elif old.kind == now.kind == "table" and old.keep:
-            kept = {each.uid: each for each in now.cols}
-            found |= {f"{now.name}.{each.name}" for each in old.cols if each.uid not in kept}
-            same = [(each, kept[each.uid]) for each in old.cols if each.uid in kept]
-            found |= {f"{now.name}.{each.name}" for was, each in same if WIDER.get(each.type) == was.type}
-    return found
+            columns = {col.uid: col for col in now.cols}
+            losses |= {f"{now.name}.{col.name}" for col in old.cols if col.uid not in columns}
+            same = [(col, columns[col.uid]) for col in old.cols if col.uid in columns]
+            losses |= {f"{now.name}.{col.name}" for was, col in same if WIDER.get(col.type) == was.type}
+    return losses
 
 
 # Changes: each says whether there was something to change.
@@ -444,24 +442,24 @@ def _pick(author: Author, found: Sequence[Any]) -> Any:
 
 
 def _some_table(author: Author, new: Release) -> Obj:
-    found: Obj = author.random.choice(new.of("table"))
-    return found
+    table: Obj = author.random.choice(new.of("table"))
+    return table
 
 
 def _some_column(author: Author, obj: Obj, before: Release) -> Any:
     """One that was there before and is not changed yet."""
-    old = {(each.uid, each.name, each.type) for each in _cols(before.objects.get(obj.number))}
-    return _pick(author, [each for each in obj.cols if each.uid != ID and (each.uid, each.name, each.type) in old])
+    old = {(col.uid, col.name, col.type) for col in _cols(before.objects.get(obj.number))}
+    return _pick(author, [col for col in obj.cols if col.uid != ID and (col.uid, col.name, col.type) in old])
 
 
 def _is_starred(new: Release, column: Col) -> bool:
     """Whether a star stands for it, by its name: another column under that name would take its place."""
-    return any(column.uid in (each.seen or ()) for each in new.of("view", "mview"))
+    return any(column.uid in (view.seen or ()) for view in new.of("view", "mview"))
 
 
 def _put(new: Release, obj: Obj, column: Col, other: Col | None) -> bool:
-    cols = [other if each.uid == column.uid else each for each in obj.cols]
-    new.objects[obj.number] = replace(obj, cols=tuple(each for each in cols if each is not None))
+    cols = [other if col.uid == column.uid else col for col in obj.cols]
+    new.objects[obj.number] = replace(obj, cols=tuple(col for col in cols if col is not None))
     return True
 
 
@@ -520,7 +518,7 @@ def _drop_column(author: Author, new: Release, before: Release) -> bool:
     for sink in new.of("sink"):
         if sink.source == obj.number and sink.sends == ():
             # What it sends has to be said before one of these goes.
-            sends = tuple(each.uid for each in obj.cols if each.uid in (sink.seen or {each.uid}))
+            sends = tuple(col.uid for col in obj.cols if col.uid in (sink.seen or {col.uid}))
             new.objects[sink.number] = replace(sink, sends=sends)
     return _put(new, obj, column, None)
 
@@ -554,7 +552,7 @@ def _retype(author: Author, new: Release, before: Release) -> bool:
     column = _some_column(author, obj, before)
     if column is None:
         return False
-    kind = author.random.choice([each for each in TYPES if each not in (column.type, WIDER.get(column.type))])
+    kind = author.random.choice([name for name in TYPES if name not in (column.type, WIDER.get(column.type))])
     plus = None if not obj.keep and author.random.random() < 0.5 else author.any_plus()
     return _put(new, obj, column, replace(column, type=kind, plus=plus))
 
@@ -597,7 +595,7 @@ def _another_sink(author: Author, new: Release, before: Release) -> bool:
 
 def _remove_object(author: Author, new: Release, before: Release) -> bool:
     tables = len(new.of("table"))
-    obj = _pick(author, [each for each in new.objects.values() if each.kind != "table" or tables > 2])
+    obj = _pick(author, [item for item in new.objects.values() if item.kind != "table" or tables > 2])
     if obj is None or obj.number not in before.objects:
         return False
     del new.objects[obj.number]
@@ -615,8 +613,8 @@ def _change_query(author: Author, new: Release, before: Release) -> bool:
 
 
 def _table_to_view(author: Author, new: Release, before: Release) -> bool:
-    sources = {each.source for each in new.of("sink")}
-    tables = [each for each in new.of("table") if each.number in before.objects and each.number not in sources]
+    sources = {sink.source for sink in new.of("sink")}
+    tables = [table for table in new.of("table") if table.number in before.objects and table.number not in sources]
     obj = _pick(author, tables if len(new.of("table")) > 2 else [])
     query = author.query(new, obj.number) if obj else None
     if query is not None:
@@ -626,7 +624,7 @@ def _table_to_view(author: Author, new: Release, before: Release) -> bool:
 
 
 def _view_to_table(author: Author, new: Release, before: Release) -> bool:
-    obj = _pick(author, [each for each in new.of("view") if each.number in {one.number for one in before.of("view")}])
+    obj = _pick(author, [view for view in new.of("view") if view.number in {one.number for one in before.of("view")}])
     if obj is None:
         return False
     new.objects[obj.number] = replace(obj, kind="table", cols=author._some_columns(), query=None, seen=None)
@@ -644,24 +642,24 @@ UNSAFE = (
 
 def registered(release: Release, before: Release, documents: Sequence[Mapping[str, Any]]) -> Release:
     """The release after its deploy: with what stars and sinks stand for, and what its columns say that they were."""
-    said = {each["name"]: each for each in documents if each["kind"] != "removed"}
+    entries = {entry["name"]: entry for entry in documents if entry["kind"] != "removed"}
     objects = {}
     for number, obj in sorted(release.objects.items()):
         old = before.objects.get(number)
-        document = said[obj.name]
+        document = entries[obj.name]
         if obj.kind == "table":
-            was = {each["name"]: tuple(each.get("was", ())) for each in document["columns"]}
-            obj = replace(obj, cols=tuple(replace(each, kept=was[each.name]) for each in obj.cols))
+            was = {column["name"]: tuple(column.get("was", ())) for column in document["columns"]}
+            obj = replace(obj, cols=tuple(replace(col, kept=was[col.name]) for col in obj.cols))
         elif obj.kind == "sink":
-            columns = frozenset(each.uid for each in release.objects[obj.source].cols)
+            columns = frozenset(col.uid for col in release.objects[obj.source].cols)
             obj = replace(obj, seen=columns if old is None else obj.seen)
         elif obj.kind == "mview" and obj.query.form == "star":
             obj = replace(obj, seen=frozenset(key for key, _, _ in release.outputs(number)))
         elif obj.query.form == "star":
-            held = old is not None and old.kind == "view" and old.text == release.sql(replace(obj.query, style=0))
+            same_text = old is not None and old.kind == "view" and old.text == release.sql(replace(obj.query, style=0))
             whole = replace(release, objects={**release.objects, **objects, number: replace(obj, seen=None)})
             now = frozenset(key for key, _, _ in whole.outputs(number))
-            obj = replace(obj, seen=(old.seen & now) if held and old.seen is not None else now)
+            obj = replace(obj, seen=(old.seen & now) if same_text and old.seen is not None else now)
         text = None if obj.query is None else release.sql(replace(obj.query, style=0))
         objects[number] = replace(obj, text=text)
     return replace(release, objects=objects)
@@ -669,5 +667,5 @@ def registered(release: Release, before: Release, documents: Sequence[Mapping[st
 
 def write(documents: Sequence[Mapping[str, Any]], path: Any) -> None:
     """As YAML, of which JSON is a part."""
-    shown = [{key: each for key, each in one.items() if each is not None} for one in documents]
-    path.write_text("\n---\n".join(json.dumps(each) for each in shown) + "\n")
+    shown = [{key: value for key, value in one.items() if value is not None} for one in documents]
+    path.write_text("\n---\n".join(json.dumps(document) for document in shown) + "\n")

@@ -110,12 +110,12 @@ def _check_ledger(pages: int, catalog: Catalog, name: str) -> None:
         pages = 0
     else:
         ledger.take_over("p")
-    found = ledger.read_pages()
-    assert (0 if found is None else found.num_rows) == pages
+    table = ledger.read_pages()
+    assert (0 if table is None else table.num_rows) == pages
     ledger.commit([write_page(ledger, "next.parquet", ordinal=1)], rounds=ledger.held.rounds + 1)
-    found = ledger.read_pages()
-    assert found is not None
-    assert found.num_rows == pages + 1
+    table = ledger.read_pages()
+    assert table is not None
+    assert table.num_rows == pages + 1
 
 
 def _publish(catalog: Catalog, name: str, rows: pa.Table, generation: int, **options: Any) -> Callable[[], object]:
@@ -140,9 +140,9 @@ def _prepare_publish(catalog: Catalog, name: str, **options: Any) -> Callable[[]
 
 def _check_target(ids: list[int], generation: int, catalog: Catalog, name: str) -> None:
     _check_rows(ids, catalog, name)
-    found = TargetTable(catalog, name).published("ledger")
-    assert found is not None
-    assert found.generation == generation
+    published = TargetTable(catalog, name).published("ledger")
+    assert published is not None
+    assert published.generation == generation
     _publish(catalog, name, _OLD, 9)()
     _check_rows([1, 2, 3], catalog, name)
 
@@ -183,9 +183,9 @@ def _check_merge(catalog: Catalog, name: str) -> None:
 
 
 def _migrated(catalog: Catalog, name: str) -> MigratedTable:
-    found = MigratedTable.load(catalog, name)
-    assert found is not None
-    return found
+    table = MigratedTable.load(catalog, name)
+    assert table is not None
+    return table
 
 
 def _prepare_alteration(catalog: Catalog, name: str) -> Callable[[], object]:

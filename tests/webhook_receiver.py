@@ -87,7 +87,7 @@ class Receiver:
         return [request.id for request in self.received]
 
     def answers(self, *replies: Reply | int) -> None:
-        left = [Reply(each) if isinstance(each, int) else each for each in replies]
+        left = [Reply(reply) if isinstance(reply, int) else reply for reply in replies]
 
         def answer(request: Received) -> Reply:
             with self._lock:
@@ -239,7 +239,7 @@ def events(*sequences: int, table: str = TABLE, collections: Sequence[str] = ("o
             snapshot_id=1000 + number,
             committed_at=datetime.fromtimestamp(1_700_000_000 + number, timezone.utc),
             collection_names=tuple(collections),
-            bindings=tuple(Binding(table, each, 10, 1000) for each in collections),
+            bindings=tuple(Binding(table, collection, 10, 1000) for collection in collections),
             fetched_at_min=datetime.fromtimestamp(number, timezone.utc),
             fetched_at_max=datetime.fromtimestamp(number + 100, timezone.utc),
         )

@@ -31,10 +31,10 @@ class Clock:
     def _reached(self, moment: Moment) -> bool:
         if moment.when not in self._since:
             if moment.when is When.PAGES:
-                there = _lines(self._diary) - self._given >= moment.share * self._open
+                reached = _lines(self._diary) - self._given >= moment.share * self._open
             else:
-                there = _TOLD[moment.when].search(self._attempt.output()) is not None
-            if there:
+                reached = _TOLD[moment.when].search(self._attempt.output()) is not None
+            if reached:
                 self._since[moment.when] = time.monotonic()
         return moment.when in self._since
 

@@ -6,7 +6,6 @@ import logging
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from airflow_provider_rfr.lake.catalog import LakeSettings
@@ -32,9 +31,7 @@ class Lakes:
     def __enter__(self) -> Lakes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._servers.close()
 
     def new(self, *, keep: bool) -> LakeSettings:

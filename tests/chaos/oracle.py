@@ -87,23 +87,23 @@ class Source:
 
         :param served: what the diary names
         """
-        found = Findings()
+        findings = Findings()
         parts: dict[str, Counter[Pair]] = {path: Counter() for path in self._versions[0]}
         for row in rows.to_pylist():
             pair = (row["id"], row["revision"])
-            made = self._dataset.family(COLLECTIONS[self.stream])[0].make(*pair)
+            content = self._dataset.family(COLLECTIONS[self.stream])[0].make(*pair)
             place = parts.get(self.partition_of(row["id"]))
-            if place is None or pair not in served or canonical(row) != canonical(made):
-                found.rows_foreign += 1
+            if place is None or pair not in served or canonical(row) != canonical(content):
+                findings.rows_foreign += 1
             else:
                 place[pair] += 1
         for path, present in parts.items():
             ids = Counter(number for number, _ in present.elements())
-            found.rows_doubled += ids.total() - len(ids)
+            findings.rows_doubled += ids.total() - len(ids)
             lost, foreign = self._compared(path, set(present))
-            found.rows_lost += lost
-            found.rows_foreign += foreign
-        return found
+            findings.rows_lost += lost
+            findings.rows_foreign += foreign
+        return findings
 
     def _compared(self, path: str, present: set[Pair]) -> tuple[int, int]:
         versions = [version[path] for version in self._versions]
@@ -131,7 +131,7 @@ def refetched(pages: Sequence[dict[str, Any]]) -> int:
 
 def broken_chains(ledger: pa.Table, table: pa.Table, pages: Iterable[dict[str, Any]]) -> int:
     """How many partitions' live chains are not whole, plus one where they are not the table together."""
-    given = {(page["path"], tuple(map(tuple, page["records"]))) for page in pages}
+    served = {(page["path"], tuple(map(tuple, page["records"]))) for page in pages}
     partitions: dict[int, list[dict[str, Any]]] = {}
     for row in ledger.to_pylist():
         partitions.setdefault(row["partition_ordinal"], []).append(row)
@@ -143,7 +143,7 @@ def broken_chains(ledger: pa.Table, table: pa.Table, pages: Iterable[dict[str, A
         rows.update(pair for content in contents for pair in content)
         numbers = [row["page"] for row in chain] == list(range(1, len(chain) + 1))
         ends = [row["complete"] for row in chain] == [False] * (len(chain) - 1) + [True]
-        known = all((_path(row), content) in given for row, content in zip(chain, contents, strict=True))
+        known = all((_path(row), content) in served for row, content in zip(chain, contents, strict=True))
         broken += not (numbers and ends and known)
     published = Counter(zip(table["id"].to_pylist(), table["revision"].to_pylist(), strict=True))
     return broken + (rows != published)

@@ -89,8 +89,8 @@ def records(dataset: Dataset, stream: str) -> list[dict[str, Any]]:
 
 def judged(source: Source, rows: list[dict[str, Any]]) -> tuple[int, int, int]:
     served = {(row["id"], row["revision"]) for row in rows}
-    found = source.judge(pa.Table.from_pylist(rows), served)
-    return found.rows_lost, found.rows_doubled, found.rows_foreign
+    findings = source.judge(pa.Table.from_pylist(rows), served)
+    return findings.rows_lost, findings.rows_doubled, findings.rows_foreign
 
 
 @pytest.mark.check
@@ -110,8 +110,8 @@ def test_the_oracle_finds_a_lost_a_doubled_and_a_foreign_row(stream: str) -> Non
 def test_the_oracle_finds_a_row_that_the_api_never_gave() -> None:
     rows = records(Dataset(SIZES), ITEMS)
     served = {(row["id"], row["revision"]) for row in rows[1:]}
-    found = Source(ITEMS, 0).judge(pa.Table.from_pylist(rows), served)
-    assert (found.rows_lost, found.rows_foreign) == (1, 1)
+    findings = Source(ITEMS, 0).judge(pa.Table.from_pylist(rows), served)
+    assert (findings.rows_lost, findings.rows_foreign) == (1, 1)
 
 
 @pytest.mark.check
@@ -158,18 +158,18 @@ def ledger(pages: list[list[int]], **changes: Any) -> list[dict[str, Any]]:
 @pytest.mark.check
 def test_the_oracle_finds_a_chain_that_is_not_whole() -> None:
     pages = [[1, 2], [3, 4]]
-    given = [{"path": "/partitions/0/items", "page": str(ids), "records": [[one, 0] for one in ids]} for ids in pages]
+    log = [{"path": "/partitions/0/items", "page": str(ids), "records": [[one, 0] for one in ids]} for ids in pages]
     table = pa.table({"id": [1, 2, 3, 4], "revision": [0, 0, 0, 0]})
     whole = ledger(pages)
     superseded = ledger([[1, 2]], chain=0, complete=False)
     newer = ledger(pages, chain=1)
-    assert broken_chains(pa.Table.from_pylist(whole), table, given) == 0
-    assert broken_chains(pa.Table.from_pylist([*superseded, *newer]), table, given) == 0
-    assert broken_chains(pa.Table.from_pylist([*whole, whole[0]]), table, given) == 2
-    assert broken_chains(pa.Table.from_pylist(whole[1:]), table, given) == 2
-    assert broken_chains(pa.Table.from_pylist(whole), table, given[1:]) == 1
-    assert broken_chains(pa.Table.from_pylist(whole), table.slice(1), given) == 1
-    assert refetched([*given, given[0]]) == 1
+    assert broken_chains(pa.Table.from_pylist(whole), table, log) == 0
+    assert broken_chains(pa.Table.from_pylist([*superseded, *newer]), table, log) == 0
+    assert broken_chains(pa.Table.from_pylist([*whole, whole[0]]), table, log) == 2
+    assert broken_chains(pa.Table.from_pylist(whole[1:]), table, log) == 2
+    assert broken_chains(pa.Table.from_pylist(whole), table, log[1:]) == 1
+    assert broken_chains(pa.Table.from_pylist(whole), table.slice(1), log) == 1
+    assert refetched([*log, log[0]]) == 1
 
 
 def halves_of(tmp_path: Path, *tables: list[dict[str, Any]], torn: int = 0) -> int:

@@ -54,17 +54,17 @@ def versions(folder: Path) -> list[CatalogSpec]:
 
 
 def value_column(world: World) -> str:
-    found = load_table(world.catalog, "ops.runs")
-    assert found is not None
-    return next(each.name for each in found.schema().fields if each.name in ("rows", "documents"))
+    table = load_table(world.catalog, "ops.runs")
+    assert table is not None
+    return next(field.name for field in table.schema().fields if field.name in ("rows", "documents"))
 
 
 def written(world: World, *ids: str) -> None:
     column = value_column(world)
-    found = load_table(world.catalog, "ops.runs")
-    assert found is not None
-    kind: Any = str if str(found.schema().find_type(column)) == "string" else int
-    world.append("ops.runs", [{"id": each, column: kind(len(each))} for each in ids])
+    table = load_table(world.catalog, "ops.runs")
+    assert table is not None
+    kind: Any = str if str(table.schema().find_type(column)) == "string" else int
+    world.append("ops.runs", [{"id": run_id, column: kind(len(run_id))} for run_id in ids])
 
 
 class RowsAreKept(Check):
@@ -77,10 +77,10 @@ class RowsAreKept(Check):
         written(world, f"m{number}")
 
     def validate(self, world: World) -> None:
-        wanted = ["a", "bb", "ccc", *(f"m{number}" for number in range(1, world.manipulated + 1))]
+        run_ids = ["a", "bb", "ccc", *(f"m{number}" for number in range(1, world.manipulated + 1))]
         column = value_column(world)
-        found = sorted((row["id"], str(row[column])) for row in world.rows("ops.runs"))
-        assert found == sorted((each, str(len(each))) for each in wanted)
+        rows = sorted((row["id"], str(row[column])) for row in world.rows("ops.runs"))
+        assert rows == sorted((run_id, str(len(run_id))) for run_id in run_ids)
 
 
 class SinksSendOnce(Check):
@@ -97,7 +97,7 @@ class SinksSendOnce(Check):
     def validate(self, world: World) -> None:
         files = sorted((self._folder / "out").glob("**/*.jsonl"))
         sent = Counter(json.loads(line)["id"] for file in files for line in file.read_text().splitlines())
-        assert not [each for each, count in sent.items() if count > 1]
+        assert not [name for name, count in sent.items() if count > 1]
         missing = {row["id"] for row in world.rows("ops.runs")} - set(sent)
         # The first rows of all are there before the sink runs; what came after its last run is not sent yet.
         assert missing <= {f"m{world.manipulated}"} or not world.manipulated
@@ -116,7 +116,7 @@ class IdentitiesStay(Check):
         assert world.catalog.load_table("ops.runs").metadata.table_uuid == self._uuid
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -> None:
     lake = LakeSettings(
         "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
@@ -124,11 +124,11 @@ def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -
     engine = DuckEngine(open_catalog(lake), tmp_path / "views")
     world = World(lake, f"sqlite:///{tmp_path}/control.db", engine)
     every = versions(tmp_path)
-    sinks = next(each for each in every[0].objects if each.sink is not None)
+    sinks = next(item for item in every[0].objects if item.sink is not None)
     checks = [RowsAreKept(), SinksSendOnce(sinks, tmp_path), IdentitiesStay()]
     run_scenario(scenario, checks, every, world, seed=SEED)
     assert len(world.rows("ops.total")) == 1
-    assert {each.name for each in engine.views(world.catalog)} == {"ops.seen"}
+    assert {view.name for view in engine.views(world.catalog)} == {"ops.seen"}
 
 
 def test_a_check_that_does_not_hold_fails_its_scenario_with_the_seed(tmp_path: Path) -> None:
@@ -141,6 +141,6 @@ def test_a_check_that_does_not_hold_fails_its_scenario_with_the_seed(tmp_path: P
     )
     world = World(lake, f"sqlite:///{tmp_path}/control.db")
     only = [spec("1.0", table("ops.runs", "id string!"))]
-    with pytest.raises(AssertionError, match="it is not so") as told:
+    with pytest.raises(AssertionError, match="it is not so") as raised:
         run_scenario(SCENARIOS[0], [Wrong()], only, world, seed=7)
-    assert "scenario no restart, seed 7" in told.value.__notes__
+    assert "scenario no restart, seed 7" in raised.value.__notes__

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
 
 from tests.integration.conftest import ROOT
 
@@ -60,3 +67,54 @@ class Driver:
 def _environment() -> dict[str, str]:
     """Nothing of the test's own Airflow: a cluster's machines have none."""
     return {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+
+
+class ClusterServer:
+    """A context manager around the HTTP server of a cluster's stand-in and the drivers that it started.
+
+    :ivar requests: method and path of each request
+    :ivar trouble: the HTTP status of every answer, None for right ones
+    """
+
+    def __init__(self, folder: Path, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.folder = folder
+        self.requests: list[tuple[str, str]] = []
+        self.trouble: int | None = None
+        self._numbers = itertools.count(1)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self.end_drivers()
+
+    def end_drivers(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+
+class JsonHandler(BaseHTTPRequestHandler):
+    """A request with a body in JSON, and its answer."""
+
+    def read_body(self) -> Any:
+        text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return json.loads(text) if text else {}
+
+    def answer(self, status: int, body: Any, content_type: str = "application/json") -> None:
+        text = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *args: Any) -> None:
+        pass

@@ -6,17 +6,12 @@ then its "container" is started: the application that Spark uploaded, with the f
 
 from __future__ import annotations
 
-import itertools
-import json
-import threading
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.clusters.drivers import Driver
+from tests.clusters.drivers import ClusterServer, Driver, JsonHandler
 
 KUBECONFIG = """
 apiVersion: v1
@@ -51,38 +46,19 @@ class Pod:
         return {**self.body, "status": {"phase": phase, "containerStatuses": statuses}}
 
 
-class KubernetesApi:
+class KubernetesApi(ClusterServer):
     """A context manager around the server and its pods.
 
     :ivar pods: by name
-    :ivar requests: method and path of each request
-    :ivar trouble: the HTTP status of every answer, None for right ones
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder, _handler(self))
         self.pods: dict[str, Pod] = {}
-        self.requests: list[tuple[str, str]] = []
-        self.trouble: int | None = None
-        self._numbers = itertools.count(1)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
-    def __enter__(self) -> KubernetesApi:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def end_drivers(self) -> None:
         for name in list(self.pods):
             self.delete(name)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def newest(self) -> tuple[str, Pod]:
@@ -139,31 +115,31 @@ def _terminated(code: int) -> dict[str, Any]:
     return {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
 
 
-def _handler(api: KubernetesApi) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(api: KubernetesApi) -> type[JsonHandler]:
+    class Handler(JsonHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             name, rest = self._pod()
             if name is not None and rest == ["log"]:
                 driver = api.pods[name].driver
-                self._answer(200, driver.output() if driver is not None else "", "text/plain")
+                self.answer(200, driver.output() if driver is not None else "", "text/plain")
             elif name is not None:
-                self._answer(200, api.pods[name].shown())
+                self.answer(200, api.pods[name].shown())
 
         def do_POST(self) -> None:
-            self._answer(201, api.create(self._body()))
+            self.answer(201, api.create(self.read_body()))
 
         def do_PATCH(self) -> None:
-            self._answer(200, api.apply(self._body()))
+            self.answer(200, api.apply(self.read_body()))
 
         def do_DELETE(self) -> None:
-            self._body()
+            self.read_body()
             name, _ = self._pod()
             if name is not None:
                 shown = api.pods[name].shown()
                 api.delete(name)
-                self._answer(200, shown)
+                self.answer(200, shown)
 
         def _pod(self) -> tuple[str | None, list[str]]:
             """The pod that the path names, answered for already if there is none."""
@@ -178,21 +154,6 @@ def _handler(api: KubernetesApi) -> type[BaseHTTPRequestHandler]:
             return parts[6], parts[7:]
 
         def _refuse(self, status: int) -> None:
-            self._answer(status, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status})
-
-        def _body(self) -> Any:
-            text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            return json.loads(text) if text else {}
-
-        def _answer(self, status: int, body: Any, kind: str = "application/json") -> None:
-            text = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *args: Any) -> None:
-            pass
+            self.answer(status, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status})
 
     return Handler

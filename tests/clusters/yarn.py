@@ -6,18 +6,13 @@ application by its id, and the change of its state. The ``spark-submit`` prints 
 
 from __future__ import annotations
 
-import itertools
-import json
 import sys
-import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from tests.clusters.drivers import Driver
+from tests.clusters.drivers import ClusterServer, Driver, JsonHandler
 
 ACCEPTED_SECONDS = 0.5
 
@@ -51,41 +46,22 @@ print("\\t user: airflow", flush=True)
 """
 
 
-class ResourceManager:
+class ResourceManager(ClusterServer):
     """A context manager around the server and the drivers that were submitted to it.
 
-    :ivar requests: method and path of each request, but for submits
-    :ivar trouble: the HTTP status of every answer, None for right ones
     :ivar before_answer: called before every answer, on a thread of its own
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder, _handler(self))
         self.drivers: dict[str, Driver] = {}
-        self.requests: list[tuple[str, str]] = []
-        self.trouble: int | None = None
         self.before_answer: Callable[[], object] = lambda: None
         self._killed: set[str] = set()
         self._began: dict[str, float] = {}
-        self._numbers = itertools.count(1)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
-    def __enter__(self) -> ResourceManager:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def end_drivers(self) -> None:
         for driver in self.drivers.values():
             driver.kill()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def newest(self) -> tuple[str, Driver]:
@@ -130,48 +106,34 @@ class ResourceManager:
         return {"id": app, "state": state, "finalStatus": final, "diagnostics": why, "trackingUrl": url}
 
 
-def _handler(manager: ResourceManager) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(manager: ResourceManager) -> type[JsonHandler]:
+    class Handler(JsonHandler):
         def do_POST(self) -> None:
-            self._answer(200, manager.submit(self._body()))
+            self.answer(200, manager.submit(self.read_body()))
 
         def do_GET(self) -> None:
             app = self._app()
             if app is not None:
-                self._answer(200, {"app": manager.report(app)})
+                self.answer(200, {"app": manager.report(app)})
 
         def do_PUT(self) -> None:
             app = self._app()
             if app is not None:
-                assert self._body() == {"state": "KILLED"}
+                assert self.read_body() == {"state": "KILLED"}
                 manager.kill(app)
-                self._answer(202, {"state": "KILLED"})
+                self.answer(202, {"state": "KILLED"})
 
         def _app(self) -> str | None:
             manager.requests.append((self.command, self.path))
             manager.before_answer()
             parts = self.path.split("/")
             if manager.trouble is not None:
-                self._answer(manager.trouble, {})
+                self.answer(manager.trouble, {})
                 return None
             if parts[:5] != ["", "ws", "v1", "cluster", "apps"] or parts[5] not in manager.drivers:
-                found = {"exception": "NotFoundException", "message": f"app with id: {parts[5:]} not found"}
-                self._answer(404, {"RemoteException": found})
+                error = {"exception": "NotFoundException", "message": f"app with id: {parts[5:]} not found"}
+                self.answer(404, {"RemoteException": error})
                 return None
             return parts[5]
-
-        def _body(self) -> Any:
-            return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-
-        def _answer(self, status: int, body: Any) -> None:
-            text = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *args: Any) -> None:
-            pass
 
     return Handler

@@ -71,10 +71,10 @@ class _Killer:
             self._left -= 1
             if self._left == 0 and not self._after:
                 self._die(f"before {name}")
-            found = original(*args, **kwargs)
+            result = original(*args, **kwargs)
             if self._left == 0:
                 self._die(f"after {name}")
-            return found
+            return result
 
         setattr(owner, name, wrapped)
 

@@ -62,9 +62,9 @@ class Deploy:
 
     def engine_of(self, kind: type[SparkSqlEngine]) -> Any:
         """An engine on this session."""
-        made = kind(self.lake)
-        made.__dict__["_session"] = self.session
-        return made
+        project = kind(self.lake)
+        project.__dict__["_session"] = self.session
+        return project
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.session.sql(text).collect()]
@@ -103,8 +103,8 @@ class Deploy:
         """Compute the rewrite over the table as it is now."""
         table = MigratedTable.load(self.catalog, "ops.runs")
         target = table.coming(change, family)
-        wanted = {"query": REWRITE, "snapshot": table.snapshot_id, **options}
-        return table, target, self.engine.compute(table="ops.runs", target=target, **wanted)
+        request = {"query": REWRITE, "snapshot": table.snapshot_id, **options}
+        return table, target, self.engine.compute(table="ops.runs", target=target, **request)
 
     def rewrite(self) -> Any:
         table, target, computed = self.start()
@@ -112,5 +112,5 @@ class Deploy:
         return computed
 
     def rows(self, name: str = "ops.runs", **options: Any) -> list[dict[str, Any]]:
-        found = self.catalog.load_table(name).scan(**options).to_arrow().to_pylist()
-        return sorted(found, key=lambda row: row["id"])
+        rows = self.catalog.load_table(name).scan(**options).to_arrow().to_pylist()
+        return sorted(rows, key=lambda row: row["id"])

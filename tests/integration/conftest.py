@@ -139,6 +139,14 @@ def shop(api: SampleApi, **config: Any) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def airflow() -> None:
+    """Airflow's database, in a file of this process."""
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)

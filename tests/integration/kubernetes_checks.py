@@ -19,8 +19,9 @@ from airflow_provider_rfr.hooks.drivers import ClusterManagerError, DriverAddres
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from tests.clusters.kubernetes import KubernetesApi
+from tests.integration.airflow_tasks import set_connections
 from tests.integration.conftest import Lake
-from tests.integration.test_deferral import KEY, Task, api, follow
+from tests.integration.test_deferral import Task, api, follow
 from tests.soon import wait_until
 
 __all__ = ["api"]
@@ -28,23 +29,14 @@ __all__ = ["api"]
 
 @pytest.fixture
 def cluster(tmp_path: Path, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesApi]:
-    with KubernetesApi(tmp_path / "kubernetes") as made:
+    with KubernetesApi(tmp_path / "kubernetes") as kubernetes:
         # Spark reads the one, Airflow's client the other.
-        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig()))
-        monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(made.kubeconfig()))
+        monkeypatch.setenv("KUBECONFIG", str(kubernetes.kubeconfig()))
+        monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(kubernetes.kubeconfig()))
         monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__IN_CLUSTER", "False")
-        connections: dict[str, dict[str, Any]] = {
-            "KUBERNETES": {"conn_type": "spark", "host": f"k8s://{made.url}", "extra": {"namespace": "data"}},
-            "SHOP": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
-            "LAKE": {
-                "conn_type": "rfr_lake",
-                "host": lake.properties["uri"],
-                "extra": {"warehouse": lake.properties["warehouse"]},
-            },
-        }
-        for name, connection in connections.items():
-            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
-        yield made
+        spark = {"conn_type": "spark", "host": f"k8s://{kubernetes.url}", "extra": {"namespace": "data"}}
+        set_connections(monkeypatch, lake, api, spark, spark_conn_id="kubernetes")
+        yield kubernetes
 
 
 @pytest.fixture

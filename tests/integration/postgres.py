@@ -11,7 +11,6 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -26,8 +25,8 @@ _USERS = ("postgres", "nobody")
 
 def binaries() -> Path:
     """The folder with ``initdb`` and ``postgres``; skips the test where there is none, and fails it in CI."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
-    path = found[-1] if found else shutil.which("initdb")
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    path = programs[-1] if programs else shutil.which("initdb")
     if path is not None:
         return Path(path).resolve().parent
     reason = "PostgreSQL's server is not installed (package postgresql)"
@@ -56,9 +55,7 @@ class PostgresServer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def url(self, database: str = "postgres") -> str:

@@ -13,7 +13,6 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import pytest
@@ -73,9 +72,7 @@ class RestCatalogServer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     @property
@@ -108,9 +105,9 @@ def _write_pom(repository: Path) -> None:
     folder = repository.joinpath(*group.split("."), name, version)
     folder.mkdir(parents=True)
     parts = "".join(map(_dependency, _PARTS))
-    said = _coordinates(*_NAME)
+    coordinates = _coordinates(*_NAME)
     head = '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-    text = f"{head}{said}<packaging>pom</packaging><dependencies>{parts}</dependencies></project>"
+    text = f"{head}{coordinates}<packaging>pom</packaging><dependencies>{parts}</dependencies></project>"
     (folder / f"{name}-{version}.pom").write_text(text)
 
 

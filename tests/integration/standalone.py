@@ -17,7 +17,6 @@ import sysconfig
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil
@@ -60,9 +59,7 @@ class Standalone:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     @property
@@ -133,13 +130,13 @@ class Standalone:
             return None
 
     def _descendants(self) -> list[psutil.Process]:
-        found: list[psutil.Process] = []
+        processes: list[psutil.Process] = []
         for worker in self.workers:
             try:
-                found += worker.children(recursive=True)
+                processes += worker.children(recursive=True)
             except psutil.Error:
                 continue
-        return found
+        return processes
 
     def _end(self) -> None:
         daemons = [one for one in (self._master, *self.workers) if one is not None]
@@ -233,22 +230,22 @@ def free_ports(count: int) -> list[int]:
 def _daemon_environment() -> dict[str, str]:
     """Nothing of this process's own but where things are; executors get it too."""
     [core] = (SPARK_HOME / "jars").glob("spark-core_*.jar")
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
     # Spark's own scripts would set it; without it a worker looks for Spark's source tree.
     scala = core.name.removeprefix("spark-core_").partition("-")[0]
-    return {**kept, "SPARK_HOME": str(SPARK_HOME), "SPARK_SCALA_VERSION": scala, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**environment, "SPARK_HOME": str(SPARK_HOME), "SPARK_SCALA_VERSION": scala, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def _with_requirements(names: Iterable[str]) -> set[str]:
-    found: set[str] = set()
+    installed: set[str] = set()
     left = [Requirement(name) for name in names]
     while left:
-        wanted = left.pop()
-        if wanted.name in found or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+        requirement = left.pop()
+        if requirement.name in installed or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
             continue
-        found.add(wanted.name)
-        left += map(Requirement, importlib.metadata.requires(wanted.name) or ())
-    return found
+        installed.add(requirement.name)
+        left += map(Requirement, importlib.metadata.requires(requirement.name) or ())
+    return installed
 
 
 def _command(process: psutil.Process) -> list[str]:

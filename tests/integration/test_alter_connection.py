@@ -57,11 +57,11 @@ def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: Sampl
 
 @pytest.mark.test
 def test_an_error_shows_no_part_of_a_secret_in_any_of_its_forms() -> None:
-    made = Definition(
+    definition = Definition(
         "shop", "generic", password="a/b c", extra={"secrets": {"list": ["one-secret"]}, "token": '{"pin": "987654"}'}
     )
-    said = "no a/b c, no a/b%20c, no a%2Fb%20c, no one-secret, no 987654"
-    assert masked(said, made) == "no ***, no ***, no ***, no ***, no ***"
+    message = "no a/b c, no a/b%20c, no a%2Fb%20c, no one-secret, no 987654"
+    assert masked(message, definition) == "no ***, no ***, no ***, no ***, no ***"
 
 
 @pytest.mark.test
@@ -109,13 +109,13 @@ def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with PostgresServer() as server:
-        found = []
+        identities = []
         for _ in range(2):
             url = make_url(server.new_database())
             pg = Definition("pg", "postgres", url.host, url.port, url.username, str(url.password), url.database)
-            found.append(upstream_identity(pg))
-        assert found[0] == found[1]
-        assert found[0] is not None
+            identities.append(upstream_identity(pg))
+        assert identities[0] == identities[1]
+        assert identities[0] is not None
         with pytest.raises(ConnectionValidationError) as caught:
             upstream_identity(replace(pg, port=9))
         assert str(url.password) not in str(caught.value)
@@ -127,7 +127,7 @@ def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
         )
         monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
         by_service = Definition("pg", "postgres", password=str(url.password), extra={"service": "shop"})
-        assert upstream_identity(by_service) == found[0]
+        assert upstream_identity(by_service) == identities[0]
 
 
 @pytest.mark.test
@@ -139,8 +139,8 @@ def test_a_catalog_without_the_tables_of_a_refresh_is_refused(tmp_path: Path) ->
 
     publish(open_catalog(lakes[0].settings), "raw.orders")
     first, second = (
-        Definition("lake", "rfr_lake", each.properties["uri"], extra={"warehouse": each.properties["warehouse"]})
-        for each in lakes
+        Definition("lake", "rfr_lake", lake.properties["uri"], extra={"warehouse": lake.properties["warehouse"]})
+        for lake in lakes
     )
     noted = use(lake={"tables": ["raw.orders", "raw.never"]})
     check_use({first.name: first}.get, first, noted)
@@ -273,11 +273,11 @@ def started(folder: Path, how: str = "lives") -> subprocess.Popen[str]:
 
 def rotated(*processes: subprocess.Popen[str]) -> list[str]:
     """The last lines of these processes, which rotate at once; sorted."""
-    for each in processes:
-        assert each.stdin is not None
-        each.stdin.write("\n")
-        each.stdin.flush()
-    return sorted((each.communicate()[0].splitlines() or [""])[-1] for each in processes)
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return sorted((process.communicate()[0].splitlines() or [""])[-1] for process in processes)
 
 
 @pytest.mark.test

@@ -49,11 +49,11 @@ def shop(dag: Any, api: SampleApi, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SHOP_KEY", CANARY)
     # The command line says so of its own process, which is this one here.
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
-    made = Connection(
+    connection = Connection(
         conn_id="shop_db", conn_type="rfr_api", host=api.base_url, password=KEY, extra='{"page_size": 20}'
     )
     with create_session() as session:
-        session.add(made)
+        session.add(connection)
     yield "shop_db"
     with create_session() as session:
         session.query(Connection).filter(Connection.conn_id == "shop_db").delete()
@@ -61,8 +61,8 @@ def shop(dag: Any, api: SampleApi, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def stored() -> Any:
     with create_session() as session:
-        found = session.query(Connection).filter(Connection.conn_id == "shop_db").one()
-        return found.host, found.password, json.loads(found.extra)
+        connection = session.query(Connection).filter(Connection.conn_id == "shop_db").one()
+        return connection.host, connection.password, json.loads(connection.extra)
 
 
 def everything_but_connections() -> str:
@@ -78,8 +78,8 @@ def test_the_form_changes_a_connection_with_a_secret_that_nobody_sees(
     run = dag.test(run_conf={**EMPTY, "connection": shop, "set": change})
     (task,) = run.get_task_instances()
     assert task.state == "success"
-    told = task.xcom_pull(task_ids="alter")
-    assert told["options"]["password"] == {"before": "***", "after": "***"}
+    result = task.xcom_pull(task_ids="alter")
+    assert result["options"]["password"] == {"before": "***", "after": "***"}
     assert stored() == (api.base_url, CANARY, {"page_size": 30})
     (row,) = ConnectionsHook().history(shop)
     assert (row.state, row.validated) == ("applied", True)
@@ -140,12 +140,12 @@ def test_the_command_line_does_the_same(
     assert rfr("connection", "validate", shop) == 0
     assert rfr("connection", "dependents", shop) == 0
     assert rfr("connection", "history", shop) == 0
-    said = "".join(capsys.readouterr())
-    assert f"connection {shop}: applied" in said
-    assert f"connection {shop}: valid" in said
-    assert f"0 use {shop}" in said
-    assert "extra.deep.a: None -> 1" in said
-    assert CANARY not in said
+    output = "".join(capsys.readouterr())
+    assert f"connection {shop}: applied" in output
+    assert f"connection {shop}: valid" in output
+    assert f"0 use {shop}" in output
+    assert "extra.deep.a: None -> 1" in output
+    assert CANARY not in output
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_what_cant_be_read_is_told_in_a_line_without_its_content(
 def test_a_password_that_is_dropped_is_gone(shop: str) -> None:
     assert rfr("connection", "alter", f"ALTER CONNECTION {shop} DROP (password), RESET (extra.page_size)") == 0
     with create_session() as session:
-        found = session.query(Connection).filter(Connection.conn_id == shop).one()
-        assert (found.password, found.extra) == (None, None)
-        assert (found.is_encrypted, found.is_extra_encrypted) == (False, False)
+        connection = session.query(Connection).filter(Connection.conn_id == shop).one()
+        assert (connection.password, connection.extra) == (None, None)
+        assert (connection.is_encrypted, connection.is_extra_encrypted) == (False, False)
 
 
 def test_a_type_that_is_there_only_for_its_fields_is_altered_untried(
@@ -216,8 +216,8 @@ def test_a_type_that_is_there_only_for_its_fields_is_altered_untried(
 def test_a_connection_of_the_environment_is_tried_where_it_is(
     shop: str, api: SampleApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = {"conn_type": "rfr_api", "host": api.base_url, "password": KEY}
-    monkeypatch.setenv("AIRFLOW_CONN_FROM_ENV", json.dumps(made))
+    connection = {"conn_type": "rfr_api", "host": api.base_url, "password": KEY}
+    monkeypatch.setenv("AIRFLOW_CONN_FROM_ENV", json.dumps(connection))
     assert rfr("connection", "validate", "from_env") == 0
     assert "connection from_env: valid" in capsys.readouterr().out
 
@@ -256,6 +256,6 @@ def test_a_connection_is_commented_on_and_dropped(shop: str, capsys: pytest.Capt
         assert session.query(Connection).filter(Connection.conn_id == shop).count() == 0
     assert rfr("connection", "alter", f"DROP CONNECTION IF EXISTS {shop}") == 0
     assert rfr("connection", "history", shop) == 0
-    said = capsys.readouterr().out
-    assert f"connection {shop}: dropped" in said and f"connection {shop}: missing" in said
-    assert "applied, by" in said and f"DROP CONNECTION {shop}" in said
+    output = capsys.readouterr().out
+    assert f"connection {shop}: dropped" in output and f"connection {shop}: missing" in output
+    assert "applied, by" in output and f"DROP CONNECTION {shop}" in output

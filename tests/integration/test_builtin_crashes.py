@@ -30,13 +30,15 @@ def test_a_deploy_that_is_killed_again_and_again_comes_to_its_end_and_loses_noth
     )
     assert done.returncode == 0, done.stderr[-3000:]
     deaths = json.loads(done.stdout.splitlines()[-1])["deaths"]
-    assert {each.partition(" ")[0] for each in deaths} == {"before", "after"}
-    assert {each.partition(" ")[2] for each in deaths} >= {"commit_table", "_rename_in_database"}
+    assert {death.partition(" ")[0] for death in deaths} == {"before", "after"}
+    assert {death.partition(" ")[2] for death in deaths} >= {"commit_table", "_rename_in_database"}
     place = Place(tmp_path)
     check(place)
     with place.store.read() as connection:
-        states = [(each.to_version, each.state.value, each.attempts) for each in deploys.history(connection, PROJECT)]
-    assert [each[:2] for each in states if each[1] == "done"] == [("2.0", "done"), ("1.0", "done")], states
+        states = [
+            (deploy.to_version, deploy.state.value, deploy.attempts) for deploy in deploys.history(connection, PROJECT)
+        ]
+    assert [state[:2] for state in states if state[1] == "done"] == [("2.0", "done"), ("1.0", "done")], states
     assert sum(attempts for version, state, attempts in states if version == "2.0" and state != "nothing") > 1
     place.close()
 

@@ -28,7 +28,7 @@ from tests.soon import PATIENCE, wait_until
 
 def count(files: Any) -> int:
     """The rows in files."""
-    return sum(each.rows for each in files)
+    return sum(file.rows for file in files)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_view_keeps_text_columns_comment_and_markers(deploy: Deploy) -> None:
     assert (view.name, view.query, view.namespace) == ("ops.v", text, "ops")
     assert properties.items() <= view.properties.items()
     assert view.comment == 'it\'s a "view"\nof ours'
-    assert [(each.name, each.type, each.comment) for each in view.columns] == [
+    assert [(column.name, column.type, column.comment) for column in view.columns] == [
         ("id", "bigint", "who's `first`"),
         ("state", "string", None),
     ]
@@ -111,7 +111,7 @@ def test_a_view_is_renamed_and_dropped_as_often_as_one_asks(deploy: Deploy) -> N
     deploy.view("ops.v", "SELECT id FROM runs")
     for _ in range(2):
         deploy.engine.rename_view("ops.v", "other.w")
-    assert [each.name for each in list_views(deploy.catalog)] == ["other.w"]
+    assert [view.name for view in list_views(deploy.catalog)] == ["other.w"]
     assert len(deploy.sql("SELECT * FROM other.w")) == 2, "a name without a namespace is still looked for in ops"
     for _ in range(2):
         deploy.engine.drop_view("other.w")
@@ -170,10 +170,10 @@ def test_only_rows_that_came_are_computed_after_a_commit_that_was_refused(deploy
         deploy.append(ids)
         with pytest.raises(CommitConflictError):
             table.replace_rows(AS_NUMBER, computed, target, {})
-        before = {each.location for each in computed}
+        before = {file.location for file in computed}
         table, target, computed = deploy.start()
-        assert before < {each.location for each in computed}
-        assert sum(each.rows for each in computed if each.location not in before) == len(ids)
+        assert before < {file.location for file in computed}
+        assert sum(file.rows for file in computed if file.location not in before) == len(ids)
     table.replace_rows(AS_NUMBER, computed, target, {})
     assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(12)]
 
@@ -184,7 +184,7 @@ def test_a_rewrite_starts_again_after_rows_were_deleted(deploy: Deploy) -> None:
     deploy.sql("DELETE FROM ops.runs WHERE id = 3")
     deploy.append(range(5, 6))
     table, target, again = deploy.start()
-    assert not {each.location for each in computed} & {each.location for each in again}
+    assert not {file.location for file in computed} & {file.location for file in again}
     table.replace_rows(AS_NUMBER, again, target, {})
     assert [row["id"] for row in deploy.rows()] == [0, 1, 2, 4, 5]
 
@@ -204,7 +204,7 @@ def test_another_query_or_other_columns_take_nothing_of_what_was_finished(deploy
     deploy.runs(range(5))
     _, _, computed = deploy.start()
     _, _, other = deploy.start(query=REWRITE.replace("AS BIGINT)", "AS BIGINT) + 1"))
-    assert not {each.location for each in computed} & {each.location for each in other}
+    assert not {file.location for file in computed} & {file.location for file in other}
 
 
 @pytest.mark.gate
@@ -241,7 +241,7 @@ def test_an_expression_over_other_rows_is_computed_as_a_whole(deploy: Deploy) ->
     assert count(first) == 5
     deploy.append(range(5, 6))
     table, target, again = deploy.start(query=query)
-    assert not {each.location for each in first} & {each.location for each in again}
+    assert not {file.location for file in first} & {file.location for file in again}
     table.replace_rows(AS_NUMBER, again, target, {})
     assert {row["rows"] for row in deploy.rows()} == {50}
 
@@ -274,8 +274,8 @@ def test_a_materialized_view_is_computed_with_the_declared_types_and_equal_conte
         target = table.coming(TableChange(), f"d-{number}-")
         computed = deploy.engine.compute(query=SUMS_OF, table="ops.sums", target=target)
         table.replace_rows(TableChange(), computed, target, {"rfr.migration": f"d/{number}"})
-        found = deploy.catalog.load_table("ops.sums").scan().to_arrow().to_pylist()
-        contents.append(sorted(found, key=lambda row: row["region"]))
+        rows = deploy.catalog.load_table("ops.sums").scan().to_arrow().to_pylist()
+        contents.append(sorted(rows, key=lambda row: row["region"]))
     assert contents[0] == contents[1]
     assert [(row["region"], row["n"], row["by"]) for row in contents[0]] == [(f"r{n}", 2, [("a", 1)]) for n in range(3)]
     assert deploy.sql("SELECT sum(n), min(at) FROM ops.sums")[0][0] == 6
@@ -286,7 +286,7 @@ def test_two_lakes_of_one_name_in_one_process_are_not_mistaken_for_each_other(de
     (tmp_path / "other").mkdir()
     other = Deploy(tmp_path / "other")
     other.runs(range(5))
-    counts = [each.sql("SELECT count(*) FROM ops.runs") for each in (deploy, other)]
+    counts = [project.sql("SELECT count(*) FROM ops.runs") for project in (deploy, other)]
     assert counts == [[(2,)], [(5,)]]
 
 
@@ -322,7 +322,7 @@ def test_what_a_sigkill_leaves_is_deleted_once_somebody_commits(deploy: Deploy, 
     assert alive, "the program ended before it could be killed"
     left = set(folder.glob("d-1-*.parquet"))
     table, target, computed = deploy.start()
-    ours = {Path(each.location.removeprefix("file://")) for each in computed}
+    ours = {Path(file.location.removeprefix("file://")) for file in computed}
     assert left and not left & ours
     table.replace_rows(AS_NUMBER, computed, target, {})
     target.collect(computed)
@@ -354,11 +354,11 @@ def test_without_maven_it_takes_jars_and_without_either_it_says_what_to_give(dep
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
         )
-    said = {name: figures_of(each.communicate(timeout=PATIENCE)[0]) for name, each in processes.items()}
-    assert said["jars"] == {"namespaces": ["ops"]}
-    assert said["neither"]["error"].startswith("jars: ")
-    assert "could not be had from Maven" in said["neither"]["error"]
-    assert "or give the files as jars" in said["neither"]["error"]
+    figures = {name: figures_of(process.communicate(timeout=PATIENCE)[0]) for name, process in processes.items()}
+    assert figures["jars"] == {"namespaces": ["ops"]}
+    assert figures["neither"]["error"].startswith("jars: ")
+    assert "could not be had from Maven" in figures["neither"]["error"]
+    assert "or give the files as jars" in figures["neither"]["error"]
 
 
 def test_a_spark_that_was_started_without_the_extensions_is_none_to_work_with(deploy: Deploy) -> None:

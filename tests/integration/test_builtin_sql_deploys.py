@@ -24,11 +24,11 @@ class AppendingEngine(SparkSqlEngine):
     late: Any = None
 
     def compute(self, **options: Any) -> Any:
-        found = super().compute(**options)
+        computed = super().compute(**options)
         if self.late is not None:
             late, self.late = self.late, None
             late()
-        return found
+        return computed
 
 
 def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_lose_no_row(tmp_path: Path) -> None:
@@ -39,9 +39,9 @@ def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_
     code, figures, output = platform.run_app(lake, actor="a test", spark=SPARK)
     assert code == 0, output[-4000:]
     assert (figures["state"], figures["revision"]) == ("done", 1)
-    assert {"ops.a", "ops.b"} <= {each.name for each in list_views(deploy.catalog)}
-    for each in list_views(deploy.catalog):
-        assert deploy.sql(f"SELECT * FROM {each.name}") == [], "what the package declares itself is read as well"
+    assert {"ops.a", "ops.b"} <= {shown.name for shown in list_views(deploy.catalog)}
+    for view in list_views(deploy.catalog):
+        assert deploy.sql(f"SELECT * FROM {view.name}") == [], "what the package declares itself is read as well"
 
     def add(*ids: int) -> None:
         table = deploy.catalog.load_table("ops.runs")
@@ -53,7 +53,7 @@ def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_
     engine = deploy.engine_of(AppendingEngine)
     engine.late = lambda: add(4)
     done = platform.deploy(deploy, engine, "2.0")
-    steps = {each.name: each.how for each in done.steps if each.name.startswith("ops.")}
+    steps = {step.name: step.how for step in done.steps if step.name.startswith("ops.")}
     assert (steps["ops.runs"], steps["ops.sums"]) == ("rewrite", "recompute")
     assert deploy.sql("SELECT * FROM ops.runs ORDER BY id") == [(n, n * 10) for n in range(5)]
     assert deploy.sql("SELECT * FROM ops.a ORDER BY id") == [(n, n * 10) for n in range(1, 5)]
@@ -73,11 +73,11 @@ def test_a_session_that_read_a_table_before_a_deploy_rewrote_it_reads_it_as_it_i
     table = deploy.catalog.load_table("ops.runs")
     table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in (1, 2)], table.schema().as_arrow()))
     queries = [f"SELECT * FROM ops.{name} ORDER BY id" for name in ("runs", "a", "b")]
-    assert [deploy.sql(each) for each in queries] == [[(1, "10"), (2, "20")]] * 3
+    assert [deploy.sql(query) for query in queries] == [[(1, "10"), (2, "20")]] * 3
     platform.declare(1, "bigint", TO_NUMBERS)
     done = platform.deploy(deploy, engine, "2.0")
-    assert {each.name: each.how for each in done.steps}["ops.runs"] == "rewrite"
-    assert [deploy.sql(each) for each in queries] == [[(1, 10), (2, 20)]] * 3
+    assert {step.name: step.how for step in done.steps}["ops.runs"] == "rewrite"
+    assert [deploy.sql(query) for query in queries] == [[(1, 10), (2, 20)]] * 3
 
 
 THROUGH = """
@@ -110,19 +110,19 @@ def test_materialized_views_are_refreshed_by_the_application_once_for_whatever_c
 
     add(1, 2)
     lake = {"name": deploy.lake.name, "properties": dict(deploy.lake.properties)}
-    asked: dict[str, Any] = {"refresh": {"names": ["ops.through"]}, "version": None, "objects": None}
-    code, figures, output = platform.run_app(lake, spark=SPARK, **asked)
+    request: dict[str, Any] = {"refresh": {"names": ["ops.through"]}, "version": None, "objects": None}
+    code, figures, output = platform.run_app(lake, spark=SPARK, **request)
     assert code == 0, output[-4000:]
-    assert [(each["state"], each["rows"]) for each in figures["views"].values()] == [("refreshed", 2)]
+    assert [(view["state"], view["rows"]) for view in figures["views"].values()] == [("refreshed", 2)]
     assert deploy.sql("SELECT * FROM ops.through ORDER BY id") == [(1, "10"), (2, "20")]
-    said = newest("ops.through").summary.additional_properties
-    assert json.loads(said["rfr.inputs"]) == {"ops.runs": newest("ops.runs").snapshot_id}
-    assert "rfr.migration" not in said
+    summary = newest("ops.through").summary.additional_properties
+    assert json.loads(summary["rfr.inputs"]) == {"ops.runs": newest("ops.runs").snapshot_id}
+    assert "rfr.migration" not in summary
     with closing(open_store(platform.store)) as store:
 
         def again() -> list[tuple[str, str]]:
             done = refresh(project="rfr", catalog=deploy.catalog, store=store, sql=engine)
-            return [(each.name, each.state) for each in done]
+            return [(entry.name, entry.state) for entry in done]
 
         engine.late = lambda: add(3)
         assert again() == [("ops.sums", "refreshed"), ("ops.through", "refreshed")]

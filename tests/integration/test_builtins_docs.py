@@ -25,20 +25,20 @@ HASHES = re.compile(r"\b[0-9a-f]{12,32}\b")
 def changed(text: str, diff: str) -> str:
     """The text after a diff that has no context."""
     lines = diff.splitlines(keepends=True)
-    old, new = ("".join(each[1:] for each in lines if each.startswith(sign)) for sign in "-+")
+    old, new = ("".join(line[1:] for line in lines if line.startswith(sign)) for sign in "-+")
     assert text.count(old) == 1
     return text.replace(old, new)
 
 
 def commands(block: str) -> list[tuple[str, list[str]]]:
     """Each ``airflow rfr`` command of a block with the lines that it is said to print."""
-    found: list[tuple[str, list[str]]] = []
+    blocks: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ airflow"):
-            found.append((line.removeprefix("$ ").partition(";")[0], []))
-        elif found and not line.startswith("$ "):
-            found[-1][1].append(line)
-    return found
+            blocks.append((line.removeprefix("$ ").partition(";")[0], []))
+        elif blocks and not line.startswith("$ "):
+            blocks[-1][1].append(line)
+    return blocks
 
 
 class Terminal:
@@ -88,14 +88,14 @@ def test_the_worked_example_prints_what_it_says(tmp_path: Path) -> None:
     terminal.declare(FIRST)
     terminal.follow(first)
     table = open_catalog(terminal.lake).load_table("ops.ingest_runs")
-    rows = [{"run_id": each, "finished_at": None, "records": said} for each, said in (("a", "12"), ("b", None))]
+    rows = [{"run_id": run_id, "finished_at": None, "records": said} for run_id, said in (("a", "12"), ("b", None))]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
-    wanted = changed(FIRST, DIFF)
-    terminal.declare(wanted)
+    expected = changed(FIRST, DIFF)
+    terminal.declare(expected)
     terminal.follow(blocked)
     (entry,) = re.findall(r"write:  (- \{.*\}\})", blocked)
-    (column,) = re.findall(r"- \{name: records, .*\}", wanted)
-    terminal.declare(wanted.replace(column, entry))
+    (column,) = re.findall(r"- \{name: records, .*\}", expected)
+    terminal.declare(expected.replace(column, entry))
     terminal.follow(second)
     now = open_catalog(terminal.lake).load_table("ops.ingest_runs").scan().to_arrow().to_pylist()
     assert sorted((row["run_id"], row["records"], row["attempts"]) for row in now) == [

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from tests.integration.airflow_tasks import set_connections
 from tests.integration.conftest import Lake
 
 KEY = "canary-77ab10-key"
@@ -25,13 +26,6 @@ KEPT = {
 FIRST, *OTHERS = KEPT
 
 
-@pytest.fixture(scope="module")
-def airflow() -> None:
-    from airflow.utils.db import initdb
-
-    initdb()
-
-
 @pytest.fixture
 def api() -> Iterator[SampleApi]:
     with SampleApi(SIZES, latency_ms=5, api_key=KEY) as running:
@@ -40,14 +34,7 @@ def api() -> Iterator[SampleApi]:
 
 @pytest.fixture(autouse=True)
 def connections(airflow: None, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
-    made: dict[str, dict[str, Any]] = {
-        "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
-        "SHOP": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
-        "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": json.dumps(extra)},
-    }
-    for name, connection in made.items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+    set_connections(monkeypatch, lake, api)
 
 
 def start(store: str) -> Any:
@@ -65,8 +52,8 @@ def kept(store: str, run: Any) -> list[Any]:
 
 
 def task(run: Any, task_id: str) -> Any:
-    [found] = [one for one in run.get_task_instances() if one.task_id == task_id]
-    return found
+    [instance] = [one for one in run.get_task_instances() if one.task_id == task_id]
+    return instance
 
 
 @pytest.mark.parametrize("store", KEPT)
@@ -83,7 +70,7 @@ def test_the_second_try_finds_the_checkpoint_of_the_first(
     assert task(run, "report").xcom_pull(task_ids="report") == ({"raw.items": 80} if store == "xcom" else None)
 
 
-@pytest.mark.parametrize("store", [FIRST, *(pytest.param(each, marks=pytest.mark.full) for each in OTHERS)])
+@pytest.mark.parametrize("store", [FIRST, *(pytest.param(store, marks=pytest.mark.full) for store in OTHERS)])
 def test_a_refresh_that_makes_no_progress_fails_and_leaves_its_checkpoint(
     store: str, api: SampleApi, lake: Lake, capfd: pytest.CaptureFixture[str]
 ) -> None:

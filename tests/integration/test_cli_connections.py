@@ -27,7 +27,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     from airflow.utils.db import initdb
 
     initdb()
-    for name in ("_AIRFLOW_PROCESS_CONTEXT", *(f"AIRFLOW_CONN_{each.upper()}" for each in RFR)):
+    for name in ("_AIRFLOW_PROCESS_CONTEXT", *(f"AIRFLOW_CONN_{connection.upper()}" for connection in RFR)):
         monkeypatch.delenv(name, raising=False)
     lake = {"warehouse": f"file://{tmp_path}/warehouse"}
     with create_session() as session:
@@ -48,7 +48,7 @@ def test_all_groups_find_connections_that_are_stored_in_airflows_database(
     assert rfr("triggers", "list", "-o", "json") == 0, capsys.readouterr().err
     assert told(capsys) == []
     assert rfr("builtins", "plan", "--objects", objects, "-o", "json") == 2, capsys.readouterr().err
-    assert "ops.runs" in [each["name"] for each in told(capsys)["steps"]]
+    assert "ops.runs" in [step["name"] for step in told(capsys)["steps"]]
     assert rfr("builtins", "status", "--objects", objects) == 0
     capsys.readouterr()
     assert (objects.parent / "control.db").is_file(), "the control store is the one that the database names"
@@ -83,12 +83,12 @@ def test_doctor_tries_the_connections_that_airflows_database_knows(
     finally:
         with create_session() as session:
             session.execute(delete(Connection).where(Connection.conn_id == "doctors_shop"))
-    said = capsys.readouterr()
-    assert "canary" not in said.out + said.err
-    assert "scheme" not in said.err, "Airflow's remark on the names of our types is no news"
-    found = {each["check"]: each for each in json.loads(said.out)["checks"]}
-    assert [found[name]["outcome"] for name in ("catalog", "warehouse", "control store")] == ["ok", "ok", "ok"]
-    shop = found["connection doctors_shop (rfr_api)"]
+    printed = capsys.readouterr()
+    assert "canary" not in printed.out + printed.err
+    assert "scheme" not in printed.err, "Airflow's remark on the names of our types is no news"
+    checks = {check["check"]: check for check in json.loads(printed.out)["checks"]}
+    assert [checks[name]["outcome"] for name in ("catalog", "warehouse", "control store")] == ["ok", "ok", "ok"]
+    shop = checks["connection doctors_shop (rfr_api)"]
     assert (shop["outcome"], shop["detail"]) == ("missing", "The base URL is missing")
     assert "ALTER CONNECTION doctors_shop" in shop["remedy"]
 
@@ -112,10 +112,10 @@ def test_the_doctor_tells_a_key_that_does_not_fit_from_a_connection_that_is_not_
     finally:
         monkeypatch.undo()
         crypto.get_fernet.cache_clear()
-    said = capsys.readouterr()
-    assert "canary" not in said.out + said.err
-    assert "Traceback" not in said.err
-    found = {each["check"]: each for each in json.loads(said.out)["checks"]}
-    assert "'rfr_lake_default' can't be decrypted with this machine's [core] fernet_key" in found["catalog"]["detail"]
-    assert found["catalog"]["remedy"] == "set the key with which it was stored, or store it again"
-    assert found["warehouse"]["outcome"] == "skipped"
+    printed = capsys.readouterr()
+    assert "canary" not in printed.out + printed.err
+    assert "Traceback" not in printed.err
+    checks = {check["check"]: check for check in json.loads(printed.out)["checks"]}
+    assert "'rfr_lake_default' can't be decrypted with this machine's [core] fernet_key" in checks["catalog"]["detail"]
+    assert checks["catalog"]["remedy"] == "set the key with which it was stored, or store it again"
+    assert checks["warehouse"]["outcome"] == "skipped"

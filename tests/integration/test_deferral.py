@@ -30,6 +30,7 @@ from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from tests.clusters.yarn import ResourceManager
+from tests.integration.airflow_tasks import set_connections
 from tests.integration.conftest import SHOP, Lake
 from tests.soon import PATIENCE, wait_until
 from tests.unit.operators.test_execute import FakeStateStore
@@ -121,21 +122,13 @@ def api() -> Iterator[SampleApi]:
 def yarn(tmp_path: Path, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[ResourceManager]:
     with ResourceManager(tmp_path / "yarn") as manager:
         monkeypatch.setenv("PATH", f"{manager.install(tmp_path / 'bin')}:{os.environ['PATH']}")
-        connections: dict[str, dict[str, Any]] = {
-            "YARN": {
-                "conn_type": "spark",
-                "host": "yarn",
-                "extra": {"yarn_resourcemanager_webapp_address": manager.url},
-            },
-            "SHOP": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
-            "LAKE": {
-                "conn_type": "rfr_lake",
-                "host": lake.properties["uri"],
-                "extra": {"warehouse": lake.properties["warehouse"], "s3_secret_access_key": LAKE_KEY},
-            },
+        spark = {
+            "conn_type": "spark",
+            "host": "yarn",
+            "extra": {"yarn_resourcemanager_webapp_address": manager.url},
         }
-        for name, connection in connections.items():
-            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+        lake_extra = {"s3_secret_access_key": LAKE_KEY}
+        set_connections(monkeypatch, lake, api, spark, spark_conn_id="yarn", lake_extra=lake_extra)
         yield manager
 
 

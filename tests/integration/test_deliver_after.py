@@ -21,6 +21,7 @@ from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.webhooks import operations
 from demo.webhook_receiver import Receiver
+from tests.integration.airflow_tasks import set_connections
 from tests.integration.conftest import Lake
 from tests.soon import PATIENCE
 
@@ -35,40 +36,29 @@ PAYLOAD = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def airflow() -> None:
-    from airflow.utils.db import initdb
-
-    initdb()
-
-
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as found:
+def receiver(airflow: None) -> Iterator[Receiver]:
+    with Receiver() as server:
         endpoint = {
-            "url": found.url,
+            "url": server.url,
             "payload": PAYLOAD,
             "onFailure": "block",
             "maxAttempts": 1,
         }
         file = Path(os.environ["AIRFLOW_HOME"]) / "triggers.json"
         file.write_text(json.dumps({"triggers": {"config": {"hook": endpoint}}}))
-        yield found
+        yield server
         file.unlink()
 
 
 @pytest.fixture
-def dag(lake: Lake, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
+def dag(
+    airflow: None, lake: Lake, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     with SampleApi(SIZES, latency_ms=1) as api:
-        connections: dict[str, dict[str, Any]] = {
-            "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
-            "SHOP": {"conn_type": "rfr_api", "host": api.base_url},
-            "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": json.dumps(extra)},
-            "RFR_CONTROL_STORE": {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"},
-        }
-        for name, connection in connections.items():
-            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+        set_connections(monkeypatch, lake, api)
+        store = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+        monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(store))
         monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
         monkeypatch.setattr(webhooks, "BLOCKED_SECONDS", 1.0)
         yield importlib.import_module("tests.integration.dags.hooked_refresh").dag
@@ -84,18 +74,18 @@ def test_every_variable_of_a_real_commit_reaches_the_endpoint(dag: Any, receiver
     began = time.time()
     assert refresh(dag) == "success"
     (request,) = receiver.requests
-    told = request.json
+    event = request.json
     snapshot = lake.table("raw.hooked").current_snapshot()
-    assert told["totals"]["documents"] == 500
-    assert told["totals"]["bytes"] > 0
-    assert [(each["table"], each["documents"]) for each in told["bindings"]] == [("raw.hooked", 500)]
-    assert (told["materialization_name"], told["collection_names"]) == ("raw.hooked", ["items"])
-    assert (told["generation"], told["snapshot_id"], told["attempt"]) == (1, snapshot.snapshot_id, 1)
-    assert (told["dag_id"], told["task_id"], told["map_index"]) == ("hooked_refresh", "refresh", -1)
-    assert told["delivery_id"] == request.delivery_id
-    assert told["run_id"] == told["flow_run_id"]
-    assert told["flow_published_at_min"] <= told["flow_published_at_max"] <= told["committed_at"]
-    assert time.strftime("%Y-%m-%dT%H", time.gmtime(began)) <= told["flow_published_at_min"]
+    assert event["totals"]["documents"] == 500
+    assert event["totals"]["bytes"] > 0
+    assert [(binding["table"], binding["documents"]) for binding in event["bindings"]] == [("raw.hooked", 500)]
+    assert (event["materialization_name"], event["collection_names"]) == ("raw.hooked", ["items"])
+    assert (event["generation"], event["snapshot_id"], event["attempt"]) == (1, snapshot.snapshot_id, 1)
+    assert (event["dag_id"], event["task_id"], event["map_index"]) == ("hooked_refresh", "refresh", -1)
+    assert event["delivery_id"] == request.delivery_id
+    assert event["run_id"] == event["flow_run_id"]
+    assert event["flow_published_at_min"] <= event["flow_published_at_max"] <= event["committed_at"]
+    assert time.strftime("%Y-%m-%dT%H", time.gmtime(began)) <= event["flow_published_at_min"]
 
 
 def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(

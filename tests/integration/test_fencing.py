@@ -81,12 +81,12 @@ def test_a_driver_that_slept_and_lost_its_refresh_asks_the_api_for_nothing_more_
         wait_until(lambda: is_stopped(sleeper))
         second = runner.run(config())
         assert second.figures["resumed"]
-        asked = api.counts()["requests"]
+        requests = api.counts()["requests"]
         os.killpg(sleeper.pid, signal.SIGCONT)
         output, _ = sleeper.communicate(timeout=PATIENCE)
     finally:
         kill_group(sleeper)
     assert sleeper.returncode == FENCED, output[-4000:]
     assert figures_of(output)["error"]["type"] == "FencedError"
-    assert api.counts()["requests"] - asked <= 4, "it read on"
+    assert api.counts()["requests"] - requests <= 4, "it read on"
     assert_published_whole(lake, api)

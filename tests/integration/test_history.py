@@ -25,7 +25,7 @@ def store_url(folder: Path) -> str:
 
 def deploy_logs(lake: Lake, folder: Path) -> None:
     """The package's own tables, without its views, which take Spark."""
-    logs = [each for each in load_objects().objects if each.kind is Kind.LOG]
+    logs = [item for item in load_objects().objects if item.kind is Kind.LOG]
     spec = load_objects(logs, entry_points=False)
     catalog, store = open_catalog(lake.settings), open_store(store_url(folder))
     recorded, live = observe(catalog, store, project=spec.project)

@@ -40,7 +40,7 @@ def _stream(name: str, path: str, field_path: list[str], size_as: str, **retriev
         "name": name,
         "schema_loader": {
             "type": "InlineSchemaLoader",
-            "schema": {"type": "object", "properties": {column: {"type": each} for column, each in types.items()}},
+            "schema": {"type": "object", "properties": {column: {"type": kind} for column, kind in types.items()}},
         },
         "retriever": {
             "type": "SimpleRetriever",
@@ -133,8 +133,8 @@ def source_of(api: SampleApi, stream: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _requesters(value: Any) -> Iterator[dict[str, Any]]:
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _requesters(each)
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _requesters(part)
     if isinstance(value, dict) and value.get("type") == "HttpRequester":
         yield value
 

@@ -44,7 +44,7 @@ class Nested(Platform):
         return plan(spec, *observe(self.lake.catalog, open_store(self.store), project="rfr", spec=spec))
 
     def release(self) -> list[str]:
-        return [each.how.value for each in self.deploy(self.lake, self.lake.engine, "1.0").steps]
+        return [step.how.value for step in self.deploy(self.lake, self.lake.engine, "1.0").steps]
 
     def nested(self) -> list[list[Any]]:
         """The nested values of both rows; PyIceberg reads the first one as Spark does."""
@@ -79,7 +79,7 @@ def test_each_value_stays_in_its_own_field_whatever_becomes_of_the_struct(tmp_pa
 
     nested.write("b:int,c:int")
     assert summary(nested.plan())["data_loss"] == 3
-    assert [str(each).partition(" would")[0] for each in nested.plan().blocked[0].problems] == [
+    assert [str(problem).partition(" would")[0] for problem in nested.plan().blocked[0].problems] == [
         *(f"field {name}.a" for name in "slm"),
         *(f"if {name}.c is {name}.a under a new name, write was: {{fields: {{c: a}}}}" for name in "slm"),
     ]
@@ -97,7 +97,9 @@ def test_each_value_stays_in_its_own_field_whatever_becomes_of_the_struct(tmp_pa
 
     nested.write("d:int,e:string", n="int")
     pasted = [yaml.safe_load(line)[0] for line in nested.plan().blocked[0].paste]
-    nested.write("d:int,e:string", LOST.replace(".a}", ".c}"), n="int", was={each["name"]: each for each in pasted})
+    nested.write(
+        "d:int,e:string", LOST.replace(".a}", ".c}"), n="int", was={column["name"]: column for column in pasted}
+    )
     assert nested.release() == ["rewrite"]
     assert nested.nested() == in_all({"d": None, "e": "7"})
     assert nested.plan().steps == ()

@@ -12,18 +12,12 @@ import pytest
 from airflow_provider_rfr.operators import table_asset
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from tests.integration.airflow_tasks import set_connections
 from tests.integration.conftest import Lake
 
 KEY = "canary-51c07e-key"
 SIZES = Sizes(records=400, customers=10, partitions=8, pages=10, page_records=25)
 CONFIG = {"partitions": 8, "page_size": 25}
-
-
-@pytest.fixture(scope="module")
-def airflow() -> None:
-    from airflow.utils.db import initdb
-
-    initdb()
 
 
 @pytest.fixture
@@ -74,14 +68,7 @@ class Runs:
 
 @pytest.fixture
 def runs(airflow: None, lake: Lake, keyed_api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
-    connections: dict[str, dict[str, Any]] = {
-        "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
-        "SHOP": {"conn_type": "rfr_api", "host": keyed_api.base_url, "password": KEY},
-        "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": json.dumps(extra)},
-    }
-    for name, connection in connections.items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+    set_connections(monkeypatch, lake, keyed_api)
     return Runs()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
-import json
 import os
 import signal
 import subprocess
@@ -17,13 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk.bases.operator import ExecutorSafeguard
 
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.refresh.status import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
-from tests.integration.conftest import ROOT, SHOP, Lake, is_alive
+from tests.integration.airflow_tasks import execute, items_operator, set_connections
+from tests.integration.conftest import ROOT, Lake, is_alive
 from tests.soon import PATIENCE, wait_until
 
 ROUND_SECONDS = 2.0
@@ -37,15 +34,7 @@ def slow_api() -> Iterator[SampleApi]:
 
 @pytest.fixture
 def connections(lake: Lake, slow_api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    extra = json.dumps({"catalog_type": "sql", "warehouse": lake.properties["warehouse"]})
-    made = {
-        "AIRFLOW_CONN_SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
-        "AIRFLOW_CONN_SHOP": {"conn_type": "rfr_api", "host": slow_api.base_url},
-        "AIRFLOW_CONN_LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
-    }
-    for name, connection in made.items():
-        monkeypatch.setenv(name, json.dumps(connection))
-    return {name: os.environ[name] for name in made}
+    return set_connections(monkeypatch, lake, slow_api)
 
 
 def run_task(tries_before_clear: int = 0, *, hour: int = 6, stoppable: bool = False) -> dict[str, Any]:
@@ -54,41 +43,23 @@ def run_task(tries_before_clear: int = 0, *, hour: int = 6, stoppable: bool = Fa
     :param hour: at which the run started
     :param stoppable: SIGTERM asks it to stop, as Airflow does
     """
-    operator = ResumableFullRefreshOperator(
-        task_id="refresh",
-        source={"file": str(SHOP), "config": {"partitions": 4, "page_size": 10}},
-        streams=["items"],
-        target="raw.items",
-        api_conn_id="shop",
-        lake_conn_id="lake",
-        options={"concurrency": 4, "round_seconds": ROUND_SECONDS, "head_start": False},
-    )
+    options = {"concurrency": 4, "round_seconds": ROUND_SECONDS, "head_start": False}
+    operator = items_operator({"partitions": 4, "page_size": 10}, options)
     if stoppable:
         signal.signal(signal.SIGTERM, lambda number, frame: operator.on_kill())
-    ti = SimpleNamespace(
-        dag_id="d",
-        run_id="r",
-        task_id="refresh",
-        map_index=-1,
-        stats_tags={},
-        max_tries=operator.retries + tries_before_clear,
-    )
     run = SimpleNamespace(start_date=datetime(2026, 1, 1, hour, tzinfo=timezone.utc))
-    context: Any = {"ti": ti, "task": operator, "dag_run": run}
-    inside = contextvars.copy_context()
-    inside.run(ExecutorSafeguard.tracker.set, operator)
-    return dict(inside.run(operator.execute, context))
+    return execute(operator, dag_run=run, max_tries=operator.retries + tries_before_clear)
 
 
 def drivers_below(pid: int) -> list[psutil.Process]:
-    found = []
+    drivers = []
     for process in psutil.Process(pid).children(recursive=True):
         try:
             if any(part.endswith("full_refresh.py") for part in process.cmdline()):
-                found.append(process)
+                drivers.append(process)
         except psutil.Error:
             continue
-    return found
+    return drivers
 
 
 def test_a_published_run_gives_its_first_commit_again_and_a_cleared_one_a_new_generation(

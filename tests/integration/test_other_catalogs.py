@@ -76,21 +76,21 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 def test_a_deploy_makes_tables_and_views_and_a_later_one_rewrites_them(lake: Lake, tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     platform.declare(1, "string")
-    said = {"name": lake.name, "properties": lake.properties}
-    code, figures, output = platform.run_app(said, spark=SPARK)
+    settings = {"name": lake.name, "properties": lake.properties}
+    code, figures, output = platform.run_app(settings, spark=SPARK)
     assert (code, figures.get("state")) == (0, "done"), output[-4000:]
     catalog = open_catalog(lake.settings)
-    assert {"ops.a", "ops.b", "rfr_system.refresh_status"} <= {each.name for each in list_views(catalog)}
+    assert {"ops.a", "ops.b", "rfr_system.refresh_status"} <= {view.name for view in list_views(catalog)}
     table = lake.table("ops.runs")
     rows = [{"id": number, "rows": str(number * 10)} for number in range(4)]
     table.append(pa.Table.from_pylist(rows, table.schema().as_arrow()))
     platform.declare(2, "bigint", TO_NUMBERS)
-    code, figures, output = platform.run_app(said, spark=SPARK, version="2.0")
+    code, figures, output = platform.run_app(settings, spark=SPARK, version="2.0")
     assert (code, figures.get("state")) == (0, "done"), output[-4000:]
     in_a, in_sums = read_as_a_user(lake, "SELECT * FROM ops.a ORDER BY id", "SELECT * FROM ops.sums")
     assert (in_a, in_sums) == ([[1, 10], [2, 20], [3, 30]], [[4, 30]])
     before = lake.table("ops.runs").metadata_location
-    code, figures, output = platform.run_app(said, spark=SPARK, version="2.0")
+    code, figures, output = platform.run_app(settings, spark=SPARK, version="2.0")
     assert (code, figures.get("state")) == (0, "nothing"), output[-4000:]
     assert lake.table("ops.runs").metadata_location == before
     assert not [secret for secret in passwords(lake) if secret in output]

@@ -114,10 +114,10 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     assert str(inferred.find_type("ship_to.express")) == "boolean"
     assert str(lake.table("raw.orders").schema().find_type("placed_at")) == "timestamptz"
 
-    asked = requests_of(api)
+    requests = requests_of(api)
     snapshots = {name: lake.table(f"raw.{name}").current_snapshot().snapshot_id for name in streams}
     again = figures_by_stream(runner.run(config("monday")))
-    assert requests_of(api) == asked, "a refresh that is published was read again"
+    assert requests_of(api) == requests, "a refresh that is published was read again"
     for name, snapshot_id in snapshots.items():
         assert again[name]["snapshot_id"] == snapshot_id == first[name]["snapshot_id"]
         assert (first[name]["already_published"], again[name]["already_published"]) == (False, True)
@@ -134,7 +134,7 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
         transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     figures = figures_by_stream(runner.run(config("tuesday")))
     assert figures["orders"]["generation"] == 2
-    assert {name: each["snapshots_expired"] for name, each in figures.items()} == {
+    assert {name: figure["snapshots_expired"] for name, figure in figures.items()} == {
         "orders": 0,
         "invoices": 0,
         "overlapping": 1,
@@ -154,7 +154,7 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     assert old.schema.field("quantity").type == pa.int64()
     amounts = lake.rows("raw.overlapping")
     assert amounts.schema.field("amount").type == pa.decimal128(12, 2)
-    assert sorted(map(str, column(amounts, "amount"))) == sorted(f"{each:.2f}" for each in column(rows, "amount"))
+    assert sorted(map(str, column(amounts, "amount"))) == sorted(f"{amount:.2f}" for amount in column(rows, "amount"))
     before = lake.table("raw.orders").scan(snapshot_id=snapshots["orders"]).to_arrow()
     assert checksum_of(before) == truth["orders"]["checksum"], "the old snapshot can't be read any more"
 
@@ -205,10 +205,10 @@ def test_a_backfilled_day_replaces_that_day_alone_and_rows_of_another_day_are_re
         return runner.config(source=source, streams=list(streams), options=options)
 
     def days(table: str) -> dict[date, list[int]]:
-        found: dict[date, list[int]] = {}
+        ids_of_days: dict[date, list[int]] = {}
         for row in lake.rows(table).select(["id", "day"]).to_pylist():
-            found.setdefault(row["day"], []).append(row["id"])
-        return {day: sorted(ids) for day, ids in found.items()}
+            ids_of_days.setdefault(row["day"], []).append(row["id"])
+        return {day: sorted(ids) for day, ids in ids_of_days.items()}
 
     monday, tuesday = date(2026, 1, 5), date(2026, 1, 6)
     ids = {day: sorted(api.truth(f"/partitions/{number}/items")["ids"]) for number, day in enumerate((monday, tuesday))}
@@ -234,7 +234,9 @@ def test_a_backfilled_day_replaces_that_day_alone_and_rows_of_another_day_are_re
     runner.run(config("2026-01-05", [0], "2026-01-05"))
     for table in tables:
         assert days(table) == {monday: ids[monday], tuesday: [-2, *ids[tuesday]]}
-        parts = [each.header.replace_where for each in part_ledgers(open_catalog(lake.settings), table) if each.header]
+        parts = [
+            ledger.header.replace_where for ledger in part_ledgers(open_catalog(lake.settings), table) if ledger.header
+        ]
         assert sorted(map(str, parts)) == ["day = '2026-01-05'", "day = '2026-01-06'"]
         revisions = {(row["day"], row["revision"]) for row in lake.rows(table).to_pylist() if row["id"] > 0}
         assert revisions == {(monday, 1), (tuesday, 0)}
@@ -266,9 +268,9 @@ def test_a_shrunken_or_empty_result_is_published_only_where_that_is_allowed(
     assert "100 rows after 400" in refused["orders"]["message"]
     assert "25 rows after 500" in refused["repeating"]["message"]
     assert unchanged()
-    asked = requests_of(api)
+    requests = requests_of(api)
     runner.run(config(shrinking, max_shrink=0.8))
-    assert requests_of(api) == asked
+    assert requests_of(api) == requests
     for name in shrinking:
         assert checksum_of(lake.rows(f"raw.{name}")) == api.truth(f"/{name}")["checksum"]
         before[name] = lake.table(f"raw.{name}").current_snapshot().snapshot_id
@@ -278,10 +280,10 @@ def test_a_shrunken_or_empty_result_is_published_only_where_that_is_allowed(
     assert {name: error["type"] for name, error in refused.items()} == dict.fromkeys(shrinking, "PublishRefusedError")
     assert "allow_empty" in refused["orders"]["message"]
     assert unchanged()
-    asked = requests_of(api)
+    requests = requests_of(api)
     columns = lake.table("raw.invoices").schema().column_names
     runner.run(config(shrinking, allow_empty=True))
-    assert requests_of(api) == asked
+    assert requests_of(api) == requests
     for name in shrinking:
         assert lake.rows(f"raw.{name}").num_rows == 0
     assert lake.table("raw.invoices").schema().column_names == columns
@@ -330,10 +332,10 @@ def test_what_does_not_fit_is_told_and_nothing_is_fetched_again_after_the_correc
     assert not lake.has("raw.corrected")
     assert column(lake.rows("raw.evolving"), "reference") == ["old"]
 
-    asked = requests_of(api)
+    requests = requests_of(api)
     misfits["corrected"] = stream_like("orders")
     runner.run(config(on_type_error="null"))
-    assert requests_of(api) == asked, "pages were fetched again although they are in the ledger"
+    assert requests_of(api) == requests, "pages were fetched again although they are in the ledger"
     truth = api.truth("/orders")
     for name in ("corrected", "evolving"):
         rows = lake.rows(f"raw.{name}")

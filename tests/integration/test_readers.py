@@ -118,9 +118,9 @@ def duckdb_rows(lake: Lake, table: str, columns: str) -> list[tuple[Any, ...]]:
         connection.execute(f"INSTALL '{extension}'")
         connection.execute(f"LOAD {name}")
     metadata = lake.table(table).metadata_location
-    found = connection.execute(f"SELECT {columns} FROM iceberg_scan('{metadata}')").fetchall()
+    rows = connection.execute(f"SELECT {columns} FROM iceberg_scan('{metadata}')").fetchall()
     connection.close()
-    return sorted(found)
+    return sorted(rows)
 
 
 def duckdb_ids(lake: Lake, table: str) -> list[int]:
@@ -210,14 +210,14 @@ def story(request: pytest.FixtureRequest, api: SampleApi, tmp_path_factory: pyte
 
 
 def test_spark_sql_reads_the_published_table_with_its_types(story: Story, api: SampleApi) -> None:
-    found = story.found
-    assert found["rows"] == [len(story.ids), len(story.ids)]
-    assert found["kinds"]["amount"] == "double"
-    assert found["kinds"]["placed_at"] == "timestamp"
-    assert found["kinds"]["ship_to"] == "struct<city:string,zip:string,express:boolean>"
-    assert found["kinds"]["_rfr_generation"] == "bigint"
-    assert found["view"] > 0
-    assert "orders" in found["tables"]
+    results = story.found
+    assert results["rows"] == [len(story.ids), len(story.ids)]
+    assert results["kinds"]["amount"] == "double"
+    assert results["kinds"]["placed_at"] == "timestamp"
+    assert results["kinds"]["ship_to"] == "struct<city:string,zip:string,express:boolean>"
+    assert results["kinds"]["_rfr_generation"] == "bigint"
+    assert results["view"] > 0
+    assert "orders" in results["tables"]
 
 
 def test_spark_sql_and_duckdb_read_a_table_whose_column_types_were_replaced(story: Story) -> None:

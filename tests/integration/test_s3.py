@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import json
 import logging
 import os
@@ -12,20 +11,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from moto.server import ThreadedMotoServer
 
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.sample_api.client import SampleApi
-from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, kill_group, shop
+from tests.integration.airflow_tasks import execute, items_operator, set_connections
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, kill_group, shop
 from tests.soon import soon
 
 KEY_ID = "canary-id-8f21"
@@ -234,20 +231,12 @@ def test_a_second_refresh_on_s3_replaces_the_first_and_collects_it(
 @pytest.fixture
 def connections(lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {
-        "catalog_type": "sql",
-        "warehouse": lake.properties["warehouse"],
         "s3_endpoint": lake.properties["s3.endpoint"],
         "s3_region": "us-east-1",
         "s3_access_key_id": KEY_ID,
         "s3_secret_access_key": SECRET,
     }
-    made: dict[str, dict[str, Any]] = {
-        "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
-        "SHOP": {"conn_type": "rfr_api", "host": api.base_url},
-        "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": json.dumps(extra)},
-    }
-    for name, connection in made.items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+    set_connections(monkeypatch, lake, api, lake_extra=extra)
 
 
 class Onlooker:
@@ -279,23 +268,8 @@ class Onlooker:
 
 def run_operator(**arguments: Any) -> dict[str, Any]:
     """One try of one run, as the task runner would make it."""
-    operator = ResumableFullRefreshOperator(
-        task_id="refresh",
-        source={"file": str(SHOP), "config": CONFIG},
-        streams=["items"],
-        target="raw.items",
-        api_conn_id="shop",
-        lake_conn_id="lake",
-        options=OPTIONS,
-        # All of Spark's settings go to the log, and the event log keeps them and the jobs' properties.
-        verbose=True,
-        **arguments,
-    )
-    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
-    context: Any = {"ti": ti, "task": operator}
-    inside = contextvars.copy_context()
-    inside.run(ExecutorSafeguard.tracker.set, operator)
-    return dict(inside.run(operator.execute, context))
+    # All of Spark's settings go to the log, and the event log keeps them and the jobs' properties.
+    return execute(items_operator(CONFIG, OPTIONS, verbose=True, **arguments))
 
 
 @pytest.mark.gate
@@ -345,10 +319,10 @@ def test_a_store_that_does_not_answer_is_told_of_without_its_key(
     while error is not None:
         chain.append(f"{error!r} {error}")
         error = error.__cause__ or error.__context__
-    told = " ".join(chain) + printed.out + printed.err
-    assert SECRET not in told
-    assert KEY_ID not in told
-    assert "no-such-bucket" in told
+    output = " ".join(chain) + printed.out + printed.err
+    assert SECRET not in output
+    assert KEY_ID not in output
+    assert "no-such-bucket" in output
 
 
 def test_the_lake_connection_opens_the_catalog_on_s3(connections: None, lake: Lake) -> None:

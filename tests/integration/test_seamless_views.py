@@ -45,7 +45,7 @@ USERS = {
     "bob.sums": "SELECT sum(amount) AS total FROM ops.orders",
     "bob.over": "SELECT o.amount + 1 AS more, b.city FROM ops.big o JOIN ops.orders b ON o.id = b.id",
 }
-READ = [*(each.name for each in VIEWS), *USERS]
+READ = [*(view.name for view in VIEWS), *USERS]
 
 
 class _Death(BaseException):
@@ -65,10 +65,10 @@ class Lake:
 
     def release(self, wanted: CatalogSpec, **policies: Any) -> None:
         recorded, live = observe(self.catalog, self.store, project=PROJECT)
-        found = plan(wanted, recorded, live, policies=Policies(**policies))
-        assert found.applicable, (found.blocked, found.drift)
+        migration = plan(wanted, recorded, live, policies=Policies(**policies))
+        assert migration.applicable, (migration.blocked, migration.drift)
         apply(
-            found,
+            migration,
             catalog=self.catalog,
             store=self.store,
             spec=wanted,
@@ -78,11 +78,11 @@ class Lake:
         )
 
     def contents(self) -> dict[str, Any]:
-        found = {}
+        answers = {}
         for name in READ:
             rows = self.reader.sql(f"SELECT * FROM rfr.{name}")
-            found[name] = (rows.columns, sorted(map(str, rows.collect())))
-        return found
+            answers[name] = (rows.columns, sorted(map(str, rows.collect())))
+        return answers
 
 
 def _catalog_settings(deploy: Deploy) -> Iterator[tuple[str, str]]:
@@ -92,12 +92,12 @@ def _catalog_settings(deploy: Deploy) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    found = Lake(tmp_path)
-    found.release(BEFORE)
-    found.deploy.sql("INSERT INTO ops.orders VALUES (1, 5, 1.5, 'a'), (2, 7, 2.5, 'b'), (3, 0, 0.5, 'x')")
+    lake = Lake(tmp_path)
+    lake.release(BEFORE)
+    lake.deploy.sql("INSERT INTO ops.orders VALUES (1, 5, 1.5, 'a'), (2, 7, 2.5, 'b'), (3, 0, 0.5, 'x')")
     for name, query in USERS.items():
-        found.deploy.view(name, query, properties={})
-    return found
+        lake.deploy.view(name, query, properties={})
+    return lake
 
 
 def _after_each_effect(lake: Lake, patch: pytest.MonkeyPatch, do: Callable[[str], None]) -> None:
@@ -108,9 +108,9 @@ def _after_each_effect(lake: Lake, patch: pytest.MonkeyPatch, do: Callable[[str]
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             do(f"before {name}")
-            found = original(*args, **kwargs)
+            result = original(*args, **kwargs)
             do(f"after {name}")
-            return found
+            return result
 
         patch.setattr(owner, name, wrapped)
 
@@ -158,19 +158,19 @@ def test_views_stay_readable_wherever_the_deploy_dies(lake: Lake, monkeypatch: p
     assert lake.contents() == before
     lake.release(SAFE)
     recorded, live = observe(lake.catalog, lake.store, project=PROJECT)
-    assert all(not each.bridged for each in live.user_views)
+    assert all(not view.bridged for view in live.user_views)
     assert plan(SAFE, recorded, live).steps == ()
 
 
 def test_an_error_in_a_new_text_is_met_before_anything_is_touched(lake: Lake) -> None:
-    before = {name: each.metadata_location for name, each in _tables(lake).items()}
+    before = {name: table.metadata_location for name, table in _tables(lake).items()}
     broken: list[BuiltinObject] = [
         *SAFE.objects,
         view("ops.bad", "SELECT id, no_such_function(amount) AS n FROM ops.orders"),
     ]
     with pytest.raises(Exception, match=r"no_such_function.*nothing was done"):
         lake.release(spec("1.2", *broken))
-    assert {name: each.metadata_location for name, each in _tables(lake).items()} == before
+    assert {name: table.metadata_location for name, table in _tables(lake).items()} == before
     assert lake.contents()["ops.big"][0] == ["id", "amount"]
 
 

@@ -15,15 +15,9 @@ from airflow_provider_rfr.store.tables import LEASES
 from tests import forked
 from tests.integration import sink_program
 from tests.unit.sinks.exporting import Scene, numbers
-from tests.webhook_receiver import Received, Receiver, Reply, receiver
+from tests.webhook_receiver import Received, Receiver, Reply
 
 pytestmark = pytest.mark.gate
-
-
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
 
 
 @dataclass
@@ -46,7 +40,7 @@ class Exporting:
 
     def end_lease(self) -> None:
         """What time does; the killed one can't give it back."""
-        self.scene.store.run(lambda each: each.execute(update(LEASES).values(until=1)))
+        self.scene.store.run(lambda connection: connection.execute(update(LEASES).values(until=1)))
 
     def go_on(self) -> None:
         sink_program.main(self.task())
@@ -63,16 +57,16 @@ def exporting(tmp_path: Path) -> Iterator[Exporting]:
 def later(exporting: Exporting) -> None:
     """What happens while nobody runs: rows come, and a migration rewrites all of them."""
     exporting.scene.add((5, "v5"))
-    exporting.scene.rewrite(*((each, "rewritten") for each in range(6)))
+    exporting.scene.rewrite(*((number, "rewritten") for number in range(6)))
     exporting.scene.add((6, "v6"))
 
 
 def taken(server: Receiver) -> list[int]:
     """The rows as a receiver has them that takes each batch id once."""
     bodies: dict[str, Any] = {}
-    for each in server.received:
-        known = bodies.setdefault(each.headers["idempotency-key"], each.json)
-        assert known == each.json, "an id stands for the same rows for ever"
+    for request in server.received:
+        known = bodies.setdefault(request.headers["idempotency-key"], request.json)
+        assert known == request.json, "an id stands for the same rows for ever"
     return [row["id"] for _, body in sorted(bodies.items()) for row in body["rows"]]
 
 
@@ -101,7 +95,7 @@ def test_a_sigkill_repeats_at_most_the_last_batch_with_its_id(
     assert sorted(taken(server)) == list(range(7))
     # No batch reaches over the migration.
     batches = 5 if number else 4
-    assert len({each.headers["idempotency-key"] for each in server.received}) == batches
+    assert len({request.headers["idempotency-key"] for request in server.received}) == batches
     assert len(server.received) == batches + repeated
 
 
@@ -124,7 +118,7 @@ def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_batch_with_its_id(
     later(exporting)
     exporting.go_on()
     assert sorted(taken(server)) == list(range(7))
-    keys = [each.headers["idempotency-key"] for each in server.received]
+    keys = [received.headers["idempotency-key"] for received in server.received]
     assert keys[1] == keys[2] and len(keys) - len(set(keys)) == 1
 
 
@@ -138,7 +132,7 @@ def contents(exporting: Exporting) -> dict[str, tuple[bytes, int]]:
 )
 def test_a_sigkill_leaves_whole_files_with_each_row_once(exporting: Exporting, place: str, number: int) -> None:
     exporting.killed(kill=place, number=number)
-    before = {name: each for name, each in contents(exporting).items() if not name.startswith(".")}
+    before = {name: content for name, content in contents(exporting).items() if not name.startswith(".")}
     assert [file.name.startswith(".") for file in exporting.scene.files()].count(True) == (place == "half a file")
     later(exporting)
     exporting.go_on()

@@ -35,18 +35,18 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def program() -> Path:
     """The program, from the cache or built by Go from its pinned source: some minutes of one core, once."""
-    found = CACHE / "sops"
+    program = CACHE / "sops"
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-    if found.is_file():
-        return found
+    if program.is_file():
+        return program
     if go is None:
         pytest.skip("there is no Go to build sops with")
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.is_file():
-            _build(go, found)
-    return found
+        if not program.is_file():
+            _build(go, program)
+    return program
 
 
 def _build(go: str, target: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_key_that_is_shared_between_groups_is_put_together_by_the_program(
     environment: dict[str, str],
     document: dict[str, Any],
 ) -> None:
-    sealed = theirs(shamir_threshold=2, key_groups=[{"age": [each.public]} for each in keys])
+    sealed = theirs(shamir_threshold=2, key_groups=[{"age": [key.public]} for key in keys])
     assert open_sealed(sealed, environment=environment) == document
     with pytest.raises(SealError, match="keys shared between groups the sops program"):
         open_sealed(sealed, environment={**environment, "PATH": "/nowhere"})

@@ -145,8 +145,8 @@ def test_an_expired_token_restarts_its_chain_alone_and_the_parents_are_frozen(
     )
     failed = runner.run(config, expect=FAILED).figures
     assert "2 of 30 partitions could not be read" in failed["error"]["message"]
-    asked = pages_asked(api, "/customers/*/orders")
-    again = {page.partition(" ")[0] for page, times in asked.items() if times > 1}
+    pages = pages_asked(api, "/customers/*/orders")
+    again = {page.partition(" ")[0] for page, times in pages.items() if times > 1}
     assert again == {f"/customers/{expiring}/orders"}, "more than the expired chain was read again"
     assert failed["pages_refetched"] == 3
 
@@ -203,11 +203,11 @@ def test_one_stream_fails_and_the_others_are_published_through_429_and_short_pag
 
     log = api.log(path="/partitions/*")
     refused = next(entry for entry in log if entry["status"] == 429)
-    told = refused["at"] + refused["seconds"]
+    retry_at = refused["at"] + refused["seconds"]
     # Requests that were on their way and the beat that carries the news: then silence, on every thread and task.
-    sent = [entry["at"] - told for entry in log if 0.45 < entry["at"] - told < 1.9]
+    sent = [entry["at"] - retry_at for entry in log if 0.45 < entry["at"] - retry_at < 1.9]
     assert sent == [], "somebody went on although the API asked for a pause"
-    assert max(entry["at"] for entry in log) > told + 1.9
+    assert max(entry["at"] for entry in log) > retry_at + 1.9
 
 
 class LedgerWatch(threading.Thread):
@@ -348,10 +348,10 @@ def test_a_secret_that_the_document_refers_to_is_in_no_output_file_or_setting(
         failed = runner.run(config, environment=environment, expect=FAILED)
     del lake.properties["header.X-Team"]
     assert lake.rows("raw.orders").num_rows == api.sizes.records
-    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != secret]
+    contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != secret]
     written = [path.read_bytes() for path in events.rglob("*") if path.is_file()]
     assert any(b"spark.eventLog.dir" in content for content in written), "Spark wrote down its settings"
-    for content in (done.output.encode(), failed.output.encode(), *kept):
+    for content in (done.output.encode(), failed.output.encode(), *contents):
         assert b"canary-5e0f31" not in content
 
 
@@ -365,14 +365,14 @@ def test_what_only_the_source_and_the_table_can_tell_to_be_wrong_is_a_configurat
         config = runner.config(source=source_of(api, streams), streams=list(names), options=options)
         return errors_by_stream(runner.run(config, expect=CONFIGURATION))
 
-    asked = api.counts()["requests"]
+    requests = api.counts()["requests"]
     errors = run("typo", "nowhere", "orders", replace_where="dya = '2026-01-01'")
     assert "money" in errors["typo"]["message"]
     assert "nowhere" in errors["nowhere"]["message"]
     assert errors["orders"]["type"] == "ConfigurationError"
     assert "dya" in errors["orders"]["message"]
     assert "the columns are id, reference" in errors["orders"]["message"]
-    assert api.counts()["requests"] == asked, "a filter over a column that there isn't was found after the reading"
+    assert api.counts()["requests"] == requests, "a filter over a column that there isn't was found after the reading"
     assert not lake.has("raw.orders")
 
 

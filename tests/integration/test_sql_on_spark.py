@@ -26,7 +26,7 @@ LEAST = 100
 @pytest.fixture
 def tables(deploy: Deploy, tmp_path: Path) -> Iterator[Deploy]:
     for name, columns in TABLES.items():
-        MigratedTable.create(deploy.catalog, name, table_definition([Column(*each) for each in columns]))
+        MigratedTable.create(deploy.catalog, name, table_definition([Column(*column) for column in columns]))
     deploy.sql("USE rfr.ops")
     yield deploy
     deploy.sql("USE rfr")
@@ -38,7 +38,7 @@ def on_spark(deploy: Deploy, query: str) -> list[str] | None:
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
     try:
-        return [each.name for each in deploy.session.sql(query).schema.fields]
+        return [field.name for field in deploy.session.sql(query).schema.fields]
     except (AnalysisException, IllegalArgumentException, Py4JJavaError):  # the latter two: no such snapshot or branch
         return None
 
@@ -48,9 +48,9 @@ def test_the_columns_that_are_said_are_those_that_spark_gives(tables: Deploy) ->
     compared = 0
     for query in QUERIES:
         with suppress(QueryError):
-            said, found = output_columns(query, COLUMNS.get, "ops"), on_spark(tables, query)
-            if found is not None:
-                assert [name.casefold() for name in said] == [name.casefold() for name in found], query
+            ours, sparks = output_columns(query, COLUMNS.get, "ops"), on_spark(tables, query)
+            if sparks is not None:
+                assert [name.casefold() for name in ours] == [name.casefold() for name in sparks], query
                 compared += 1
     assert compared > LEAST
 

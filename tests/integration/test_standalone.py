@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
-import json
 import platform
 import signal
 import subprocess
@@ -11,19 +9,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from airflow.exceptions import AirflowFailException
-from airflow.sdk.bases.operator import ExecutorSafeguard
 
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.submit import zip_package
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
-from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, is_alive, kill_group
+from tests.integration.airflow_tasks import execute, items_operator, set_connections
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, figures_of, is_alive, kill_group
 from tests.integration.standalone import (
     EXECUTORS_NEED,
     ClusterRunner,
@@ -63,9 +59,9 @@ def slow_api() -> Iterator[SampleApi]:
 @pytest.fixture
 def submitter(cluster: Standalone, runner: Runner, package: Path, python: Path) -> Iterator[ClusterRunner]:
     cluster.wait_until_idle()
-    made = ClusterRunner(runner, cluster, package, python)
-    yield made
-    made.end()
+    cluster_runner = ClusterRunner(runner, cluster, package, python)
+    yield cluster_runner
+    cluster_runner.end()
 
 
 def items(runner: Runner, api: SampleApi, **options: Any) -> Path:
@@ -102,11 +98,11 @@ def test_a_plain_spark_submit_refreshes_with_executors_that_get_the_package_by_p
 ) -> None:
     process = submitter.start(items(submitter, slow_api))
     slow_api.wait_for_pages(20)
-    found = {one.pid: one for one in cluster.executors()}
-    assert len(found) == 2, "both workers have their part"
+    executors = {one.pid: one for one in cluster.executors()}
+    assert len(executors) == 2, "both workers have their part"
     workers = cluster.python_workers()
     assert workers
-    for one in [*found.values(), *workers]:
+    for one in [*executors.values(), *workers]:
         assert "airflow" not in one.environ().get("PYTHONPATH", "").lower()
     figures = outcome_of(process)
     assert_whole(lake, slow_api)
@@ -237,34 +233,12 @@ def test_a_python_of_executors_that_can_t_run_tasks_is_named_with_all_that_it_la
 def connections(cluster: Standalone, lake: Lake, slow_api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.wait_until_idle()
     host, _, port = cluster.url.rpartition(":")
-    extra = json.dumps({"catalog_type": "sql", "warehouse": lake.properties["warehouse"]})
-    made: dict[str, dict[str, Any]] = {
-        "SPARK_DEFAULT": {"conn_type": "spark", "host": host, "port": int(port)},
-        "SHOP": {"conn_type": "rfr_api", "host": slow_api.base_url},
-        "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
-    }
-    for name, connection in made.items():
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+    set_connections(monkeypatch, lake, slow_api, {"conn_type": "spark", "host": host, "port": int(port)})
 
 
 def run_operator(python: Path, **arguments: Any) -> dict[str, Any]:
     """One try of one run, as the task runner would make it."""
-    operator = ResumableFullRefreshOperator(
-        task_id="refresh",
-        source={"file": str(SHOP), "config": CONFIG},
-        streams=["items"],
-        target="raw.items",
-        api_conn_id="shop",
-        lake_conn_id="lake",
-        options=OPTIONS,
-        conf=executor_settings(python),
-        **arguments,
-    )
-    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
-    context: Any = {"ti": ti, "task": operator}
-    inside = contextvars.copy_context()
-    inside.run(ExecutorSafeguard.tracker.set, operator)
-    return dict(inside.run(operator.execute, context))
+    return execute(items_operator(CONFIG, OPTIONS, conf=executor_settings(python), **arguments))
 
 
 def test_the_operator_refreshes_on_a_cluster_and_no_executor_gets_the_drivers_java_options(

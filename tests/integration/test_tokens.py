@@ -83,9 +83,9 @@ class Api:
 
 @pytest.fixture
 def tokens() -> Iterator[Api]:
-    made = Api()
-    yield made
-    made.close()
+    server = Api()
+    yield server
+    server.close()
 
 
 ROTATING = {

@@ -41,13 +41,13 @@ def test_two_days_at_once_are_two_refreshes_with_generations_of_their_own(
     for process, output in zip(days, outputs, strict=True):
         assert process.returncode == 0, output[-4000:]
     assert [figures_of(output)["generation"] for output in outputs] == [1, 1]
-    found: dict[str, list[int]] = {}
+    pages: dict[str, list[int]] = {}
     for row in lake.rows("raw.daily").to_pylist():
-        found.setdefault(row["day"].isoformat(), []).append(row["id"])
+        pages.setdefault(row["day"].isoformat(), []).append(row["id"])
     for day in (5, 6):
         paths = [f"/partitions/{number}/items" for number in range(8) if number % 2 == day % 2]
         truth = sorted(one for path in paths for one in api.truth(path)["ids"])
-        assert sorted(found[f"2026-01-{day:02}"]) == truth
+        assert sorted(pages[f"2026-01-{day:02}"]) == truth
     assert api.counts()["refetched"] == 0, "one of the two was taken for the other's retry"
 
 

@@ -32,12 +32,6 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
-
-
 @dataclass
 class Scene:
     """A lake, a store, endpoints, and processes that work with them."""
@@ -78,9 +72,9 @@ class Scene:
 
     def states(self) -> dict[str, str]:
         store = open_store(self.store)
-        found = {row.id: row.state for row in operations.deliveries(store, Selection(), None)}
+        states = {row.id: row.state for row in operations.deliveries(store, Selection(), None)}
         store.close()
-        return found
+        return states
 
     def lose_store(self) -> None:
         self.stores.pop(0)
@@ -93,9 +87,9 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Receiver) -> S
     else:
         postgres = request.getfixturevalue("postgres")
         stores = [postgres.new_database() for _ in range(2)]
-    made = Scene(tmp_path, stores)
-    made.endpoint("hook", server.url)
-    return made
+    scene = Scene(tmp_path, stores)
+    scene.endpoint("hook", server.url)
+    return scene
 
 
 @pytest.mark.parametrize(

@@ -155,11 +155,11 @@ class Story:
 
     def supervisors(self) -> list[psutil.Process]:
         """The task's supervisor and the process that runs the operator: the JVM's parents up to the scheduler's own."""
-        found = []
+        lines = []
         for driver in self.drivers():
             with suppress(psutil.Error):
-                found += [parent for parent in driver.parents() if "airflow worker" in " ".join(parent.cmdline())]
-        return found
+                lines += [parent for parent in driver.parents() if "airflow worker" in " ".join(parent.cmdline())]
+        return lines
 
     def kill(self, processes: list[psutil.Process]) -> None:
         for process in processes:

@@ -95,19 +95,19 @@ def ended(story: Story, name: str, run: str) -> dict[str, Any]:
 
 def kept_in(story: Story, *texts: str) -> list[str]:
     """Files of Airflow, of the lake and of the control store that hold one of the texts in plain."""
-    found = []
+    places = []
     for path in (*story.airflow.home.rglob("*"), *story.lake.folder.rglob("*")):
         if path.is_file() and any(text.encode() in path.read_bytes() for text in texts):
-            found.append(str(path))
-    return found
+            places.append(str(path))
+    return places
 
 
 def command_lines(story: Story) -> str:
-    found = []
+    places = []
     for process in story.processes():
         with suppress(psutil.Error):
-            found.append(" ".join(process.cmdline()))
-    return "\n".join(found)
+            places.append(" ".join(process.cmdline()))
+    return "\n".join(places)
 
 
 def spark_pages(story: Story, name: str, run: str) -> str:
@@ -146,8 +146,8 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
     result = story.result("uses_moving", "move")
     assert (result["generation"], result["pages"]) == (1, PAGES)
     assert served["pages"] <= PAGES - BEGUN + ROUND_PAGES
-    told = json.loads(done.stdout)
-    assert [each["dag_id"] for each in told["dependents"]] == ["uses_moving"]
+    answer = json.loads(done.stdout)
+    assert [dependent["dag_id"] for dependent in answer["dependents"]] == ["uses_moving"]
     ended(story, "staying", "move")
     stayed = story.result("uses_staying", "move")
     assert (stayed["attempts"], stayed["pages_refetched"]) == (1, 0)
@@ -169,13 +169,13 @@ def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret
         assert "it failed" in shown.stdout, shown.stderr[-2000:]
         assert "401" in shown.stdout
         story.airflow.call("POST", "/variables", {"key": "rotated", "value": ROTATED})
-        told = alter(story, "rotate", "ALTER CONNECTION rotating SET (password = SECRET 'variable:rotated')")
+        result = alter(story, "rotate", "ALTER CONNECTION rotating SET (password = SECRET 'variable:rotated')")
         wait_for(lambda: rotated.counts()["pages"] > 1)
         assert ROTATED not in command_lines(story)
         ended(story, "rotating", "rotate")
         truth = sorted(rotated.truth("/partitions/items")["ids"])
-    assert told["options"] == {"password": {"before": "***", "after": "***"}}
-    assert [each["outcome"] for each in told["dependents"]] == ["started"]
+    assert result["options"] == {"password": {"before": "***", "after": "***"}}
+    assert [dependent["outcome"] for dependent in result["dependents"]] == ["started"]
     assert rows(story, "rotating") == truth
     assert story.result("uses_rotating", "rotate")["generation"] == 1
     history = cli(story, "history", "rotating")
@@ -192,8 +192,8 @@ def test_a_blind_change_stalls_the_refresh_and_the_next_one_starts_it_before_its
     start(story, "waiting", "wait")
     wait_for(lambda: story.task("uses_waiting", "wait")["state"] == "up_for_retry")
     assert "uses_waiting.refresh (wait): it failed (" in cli(story, "dependents", "waiting").stdout
-    told = alter(story, "repair", f"ALTER CONNECTION waiting SET (host = '{story.api.base_url}')")
-    assert [each["outcome"] for each in told["dependents"]] == ["started"]
+    result = alter(story, "repair", f"ALTER CONNECTION waiting SET (host = '{story.api.base_url}')")
+    assert [dependent["outcome"] for dependent in result["dependents"]] == ["started"]
     ended(story, "waiting", "wait")
     assert rows(story, "waiting") == sorted(story.api.truth("/partitions/items")["ids"])
 
@@ -223,8 +223,8 @@ def test_the_operator_keeps_what_it_is_not_told_to_change(story: Story) -> None:
     extra = {"page_size": 20, "deep": {"a": [1, 2]}, "client_secret": CANARY}
     body = {**connection("kept", story.api.base_url), "password": KEY, "login": "me", "description": "mine"}
     story.airflow.call("POST", "/connections", {**body, "extra": json.dumps(extra)})
-    told = alter(story, "kept", "ALTER CONNECTION kept SET (extra.more = true) WITH (VALIDATE = false)")
-    assert (told["result"], told["options"]) == ("applied", {"extra.more": {"before": None, "after": "True"}})
+    result = alter(story, "kept", "ALTER CONNECTION kept SET (extra.more = true) WITH (VALIDATE = false)")
+    assert (result["result"], result["options"]) == ("applied", {"extra.more": {"before": None, "after": "True"}})
     stored = story.airflow.call("GET", "/connections/kept")
     assert (stored["login"], stored["description"]) == ("me", "mine")
     assert json.loads(stored["extra"]).keys() == {*extra, "more"}

@@ -98,20 +98,20 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path, postgres: 
 
 def ended_runs(story: Story) -> list[dict[str, Any]]:
     runs = story.airflow.call("GET", f"/dags/{DAG}/dagRuns?order_by=run_after")["dag_runs"]
-    return [each for each in runs if each["state"] in ENDED]
+    return [run for run in runs if run["state"] in ENDED]
 
 
 def wait_for_deploy(story: Story, number: int) -> None:
     """So many runs have ended, all of them well."""
 
     def log() -> str:
-        return "\n".join(story.log(DAG, each["dag_run_id"])[-4000:] for each in ended_runs(story))
+        return "\n".join(story.log(DAG, run["dag_run_id"])[-4000:] for run in ended_runs(story))
 
     runs = wait_for(
         lambda: (found := ended_runs(story)) and len(found) >= number and found, seconds=2 * PATIENCE, describe=log
     )
-    assert {each["state"] for each in runs} == {"success"}, log()
-    assert all(each["run_type"] == "asset_triggered" for each in runs)
+    assert {run["state"] for run in runs} == {"success"}, log()
+    assert all(run["run_type"] == "asset_triggered" for run in runs)
 
 
 @pytest.mark.gate
@@ -135,7 +135,7 @@ def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_h
     story.assert_whole("raw.beside")
     now = load_table(catalog, "ops.runs")
     assert now is not None
-    assert [(each.name, str(each.field_type)) for each in now.schema().fields] == [
+    assert [(field.name, str(field.field_type)) for field in now.schema().fields] == [
         ("id", "string"),
         ("rows", "long"),
         ("attempts", "int"),
@@ -143,8 +143,10 @@ def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_h
     assert now.current_snapshot() == written, "columns changed, no row was written again"
     assert sorted(now.scan().to_arrow().to_pylist(), key=lambda row: row["rows"])[7]["rows"] == 7
     History(open_store(f"sqlite:///{story.airflow.home}/rfr_control_store.db"), catalog).maintain(always=True)
-    told = [row for row in story.lake.rows("rfr_system.refresh_history").to_pylist() if row["target"] == "raw.beside"]
-    assert [row["outcome"] for row in told] == ["published"]
+    history = [
+        row for row in story.lake.rows("rfr_system.refresh_history").to_pylist() if row["target"] == "raw.beside"
+    ]
+    assert [row["outcome"] for row in history] == ["published"]
     deploys = story.lake.rows("rfr_system.migration_history").to_pylist()
     assert {(row["object_name"], row["how"], row["state"]) for row in deploys if row["object_name"] == "ops.runs"} == {
         ("ops.runs", "create", "done"),
@@ -165,7 +167,7 @@ def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story
         lambda: story.airflow.call("GET", task)["state"] in waiting,
         describe=lambda: story.log(DAG, "asked")[-4000:],
     )
-    assert "note" not in [each.name for each in columns(story)]
+    assert "note" not in [column.name for column in columns(story)]
     # Airflow fails a task that is answered before its scheduler has heard that it waits; nobody reads a plan so fast.
     heard = re.compile(r"Received executor event .*task_id='approve', run_id='asked'")
     wait_for(
@@ -176,9 +178,9 @@ def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story
         lambda: story.airflow.call("GET", f"/dags/{DAG}/dagRuns/asked")["state"] == "success",
         describe=lambda: story.log(DAG, "asked")[-4000:],
     )
-    assert "note" in [each.name for each in columns(story)]
+    assert "note" in [column.name for column in columns(story)]
     assert len(ended_runs(story)) > before
-    assert all(each["state"] == "success" for each in ended_runs(story))
+    assert all(run["state"] == "success" for run in ended_runs(story))
 
 
 def test_a_declared_source_is_refreshed_when_it_is_deployed_and_again_when_it_is_redefined(
@@ -196,7 +198,7 @@ def test_a_declared_source_is_refreshed_when_it_is_deployed_and_again_when_it_is
     wait_for_rows(story, SIZES.partitions // 2)
     # Whether the DAG was known before its table was deployed is chance; it is refreshed once for that all the same.
     assert sorted(refreshes(story).values()).count("success") == 2
-    assert all(each["state"] == "success" for each in ended_runs(story))
+    assert all(run["state"] == "success" for run in ended_runs(story))
 
 
 def refreshes(story: Story) -> dict[str, str]:
@@ -204,7 +206,7 @@ def refreshes(story: Story) -> dict[str, str]:
     if not story.airflow.call("GET", f"/dags?dag_id_pattern={REFRESHES}")["dags"]:
         return {}
     runs = story.airflow.call("GET", f"/dags/{REFRESHES}/dagRuns")["dag_runs"]
-    return {each["dag_run_id"]: str(story.task(REFRESHES, each["dag_run_id"])["state"]) for each in runs}
+    return {run["dag_run_id"]: str(story.task(REFRESHES, run["dag_run_id"])["state"]) for run in runs}
 
 
 def wait_for_rows(story: Story, partitions: int) -> None:
@@ -219,7 +221,7 @@ def wait_for_rows(story: Story, partitions: int) -> None:
     wait_for(
         come,
         seconds=2 * PATIENCE,
-        describe=lambda: "\n".join(story.log(REFRESHES, each)[-4000:] for each in refreshes(story)),
+        describe=lambda: "\n".join(story.log(REFRESHES, refresh)[-4000:] for refresh in refreshes(story)),
     )
 
 

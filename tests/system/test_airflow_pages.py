@@ -48,8 +48,8 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def url(stack: tuple[AirflowStack, SampleApi, Any, Any]) -> Iterator[str]:
-    with api_server(stack[0], {"owner": "admin", "viewer": "viewer"}) as found:
-        yield found
+    with api_server(stack[0], {"owner": "admin", "viewer": "viewer"}) as server:
+        yield server
 
 
 @pytest.fixture
@@ -79,15 +79,19 @@ def somebody(chromium: Browser, url: str, tmp_path: Path) -> SomebodyAt:
 def assert_harmless(record: Path, url: str) -> None:
     """No request left this Airflow, and no answer held a secret."""
     entries = json.loads(record.read_text())["log"]["entries"]
-    asked = {urlsplit(each["request"]["url"]).netloc for each in entries if each["request"]["url"].startswith("http")}
-    assert asked == {urlsplit(url).netloc}
-    assert any("/rfr/" in each["request"]["url"] for each in entries)
-    for each in entries:
-        content = each["response"]["content"]
+    hosts = {
+        urlsplit(exchange["request"]["url"]).netloc
+        for exchange in entries
+        if exchange["request"]["url"].startswith("http")
+    }
+    assert hosts == {urlsplit(url).netloc}
+    assert any("/rfr/" in exchange["request"]["url"] for exchange in entries)
+    for entry in entries:
+        content = entry["response"]["content"]
         text = content.get("text", "")
         body = base64.b64decode(text) if content.get("encoding") == "base64" else text.encode()
         for secret in (KEY, PASSWORD, CANARY):
-            assert secret.encode() not in body, each["request"]["url"]
+            assert secret.encode() not in body, entry["request"]["url"]
 
 
 def framed(page: Page, url: str, path: str = "plugin/rfr") -> FrameLocator:

@@ -47,13 +47,13 @@ def backfill(story: Story, days: list[date], behavior: str) -> list[str]:
 def test_days_are_backfilled_two_at_a_time_each_with_its_own_generation(story: Story) -> None:
     days = [date(2026, 1, 1) + timedelta(days=number) for number in range(DAYS)]
     runs = backfill(story, days, "none")
-    found: dict[date, list[int]] = {}
+    ids: dict[date, list[int]] = {}
     for row in story.lake.rows("raw.by_day").to_pylist():
-        found.setdefault(date.fromisoformat(str(row["day"])), []).append(row["id"])
+        ids.setdefault(date.fromisoformat(str(row["day"])), []).append(row["id"])
     # The scheduler has its own run of the last interval besides.
-    assert set(days) <= set(found)
+    assert set(days) <= set(ids)
     for day in days:
-        assert sorted(found[day]) == sorted(story.api.truth(f"/partitions/{day.day % 4}/items")["ids"])
+        assert sorted(ids[day]) == sorted(story.api.truth(f"/partitions/{day.day % 4}/items")["ids"])
     for run in runs:
         assert story.result("by_day", quote(run))["generation"] == 1
 

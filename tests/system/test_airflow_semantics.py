@@ -157,8 +157,8 @@ def test_a_retry_under_another_page_size_of_the_dag_file_reads_everything_anew(s
     assert story.succeed("edited", "edited")["try_number"] == 2
     result = story.result("edited", "edited")
     assert (result["generation"], result["pages"]) == (2, TOTAL // 2)
-    told = "the source's definition, configuration or page size changed since generation 1 was begun"
-    assert told in story.log("edited", "edited")
+    reason = "the source's definition, configuration or page size changed since generation 1 was begun"
+    assert reason in story.log("edited", "edited")
     story.assert_whole("raw.edited")
     served = [entry["query"]["page_size"] for entry in story.api.log(path="/partitions/*") if entry["page"]]
     assert served.count("50") == TOTAL // 2

@@ -20,8 +20,8 @@ def page(url: str) -> tuple[int, str]:
 
 def state_store(airflow: AirflowStack, run: str) -> list[str]:
     """The keys on the tab with the task's state."""
-    found = airflow.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/refresh/state-store")["task_state_store"]
-    return [entry["key"] for entry in found]
+    states = airflow.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/refresh/state-store")["task_state_store"]
+    return [entry["key"] for entry in states]
 
 
 def test_the_buttons_of_a_task_lead_to_spark_and_to_how_the_refresh_stands(story: Story) -> None:

@@ -76,8 +76,8 @@ def test_no_slot_is_held_between_attempts_and_no_secret_is_left_behind(story: St
     }
     assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, f"{tmp_path.name}/hook")}
     assert [request.json["attempt"] for request in receiver.requests] == [1, 2, 3]
-    kept = [path for path in story.airflow.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
-    assert kept == []
+    leaks = [path for path in story.airflow.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    assert leaks == []
 
 
 def test_the_ready_dag_delivers_what_a_file_says_of_all_tables_and_of_the_one_in_its_form(
@@ -89,11 +89,13 @@ def test_the_ready_dag_delivers_what_a_file_says_of_all_tables_and_of_the_one_in
         file = write(tmp_path, block(receiver.url))
         run(story, "deliver_webhooks", "one", triggers_file=file, target=["raw.ready_one"])
         succeed(story, "deliver_webhooks", "one")
-        assert [each.json["id"] for each in receiver.requests] == [delivery_id(commits[0], f"{tmp_path.name}/hook")]
+        assert [request.json["id"] for request in receiver.requests] == [
+            delivery_id(commits[0], f"{tmp_path.name}/hook")
+        ]
         run(story, "deliver_webhooks", "all", triggers_file=file)
         succeed(story, "deliver_webhooks", "all")
-    assert delivery_id(commits[1], f"{tmp_path.name}/hook") in {each.json["id"] for each in receiver.requests}
-    assert len({each.delivery_id for each in receiver.requests}) == len(receiver.requests)
+    assert delivery_id(commits[1], f"{tmp_path.name}/hook") in {request.json["id"] for request in receiver.requests}
+    assert len({request.delivery_id for request in receiver.requests}) == len(receiver.requests)
 
 
 def test_a_webhook_is_tried_from_its_form_with_a_connection_and_a_template(story: Story) -> None:
@@ -108,9 +110,9 @@ def test_a_webhook_is_tried_from_its_form_with_a_connection_and_a_template(story
         succeed(story, "try_webhook", "tried")
     (request,) = receiver.requests
     assert request.json["from"] and request.json["all"]
-    found = result(story, "try_webhook", "tried", "call")
-    assert found["status"] == 202
-    assert CANARY not in json.dumps(found)
+    outcome = result(story, "try_webhook", "tried", "call")
+    assert outcome["status"] == 202
+    assert CANARY not in json.dumps(outcome)
     assert CANARY not in story.log("try_webhook", "tried")
 
 
@@ -151,19 +153,19 @@ def test_commits_made_outside_airflow_start_dags_and_none_is_missed(story: Story
             # Airflow can't tell an event whose run is queued and has no start yet.
             return []
         payloads = [event["extra"]["payload"] for event in events if "payload" in (event.get("extra") or {})]
-        return [each["sequence"] for each in payloads if each["table"] == "raw.watched"]
+        return [payload["sequence"] for payload in payloads if payload["table"] == "raw.watched"]
 
-    made = 0
+    count = 0
     while not told():  # the watcher begins with the commit after its first look
         publish(catalog, "raw.watched")
-        made += 1
-        assert made < 60
+        count += 1
+        assert count < 60
         time.sleep(2)
     for _ in range(3):
         publish(catalog, "raw.watched")
-    made += 3
-    sequences = wait_for(lambda: (found := told()) and made in found and found)
-    assert sequences == list(range(sequences[0], made + 1))
+    count += 3
+    sequences = wait_for(lambda: (found := told()) and count in found and found)
+    assert sequences == list(range(sequences[0], count + 1))
     wait_for(lambda: story.airflow.call("GET", "/dags/on_commit/dagRuns")["total_entries"] >= 1)
 
 

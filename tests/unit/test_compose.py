@@ -69,24 +69,6 @@ def test_every_image_is_this_projects_or_pinned_to_its_exact_version() -> None:
     assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", base)
 
 
-def test_every_service_that_is_waited_for_exists_and_is_healthy_or_ends() -> None:
-    for service in SERVICES.values():
-        for other, how in service.get("depends_on", {}).items():
-            expected = "service_healthy" if "healthcheck" in SERVICES[other] else "service_completed_successfully"
-            assert how == {"condition": expected}
-
-
-def test_every_address_is_that_of_a_service_and_a_port_that_it_listens_on() -> None:
-    listening = {
-        (name, str(port).rpartition(":")[2])
-        for name, service in SERVICES.items()
-        for port in (*service.get("expose", ()), *service.get("ports", ()))
-    }
-    addresses = set(re.findall(r"(?://|@)([a-z][\w-]*):(\d+)", json.dumps(SERVICES))) - {("localhost", "8080")}
-    assert len(addresses) >= 5
-    assert addresses <= listening
-
-
 def test_only_the_ui_is_reached_from_outside_and_from_this_machine_alone() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert published == {"api-server": ["127.0.0.1:8080:8080"]}
@@ -124,24 +106,6 @@ def test_only_tasks_and_triggers_are_given_connections_and_the_worker_no_databas
     stores = {name for name in settings if "AIRFLOW_CONN_RFR_CONTROL_STORE" in settings[name]}
     assert stores == {"api-server", "triggerer", "worker"}
     assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in settings["worker"]
-
-
-def test_the_connections_are_what_the_hooks_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_provider_rfr.hooks.api import ApiHook
-    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-    from airflow_provider_rfr.hooks.lake import LakeHook
-
-    for name, value in SERVICES["worker"]["environment"].items():
-        if name.startswith("AIRFLOW_CONN_"):
-            monkeypatch.setenv(name, value)
-    assert ApiHook().get_source_config().config["base_url"] == "http://sample-api:8091"
-    lake = LakeHook().get_lake_document()
-    assert lake.properties["uri"] == "postgresql+psycopg2://lake:change-me@postgres:5432/lake"
-    assert lake.properties["warehouse"] == "s3://lake/warehouse"
-    assert lake.properties["s3.endpoint"] == "http://s3:9000"
-    assert json.loads(os.environ["AIRFLOW_CONN_SPARK_DEFAULT"])["host"] == "spark://spark-master:7077"
-    url = ControlStoreHook().url.render_as_string(hide_password=False)
-    assert url == "postgresql+psycopg2://control:change-me@postgres:5432/control"
 
 
 def test_every_setting_is_one_that_airflow_knows() -> None:
@@ -219,26 +183,6 @@ def test_every_volume_is_named_or_a_file_of_the_checkout() -> None:
     folder = SERVICES["worker"]["environment"]["AIRFLOW__CORE__DAGS_FOLDER"]
     readers = {name for name, service in SERVICES.items() if f"./dags:{folder}:ro" in service.get("volumes", ())}
     assert readers == {"dag-processor", "triggerer", "worker"}
-
-
-def test_the_documented_command_shows_ten_rows(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-
-    documented = re.search(
-        r"^\$ docker compose exec worker (python -c '.*?')$", (ROOT / "docs" / "containers.md").read_text(), re.M | re.S
-    )
-    assert documented
-    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
-    catalog = open_catalog(LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": warehouse}))
-    rows = pa.table({"id": list(range(12))})
-    catalog.create_namespace("raw")
-    catalog.create_table("raw.orders", rows.schema).append(rows)
-    extra = {"catalog_type": "sql", "warehouse": warehouse}
-    connection = json.dumps({"conn_type": "rfr_lake", "host": uri, "extra": extra})
-    shown = run(sys.executable, *shlex.split(documented[1])[1:], AIRFLOW_CONN_RFR_LAKE_DEFAULT=connection)
-    assert [line for line in shown.splitlines() if line.startswith("{'id': ")] == [f"{{'id': {n}}}" for n in range(10)]
 
 
 def test_the_ready_dags_change_no_lake_until_somebody_unpauses_them() -> None:

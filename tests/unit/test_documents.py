@@ -52,16 +52,18 @@ VALUE = {
 
 
 def of_builtins(text: str) -> Any:
-    (found,) = documents(text)
-    assert not found.flaws
-    return found.value
+    (document,) = documents(text)
+    assert not document.flaws
+    return document.value
 
 
 @pytest.mark.parametrize("read", [read_yaml, _parse_document, sealing._read_yaml, of_builtins])
 def test_a_text_means_the_same_to_every_reader(read: Callable[[str], Any]) -> None:
-    found = read(TEXT)
-    assert found == VALUE
-    assert {name: type(value) for name, value in found.items()} == {name: type(value) for name, value in VALUE.items()}
+    document = read(TEXT)
+    assert document == VALUE
+    assert {name: type(value) for name, value in document.items()} == {
+        name: type(value) for name, value in VALUE.items()
+    }
 
 
 def test_a_source_is_read_by_it_too(tmp_path: Path) -> None:
@@ -83,10 +85,10 @@ def test_a_source_is_read_by_it_too(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_its_place_and_nothing_of_the_text(text: str, said: str, key: str | None) -> None:
-    with pytest.raises(DocumentError) as told:
+    with pytest.raises(DocumentError) as raised:
         read_yaml(text)
-    assert (str(told.value), told.value.key) == (said, key)
-    assert told.value.__context__ is None
+    assert (str(raised.value), raised.value.key) == (said, key)
+    assert raised.value.__context__ is None
 
 
 def test_parts_may_be_named_and_used_again() -> None:
@@ -99,14 +101,14 @@ def test_parts_may_be_named_and_used_again() -> None:
 
 @pytest.mark.parametrize("text", ["9" * 100, "9" * 101, "9" * 100_000, "1e999", "-1e-5", "+.5", "1.", "08"])
 def test_a_number_that_is_too_large_to_be_one_stays_text(text: str) -> None:
-    found = read_yaml(text)
+    document = read_yaml(text)
     number = int(text) if len(text) == 100 else float(text)
-    assert found == plain_value(text) == (text if len(text) > 100 or text == "1e999" else number)
+    assert document == plain_value(text) == (text if len(text) > 100 or text == "1e999" else number)
 
 
 def test_a_refresh_is_read_by_it_too(tmp_path: Path) -> None:
     path = tmp_path / "refresh.yaml"
     path.write_text("lake: {name: canary, name: other}\n")
-    with raises(ConfigurationError) as told:
+    with raises(ConfigurationError) as raised:
         read_config(str(path))
-    assert "canary" not in str(told.value)
+    assert "canary" not in str(raised.value)

@@ -15,6 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("airflow_provider_rfr", "spark_apps", "dags")
 MODULES = sorted(path.relative_to(ROOT).as_posix() for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
+TOOLS = sorted(
+    path.relative_to(ROOT).as_posix() for package in ("demo", "benchmarks") for path in (ROOT / package).glob("*.py")
+)
 LONGEST_MODULE = 650
 LONGEST_FUNCTION = 30
 MOST_PARSED_MODULES = 55
@@ -120,7 +123,7 @@ def test_modules_are_short() -> None:
 
 def test_a_module_with_an_underscore_is_imported_by_its_own_folder_alone() -> None:
     internal = {path.removesuffix(".py").replace("/", "."): Path(path).parent for path in MODULES if "/_" in path}
-    found = [
+    intruders = [
         f"{module} imports {name}"
         for module in MODULES
         for imported_name in imports(tree(module), everywhere=True)
@@ -128,7 +131,7 @@ def test_a_module_with_an_underscore_is_imported_by_its_own_folder_alone() -> No
         if internal.get(name, Path(module).parent) != Path(module).parent
     ]
     assert len(internal) > 20
-    assert not found
+    assert not intruders
 
 
 def test_functions_are_short() -> None:
@@ -144,7 +147,10 @@ def test_functions_are_short() -> None:
 def test_loop_variables_are_named_after_their_items() -> None:
     loops = (ast.For, ast.AsyncFor, ast.comprehension)
     targets = (
-        (module, node.target) for module in MODULES for node in ast.walk(tree(module)) if isinstance(node, loops)
+        (module, node.target)
+        for module in (*MODULES, *TOOLS)
+        for node in ast.walk(tree(module))
+        if isinstance(node, loops)
     )
     names = [(module, name.id) for module, target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
     assert len(names) > len(MODULES)
@@ -154,7 +160,7 @@ def test_loop_variables_are_named_after_their_items() -> None:
 def test_docstrings_of_functions_begin_with_a_verb_in_the_imperative() -> None:
     docstrings = [
         (f"{module}:{function.lineno}", docstring)
-        for module in MODULES
+        for module in (*MODULES, *TOOLS)
         for function in functions(module)
         if (docstring := ast.get_docstring(function))
     ]
@@ -165,7 +171,12 @@ def test_docstrings_of_functions_begin_with_a_verb_in_the_imperative() -> None:
 def test_first_lines_of_docstrings_name_the_thing_itself() -> None:
     """Not "what": what a deploy would do is its plan."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [(module, node) for module in MODULES for node in ast.walk(tree(module)) if isinstance(node, documented)]
+    nodes = [
+        (module, node)
+        for module in (*MODULES, *TOOLS)
+        for node in ast.walk(tree(module))
+        if isinstance(node, documented)
+    ]
     firsts = [(module, (ast.get_docstring(node) or "").partition("\n")[0]) for module, node in nodes]
     assert not [f"{module}: {line}" for module, line in firsts if re.search(r"\bwhat\b", line, re.IGNORECASE)]
 
@@ -234,8 +245,8 @@ def test_the_lengths_are_counted_as_the_rule_says(tmp_path: Path) -> None:
         "    @inner\n    def nested():\n        return '''\n\n    '''\n    return nested\n\n\n"
         "def empty():\n    '''Nothing.'''\n"
     )
-    found = {function.name: length(str(module), function) for function in functions(str(module))}
-    assert found == {"long": 6, "nested": 3, "empty": 0}
+    lengths = {function.name: length(str(module), function) for function in functions(str(module))}
+    assert lengths == {"long": 6, "nested": 3, "empty": 0}
 
 
 def test_imports_are_found_where_they_run(tmp_path: Path) -> None:

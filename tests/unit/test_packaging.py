@@ -69,10 +69,10 @@ def names(found: list[Requirement], extra: str = "") -> set[str]:
 def locked() -> dict[str, str]:
     """Name to version, for this Python."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    found = [Requirement(line) for line in lines if not line.startswith("#")]
+    stated_requirements = [Requirement(line) for line in lines if not line.startswith("#")]
     return {
         canonicalize_name(requirement.name): next(iter(requirement.specifier)).version
-        for requirement in found
+        for requirement in stated_requirements
         if requirement.marker is None or requirement.marker.evaluate()
     }
 
@@ -104,9 +104,9 @@ def test_every_module_of_the_checkout_is_in_the_wheel(installed: Path) -> None:
 
 def test_an_installed_operator_finds_its_application_which_runs(installed: Path) -> None:
     program = "from airflow_provider_rfr.operators import submit; print(submit.application_path('full_refresh'))"
-    found = run(installed, "-c", program)
-    assert found.returncode == 0, found.stderr
-    path = Path(found.stdout.splitlines()[-1])
+    output = run(installed, "-c", program)
+    assert output.returncode == 0, output.stderr
+    path = Path(output.stdout.splitlines()[-1])
     assert path == installed / "airflow_provider_rfr" / "spark_apps" / "full_refresh.py"
     shown = run(installed, str(path), "--help")
     assert shown.returncode == 0, shown.stderr
@@ -213,14 +213,14 @@ def test_everything_that_the_package_imports_is_required(stated: Message) -> Non
     known |= {"pybars": "pybars3", "pymeta": "pybars3", "typing_extensions": "pydantic"}
     # The pages run in Airflow's own API server; uvloop, which the sample API can do without, comes with it.
     known |= {"fastapi": "apache-airflow", "starlette": "apache-airflow", "uvloop": "apache-airflow"}
-    wanted = set()
+    modules = set()
     for path in (ROOT / "airflow_provider_rfr").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                wanted |= {alias.name.partition(".")[0] for alias in node.names}
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                wanted.add(node.module.partition(".")[0])
-    outside = wanted - sys.stdlib_module_names - {"airflow_provider_rfr", "__future__"}
+                modules.add(node.module.partition(".")[0])
+    outside = modules - sys.stdlib_module_names - {"airflow_provider_rfr", "__future__"}
     extras = {name for extra in ("pyspark", "sops", "airbyte") for name in names(requirements(stated), extra)}
     required = names(requirements(stated)) | extras
     assert not {name for name in outside if known.get(name, name) not in required}
@@ -233,21 +233,21 @@ def test_the_lock_pins_one_version_of_each_and_names_no_index_and_no_hash() -> N
 
 
 def test_the_lock_holds_the_tested_versions() -> None:
-    found = locked()
+    pins = locked()
     older = {"apache-airflow-providers-apache-spark"} if sys.version_info < (3, 11) else set()
-    assert {name: found[name] for name in PINS if name not in older} == {
+    assert {name: pins[name] for name in PINS if name not in older} == {
         name: version for name, version in PINS.items() if name not in older
     }
 
 
 def test_the_lock_covers_every_requirement_within_its_range(stated: Message) -> None:
-    found = locked()
+    pins = locked()
     missing = [
-        requirement.name for requirement in requirements(stated) if canonicalize_name(requirement.name) not in found
+        requirement.name for requirement in requirements(stated) if canonicalize_name(requirement.name) not in pins
     ]
     outside = [
         str(requirement)
         for requirement in requirements(stated)
-        if not requirement.specifier.contains(found.get(requirement.name.lower(), ""))
+        if not requirement.specifier.contains(pins.get(requirement.name.lower(), ""))
     ]
     assert (missing, outside) == ([], [])

@@ -75,17 +75,17 @@ def test_pyspark_alone_passes(tmp_path: Path) -> None:
 
 
 def test_two_versions_are_named_with_the_command_that_repairs_them(tmp_path: Path) -> None:
-    said = check_pyspark(tmp_path, pyspark="4.1.4", pyspark_client="4.2.0")
-    assert said.startswith("pyspark 4.1.4 and pyspark-client 4.2.0 are both installed")
-    assert "pip install --force-reinstall --no-deps pyspark==4.2.0 pyspark-client==4.2.0" in said
-    assert "\n" not in said
+    message = check_pyspark(tmp_path, pyspark="4.1.4", pyspark_client="4.2.0")
+    assert message.startswith("pyspark 4.1.4 and pyspark-client 4.2.0 are both installed")
+    assert "pip install --force-reinstall --no-deps pyspark==4.2.0 pyspark-client==4.2.0" in message
+    assert "\n" not in message
 
 
 def test_files_that_another_installation_left_are_found_without_importing_them(tmp_path: Path) -> None:
     pyspark_files(tmp_path, "4.2.0")
-    said = check_pyspark(tmp_path, pyspark="4.1.3", pyspark_client="4.1.3")
-    assert said.startswith("pyspark 4.1.3 is installed but the files in its folder are of 4.2.0")
-    assert "pyspark==4.1.3 pyspark-client==4.1.3" in said
+    message = check_pyspark(tmp_path, pyspark="4.1.3", pyspark_client="4.1.3")
+    assert message.startswith("pyspark 4.1.3 is installed but the files in its folder are of 4.2.0")
+    assert "pyspark==4.1.3 pyspark-client==4.1.3" in message
 
 
 @pytest.mark.parametrize("tells", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'])
@@ -172,6 +172,6 @@ def test_a_refresh_by_plain_python_says_what_an_operator_says_where_java_is_miss
     environment["JAVA_HOME"] = str(tmp_path / "gone")
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    said = json.loads(done.stdout.splitlines()[-1])["error"]["message"]
+    message = json.loads(done.stdout.splitlines()[-1])["error"]["message"]
     remedy = "correct JAVA_HOME or unset it, or install Java 17 or 21"
-    assert said == f"no Java was found in JAVA_HOME, {tmp_path}/gone; {remedy}"
+    assert message == f"no Java was found in JAVA_HOME, {tmp_path}/gone; {remedy}"

@@ -94,10 +94,10 @@ def test_airflow_finds_the_provider_its_connection_types_and_its_plugin() -> Non
 
     assert ProvidersManager().providers[DISTRIBUTION].version == airflow_provider_rfr.__version__
     for hook in (ApiHook, LakeHook):
-        found = ProvidersManagerTaskRuntime().hooks[hook.conn_type]
-        assert found is not None
-        assert found.connection_testable
-        assert found.connection_id_attribute_name == hook.conn_name_attr
+        loaded = ProvidersManagerTaskRuntime().hooks[hook.conn_type]
+        assert loaded is not None
+        assert loaded.connection_testable
+        assert loaded.connection_id_attribute_name == hook.conn_name_attr
     assert "rfr" in {plugin["name"] for plugin in get_plugin_info()}
     assert not {path: error for path, error in get_import_errors().items() if "rfr" in path}
 
@@ -125,8 +125,8 @@ def test_airflows_connection_form_is_what_it_describes() -> None:
 def test_whatever_may_be_secret_is_typed_unseen() -> None:
     for described in get_provider_info()["connection-types"]:
         for name, field in described["conn-fields"].items():
-            wanted = any(word in name for word in ("secret", "token")) or name == "properties"
-            assert (field["schema"].get("format") == "password") == wanted, name
+            is_secret = any(word in name for word in ("secret", "token")) or name == "properties"
+            assert (field["schema"].get("format") == "password") == is_secret, name
 
 
 def test_the_form_offers_the_catalog_types_that_the_hook_takes() -> None:

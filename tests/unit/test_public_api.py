@@ -19,10 +19,10 @@ def test_the_section_has_rows() -> None:
 
 @pytest.mark.parametrize(("module", "text"), ROWS)
 def test_what_is_listed_is_what_the_module_exports(module: str, text: str) -> None:
-    found = importlib.import_module(module)
+    imported = importlib.import_module(module)
     listed = set(re.findall(r"`(\w+)`", text))
-    exported = set(getattr(found, "__all__", listed))
+    exported = set(getattr(imported, "__all__", listed))
     if listed == {"__all__"}:
         listed = exported
-    assert listed == exported if hasattr(found, "__path__") else listed <= exported
-    assert [name for name in listed if not hasattr(found, name)] == []
+    assert listed == exported if hasattr(imported, "__path__") else listed <= exported
+    assert [name for name in listed if not hasattr(imported, name)] == []

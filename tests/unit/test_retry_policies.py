@@ -50,8 +50,8 @@ def test_a_rate_limited_refresh_waits_as_long_as_the_api_said() -> None:
 
 
 def test_the_wait_comes_from_the_drivers_last_word() -> None:
-    told = {"type": "RefreshFailedError", "cause": "RateLimitedError", "message": "429", "retry_after": 700.0}
-    assert decide(_failure_of(told)).retry_delay == timedelta(seconds=700)
+    outcome = {"type": "RefreshFailedError", "cause": "RateLimitedError", "message": "429", "retry_after": 700.0}
+    assert decide(_failure_of(outcome)).retry_delay == timedelta(seconds=700)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])

@@ -80,8 +80,8 @@ def test_objects_outlive_a_kill(start: Start) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     _, client = start()
-    found = {item["Key"]: item["Size"] for item in client.list_objects_v2(Bucket="lake")["Contents"]}
-    assert found == {"a/b c=1/ü.parquet": 6, "copy": 6, "large": 10 << 20}
+    sizes = {item["Key"]: item["Size"] for item in client.list_objects_v2(Bucket="lake")["Contents"]}
+    assert sizes == {"a/b c=1/ü.parquet": 6, "copy": 6, "large": 10 << 20}
     assert client.get_object(Bucket="lake", Key="copy")["Body"].read() == b"second"
     assert client.get_object(Bucket="other", Key=long)["Body"].read() == b"line\nline\n"
     assert {bucket["Name"] for bucket in client.list_buckets()["Buckets"]} == {"lake", "other"}

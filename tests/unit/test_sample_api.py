@@ -18,7 +18,6 @@ import pytest
 
 from airflow_provider_rfr.sample_api import SampleApi, Sizes, canonical, checksum
 from tests.soon import wait_until
-from tests.unit.messages import raises
 
 pytestmark = pytest.mark.test
 
@@ -64,17 +63,6 @@ def test_two_processes_serve_the_same_bytes(api: SampleApi) -> None:
             assert get(api, path).body == get(other, path).body
 
 
-def test_records_have_the_size_and_the_types_of_real_ones(api: SampleApi) -> None:
-    for path in ("/customers", "/orders", "/invoices", "/partitions/0/items"):
-        data = get(api, path).json
-        records = data if isinstance(data, list) else data["data"]
-        size = sum(len(orjson.dumps(record)) for record in records) / len(records)
-        assert 200 < size < 260
-        kinds = {type(value) for record in records for value in record.values()}
-        assert {str, int, float, bool, dict, type(None)} <= kinds
-        assert any(not orjson.dumps(record).isascii() for record in records)
-
-
 def test_a_row_of_a_typed_table_equals_its_record() -> None:
     record = {
         "id": 1,
@@ -107,16 +95,6 @@ def test_wrong_requests_are_refused_with_a_reason(api: SampleApi) -> None:
             assert answer.json["error"]
 
 
-def test_a_cursor_of_one_parent_is_refused_for_another(api: SampleApi) -> None:
-    cursor = get(api, "/customers/1/orders", limit=3).json["next_cursor"]
-    assert get(api, "/customers/2/orders", cursor=cursor).status == 400
-
-
-def test_pages_beyond_the_end_are_empty(api: SampleApi) -> None:
-    assert get(api, "/customers", page=99).json["data"] == []
-    assert get(api, "/orders", offset=999).json["data"] == []
-
-
 def test_the_key_is_wanted_in_a_header(api: SampleApi) -> None:
     with SampleApi(SIZES, api_key="k1") as closed:
         assert get(closed, "/orders").status == 401
@@ -147,14 +125,6 @@ class TestCounting:
         assert api.counts()["pages"] == 0
         assert [entry["complete"] for entry in api.log()] == [True, False]
 
-    def test_an_answer_that_nobody_takes_is_not_complete(self, api: SampleApi) -> None:
-        api.set_faults({"kind": "latency", "seconds": 0.2})
-        with pytest.raises(TimeoutError):
-            get(api, "/orders", timeout=0.05)
-        time.sleep(0.3)
-        assert api.counts()["incomplete"] == 1
-        assert api.counts()["pages"] == 0
-
     def test_counts_and_log_are_told_by_path_and_since_a_moment(self, api: SampleApi) -> None:
         get(api, "/orders")
         since = api.counts()["last_sequence"]
@@ -167,13 +137,6 @@ class TestCounting:
         assert entry["query"] == {"page": "3"}
         assert entry["status"] == 200
         assert entry["complete"]
-
-    def test_waiting_ends_with_the_page_that_was_awaited(self, api: SampleApi) -> None:
-        get(api, "/orders")
-        with pytest.raises(TimeoutError):
-            api.wait_for_pages(2, timeout=0.1)
-        get(api, "/invoices")
-        api.wait_for_pages(2, timeout=5)
 
 
 class TestFaults:
@@ -191,12 +154,6 @@ class TestFaults:
         assert [get(api, "/customers", page=page).status for page in (1, 2, 2)] == [200, 503, 200]
         assert api.faults()[0]["used"] == 1
 
-    def test_latency_delays_every_answer_fixed_or_at_random(self, api: SampleApi) -> None:
-        api.set_faults({"kind": "latency", "seconds": 0.05, "seconds_max": 0.1})
-        begin = time.monotonic()
-        get(api, "/orders")
-        assert time.monotonic() - begin >= 0.05
-
     def test_a_dripping_body_arrives_whole_but_slowly(self, api: SampleApi) -> None:
         whole = get(api, "/orders").body
         api.set_faults({"kind": "drip", "chunk": len(whole) // 4, "seconds": 0.03})
@@ -205,59 +162,34 @@ class TestFaults:
         assert time.monotonic() - begin >= 0.09
         assert api.counts()["refetched"] == 1
 
-    def test_a_hanging_request_gets_no_answer(self, api: SampleApi) -> None:
-        api.set_faults({"kind": "hang", "after": 1, "times": 1})
-        assert get(api, "/orders").status == 200
-        with pytest.raises(TimeoutError):
-            get(api, "/orders", timeout=0.2)
-        assert get(api, "/orders").status == 200
-
     def test_a_held_request_is_answered_when_the_faults_are_set_again(self, api: SampleApi) -> None:
         api.set_faults({"kind": "hold"})
         with pytest.raises(TimeoutError):
             get(api, "/orders", timeout=0.2)
         with ThreadPoolExecutor(1) as pool:
-            held = pool.submit(get, api, "/orders")
+            pending = pool.submit(get, api, "/orders")
             wait_until(lambda: len(api.log()) == 2)
             api.set_faults()
-            assert held.result().status == 200
+            assert pending.result().status == 200
         assert (api.counts()["requests"], api.counts()["served"]) == (2, 1)
 
-    def test_a_request_that_was_answered_is_answered_again_and_a_hold_does_not_count_it(self, api: SampleApi) -> None:
-        api.set_faults({"kind": "hold", "after": 2})
-        for page in (1, 1, 1, 2, 1, 2):
-            assert get(api, "/orders", page=page).status == 200
-        with pytest.raises(TimeoutError):
-            get(api, "/orders", page=3, timeout=0.2)
-
-    @pytest.mark.parametrize("fault", [{"kind": "disconnect"}, {"kind": "hang", "seconds": 0.05}])
-    def test_a_connection_can_end_without_an_answer(self, api: SampleApi, fault: dict[str, Any]) -> None:
-        api.set_faults(fault)
-        with pytest.raises((ConnectionError, http.client.BadStatusLine)):
-            get(api, "/orders")
-
-    def test_a_malformed_body_looks_complete_to_http(self, api: SampleApi) -> None:
-        api.set_faults({"kind": "malformed"})
-        answer = get(api, "/orders")
-        assert answer.status == 200
-        with pytest.raises(orjson.JSONDecodeError):
-            orjson.loads(answer.body)
-
-    def test_a_repeated_cursor_never_moves_on(self, api: SampleApi) -> None:
+    def test_broken_answers_are_broken(self, api: SampleApi) -> None:
+        """Campaigns would pass as well if a fault did nothing."""
         first = get(api, "/customers/1/orders", limit=3).json["next_cursor"]
         api.set_faults({"kind": "repeat_cursor"})
         assert get(api, "/customers/1/orders", limit=3, cursor=first).json["next_cursor"] == first
-        assert "page=2>" in get(api, "/invoices", per_page=9, page=2).headers["Link"]
-
-    def test_a_redirect_names_its_place(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "repeat_page", "path": "/partitions/1/items", "query": {"page": 3}})
+        pages = [get(api, "/partitions/1/items", page=page, page_size=10).json for page in (2, 3)]
+        assert pages[1]["data"] == pages[0]["data"]
         api.set_faults({"kind": "redirect", "location": "http://elsewhere.example/"})
-        answer = get(api, "/orders")
-        assert (answer.status, answer.headers["Location"]) == (302, "http://elsewhere.example/")
-
-    def test_a_short_page_is_followed_by_more(self, api: SampleApi) -> None:
-        api.set_faults({"kind": "short_page", "path": "/orders", "records": 4, "times": 1})
-        assert len(get(api, "/orders", limit=10).json["data"]) == 6
-        assert len(get(api, "/orders", offset=10, limit=10).json["data"]) == 10
+        assert get(api, "/orders").headers["Location"] == "http://elsewhere.example/"
+        api.set_faults({"kind": "malformed"})
+        with pytest.raises(orjson.JSONDecodeError):
+            orjson.loads(get(api, "/orders").body)
+        for fault in ({"kind": "disconnect"}, {"kind": "hang", "seconds": 0.05}):
+            api.set_faults(fault)
+            with pytest.raises((ConnectionError, http.client.BadStatusLine)):
+                get(api, "/orders")
 
     def test_deleted_records_move_the_later_ones_forward(self, api: SampleApi) -> None:
         api.set_faults({"kind": "shrink", "path": "/orders", "after": 1, "records": 10})
@@ -272,12 +204,6 @@ class TestFaults:
         ids = [record["id"] for record in get(api, "/customers").json["data"]]
         assert ids == [11, 10, 9, 8, 7, 6, 5, 4, 3, 1]
         assert get(api, "/customers/2/orders").status == 404
-
-    def test_faults_can_be_given_at_the_start_and_end_with_a_reset(self) -> None:
-        with SampleApi(SIZES, faults=[{"kind": "error", "status": 502}], latency_ms=5) as api:
-            assert get(api, "/orders").status == 502
-            api.reset()
-            assert get(api, "/orders").status == 200
 
     def test_a_wrong_fault_is_refused_and_the_present_ones_stay(self, api: SampleApi) -> None:
         api.set_faults({"kind": "error"})
@@ -306,22 +232,6 @@ class TestProcess:
         assert capfd.readouterr().err.splitlines() == [expected]
 
 
-def test_a_repeated_page_has_the_records_of_the_page_before(api: SampleApi) -> None:
-    api.set_faults({"kind": "repeat_page", "path": "/partitions/1/items", "query": {"page": 3}})
-    pages = [get(api, "/partitions/1/items", page=page, page_size=10).json for page in (2, 3, 4)]
-    assert pages[1]["data"] == pages[0]["data"]
-    assert [page["page"] for page in pages] == [2, 3, 4]
-    assert pages[2]["data"][0]["id"] == pages[0]["data"][-1]["id"] + 11
-
-
-def test_a_change_happens_at_once(api: SampleApi) -> None:
-    before = api.truth("/partitions/items")["ids"]
-    api.change({"kind": "shrink", "collection": "/partitions/items", "records": 2})
-    assert len(api.truth("/partitions/items")["ids"]) == len(before) - 2 * SIZES.partitions
-    with raises(ValueError):
-        api.change({"kind": "shrink"})
-
-
 def test_the_diary_outlives_a_kill_and_goes_on(tmp_path: Path) -> None:
     diary = tmp_path / "diary.jsonl"
     change = {"kind": "edit", "collection": "/partitions/items"}
@@ -332,12 +242,3 @@ def test_the_diary_outlives_a_kill_and_goes_on(tmp_path: Path) -> None:
     lines = [orjson.loads(line) for line in diary.read_text().splitlines()]
     assert [line["records"] for line in lines] == [[[1, 1], [2, 1], [3, 1]]] * 2
     assert lines[0]["path"] == "/partitions/0/items"
-
-
-def test_the_diary_names_only_pages_that_were_given_whole(tmp_path: Path) -> None:
-    diary = tmp_path / "diary.jsonl"
-    faults = [{"kind": "malformed", "times": 1}, {"kind": "error", "after": 1, "times": 1}]
-    with SampleApi(SIZES, diary=diary, faults=faults) as running:
-        for _ in range(3):
-            get(running, "/invoices", page=1, per_page=4)
-    assert len(diary.read_text().splitlines()) == 1

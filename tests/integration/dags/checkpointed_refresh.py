@@ -14,8 +14,8 @@ from airflow_provider_rfr.sample_api import SHOP
 
 def pages_of(ti: object) -> dict[str, int] | None:
     """Pages by table, as the checkpoint tells them."""
-    kept = ti.xcom_pull(task_ids="refresh", key="rfr_checkpoint")  # type: ignore[attr-defined]
-    return None if kept is None else {table: counts["pages"] for table, counts in kept["tables"].items()}
+    checkpoint = ti.xcom_pull(task_ids="refresh", key="rfr_checkpoint")  # type: ignore[attr-defined]
+    return None if checkpoint is None else {table: counts["pages"] for table, counts in checkpoint["tables"].items()}
 
 
 for store in ("task_state", "variable", "xcom"):

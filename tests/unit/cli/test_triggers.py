@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
 
 rfr = partial(calls.rfr, "triggers")
 STORE = ("--lake-conn-id", "lake")
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as found:
-        yield found
 
 
 def write(folder: Path, name: str, content: Any) -> Path:

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,6 @@ from tests.webhook_receiver import Receiver, Reply, receiver, serve_tls, write_c
 
 GUARD = AddressGuard.of(["127.0.0.1", "localhost"])
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
 
 
 def send(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from tests.unit.messages import raises
 from tests.unit.triggers.lake import Lake
 
 pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as found:
-        yield found
 
 
 def deliver(receiver: Receiver) -> dict[str, int]:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,6 @@ from tests.unit.triggers.lake import Lake
 pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
 
 CANARY = "canary-7f3a9c"
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as found:
-        yield found
 
 
 def block(receiver: Receiver, **more: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from socket import socket
@@ -22,15 +21,9 @@ from airflow_provider_rfr.sinks.targets import HttpTarget
 from airflow_provider_rfr.store.tables import LEASES
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import LOOPBACK, SINK, Scene, numbers
-from tests.webhook_receiver import Received, Receiver, Reply, receiver
+from tests.webhook_receiver import Received, Receiver, Reply
 
 SECRET = "hush-hush"
-
-
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
 
 
 @pytest.fixture

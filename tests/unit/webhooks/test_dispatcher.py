@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from email.utils import formatdate
 from itertools import pairwise
 from pathlib import Path
@@ -80,12 +80,6 @@ class Post:
 @pytest.fixture
 def post(tmp_path: Path) -> Post:
     return Post(tmp_path)
-
-
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
 
 
 def after(seconds: float) -> Callable[[Received], Reply]:

@@ -7,7 +7,6 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,14 +35,7 @@ from tests.webhook_receiver import (
     events,
     key,
     loopback_dispatcher,
-    receiver,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
 
 
 def office(folder: Path, url: str, *sequences: int, clock: FakeClock | None = None, **fields: Any) -> Dispatcher:

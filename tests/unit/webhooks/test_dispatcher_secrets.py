@@ -7,7 +7,7 @@ import logging
 import sqlite3
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,7 +32,6 @@ from tests.webhook_receiver import (
     Reply,
     events,
     loopback_dispatcher,
-    receiver,
 )
 
 HEADER = "canary-header-7f3a"
@@ -43,12 +42,6 @@ ROUTING = "canary-routing-c4c4"
 PASSWORD = "canary-password-0e0e"
 SIGNING = "whsec_" + base64.b64encode(b"canary-signing-secret-0123").decode()
 CANARIES = (HEADER, PATH, QUERY, quote(QUERY, safe=""), TOKEN, ROUTING, PASSWORD, SIGNING, SIGNING[6:])
-
-
-@pytest.fixture
-def server() -> Iterator[Receiver]:
-    with receiver() as running:
-        yield running
 
 
 def document(url: str) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from manifest_api import MANIFESTS, needs_cdk
 
-from benchmarks import manifests
-from benchmarks.manifest_case import compared
+from tests.manifests import campaign
+from tests.manifests.case import compared
 
 pytestmark = needs_cdk
 
 
 def test_every_stream_of_the_shop_is_built_equal_and_resumed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert manifests.main([str(MANIFESTS), "--only", "shop"]) == 0
+    assert campaign.main([str(MANIFESTS), "--only", "shop"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert summary["builds"] == {"manifests": 1, "of_those_that_the_cdk_builds": 1, "of_all": 1}
     assert (summary["equal"]["streams"], summary["resumed"]["streams"], summary["different"]) == (5, 5, {})

@@ -1,6 +1,6 @@
-"""One manifest against the CDK's own read of it; what ``benchmarks.manifests`` starts for each.
+"""One manifest against the CDK's own read of it, in a process that ``tests.manifests.campaign`` starts.
 
-``python -m benchmarks.manifest_case MANIFEST --out FILE`` writes one JSON object a line to FILE: what is known of the
+``python -m tests.manifests.case MANIFEST --out FILE`` writes one JSON object a line to FILE: what is known of the
 whole manifest, then of each stream. ``--reader`` is the other process, which reads every other page.
 """
 
@@ -23,16 +23,16 @@ from airflow_provider_rfr.streams import Complete
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.paged import PagedStream
-from benchmarks.made_up_api import NOW, MadeUpApi
-from benchmarks.made_up_source import Loader, guessed, prepared, serve
+from tests.manifests.api import NOW, MadeUpApi
+from tests.manifests.source import Loader, guessed, prepared, serve
 
 _MOST_PAGES: Final = 10
 _REASON: Final = 200
-_ROOT: Final = Path(__file__).resolve().parents[1]
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def stop_the_clock() -> None:
-    """Templates and windows that end now give the same in every read."""
+    """Let templates and windows that end now give the same in every read."""
     from airbyte_cdk.sources.declarative.interpolation import jinja
     from airbyte_cdk.sources.streams.concurrent.state_converters import datetime_stream_state_converter as converter
     from airbyte_cdk.utils.datetime_helpers import ab_datetime_parse
@@ -77,7 +77,7 @@ class OtherProcess:
     """Reads pages of a source in a process of its own."""
 
     def __init__(self, source: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-m", "benchmarks.manifest_case", "--reader"]
+        command = [sys.executable, "-m", "tests.manifests.case", "--reader"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT)
         self._say(source)
 
@@ -92,8 +92,8 @@ class OtherProcess:
         for line in self._process.stdout:
             # The CDK may print, too.
             if line.startswith(_PAGE):
-                found: dict[str, Any] = json.loads(line[len(_PAGE) :])
-                return found
+                page: dict[str, Any] = json.loads(line[len(_PAGE) :])
+                return page
         raise RuntimeError("the other process ended")
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ _PAGE: Final = "page: "
 
 
 def read_for_others() -> None:
-    """The other process: pages as they are asked for by standard input."""
+    """Print the pages that standard input asks for. The other process runs this."""
     streams = load_streams(json.loads(sys.stdin.readline()))
     stop_the_clock()
     for line in sys.stdin:
@@ -139,7 +139,7 @@ class Ours:
         assert isinstance(stream, PagedStream)
         records: list[Any] = []
         slices = plain(list(islice(stream.stream_slices(), most_slices)))
-        pages = [len(list(self._chain(stream, each, records))) for each in slices]
+        pages = [len(list(self._chain(stream, stream_slice, records))) for stream_slice in slices]
         return len(slices), max(pages, default=0), records
 
     def _chain(self, stream: PagedStream, stream_slice: Any, records: list[Any]) -> Iterator[int]:
@@ -162,27 +162,27 @@ class Ours:
 
 
 def compared(oracle: Oracle, ours: Ours, api: MadeUpApi, name: str, most_slices: int) -> dict[str, Any]:
-    """Return what is known of one stream: ``equal``, ``resumed``, and a reason if it is not."""
+    """Compare the reads of one stream: ``equal``, ``resumed``, and a reason if it is not."""
     # What a read that failed has sent is not of this stream.
     api.taken()
     try:
-        wanted_slices, wanted = oracle.read(name, most_slices)
-    except Exception as error:  # noqa: BLE001 - of the CDK, and of any component
+        wanted_slices, expected = oracle.read(name, most_slices)
+    except Exception as error:
         return {"outcome": "not tested", "reason": f"the CDK's own read fails: {words(error)}"}
-    asked = api.taken()
+    expected_requests = api.taken()
     try:
         slices, pages, records = ours.read(name, most_slices)
-    except Exception as error:  # noqa: BLE001 - it is what is looked for
+    except Exception as error:
         return {"outcome": "different", "reason": words(error)}
     requests = api.taken()
-    if not wanted and not records:
+    if not expected and not records:
         reason = "the made-up API gives it no slices" if not wanted_slices else "the made-up API gives it no records"
         return {"outcome": "not tested", "reason": reason}
-    if (slices, records) != (wanted_slices, wanted):
-        problem = f"{slices} slices and {len(records)} records, the CDK {wanted_slices} and {len(wanted)}"
+    if (slices, records) != (wanted_slices, expected):
+        problem = f"{slices} slices and {len(records)} records, the CDK {wanted_slices} and {len(expected)}"
         return {"outcome": "different", "reason": problem}
-    if sorted(requests) != sorted(asked):
-        return {"outcome": "different", "reason": f"{len(requests)} requests, the CDK {len(asked)}"}
+    if sorted(requests) != sorted(expected_requests):
+        return {"outcome": "different", "reason": f"{len(requests)} requests, the CDK {len(expected_requests)}"}
     stream: Any = ours.streams[name]
     by_page = stream.paging.by_page
     why = "" if by_page and pages > 1 else (stream.paging.why if not by_page else "one page a slice")
@@ -200,10 +200,10 @@ def words(error: BaseException) -> str:
 
 
 def built(make: Any, *arguments: Any) -> tuple[Any, str]:
-    """What was made, and why not."""
+    """Return an object and an empty text, or None and the reason."""
     try:
         return make(*arguments), ""
-    except Exception as error:  # noqa: BLE001 - of the CDK, and of any component
+    except Exception as error:
         return None, words(error)
 
 
@@ -214,7 +214,7 @@ def components_of(manifest: Path) -> str | None:
 
 
 def run(path: Path, most_slices: int, out: IO[str]) -> None:
-    """Write what is known of a manifest, and of each stream as soon as it is."""
+    """Write the results of a manifest, and those of each stream as soon as they are there."""
 
     def say(value: Mapping[str, Any]) -> None:
         out.write(json.dumps(value) + "\n")

@@ -1,10 +1,10 @@
 """Real Airbyte manifests, read page by page, against the CDK's own read of them, on an API made up from each.
 
-``python -m benchmarks.manifests FOLDER`` takes ``FOLDER/*.yaml`` and ``FOLDER/*/manifest.yaml``, with the components
-beside them. It prints a line for each manifest and, as its last line, one JSON object. Three numbers, never one: how
-many are built, how many streams give the CDK's records in order by the same requests, and how many of these were
-resumed at every page, half of the pages in another process. What could not be tried is "not tested", with the reason.
-It fails if a stream is different.
+``python -m tests.manifests.campaign FOLDER`` takes ``FOLDER/*.yaml`` and ``FOLDER/*/manifest.yaml``, with the
+components beside them. It prints a line for each manifest and, as its last line, one JSON object. Three numbers, never
+one: how many are built, how many streams give the CDK's records in order by the same requests, and how many of these
+were resumed at every page, half of the pages in another process. What could not be tried is "not tested", with the
+reason. It fails if a stream is different.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(slots=True)
-class Case:
-    """What one manifest's process has written, as far as it came.
+class ManifestCase:
+    """The results that one manifest's process has written, as far as it came.
 
     :ivar whole: whether the CDK, and whether we build it, and why not
     :ivar ended: why the process ended before its end; empty if it did not
@@ -56,7 +56,7 @@ class Case:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.manifests", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.manifests.campaign", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", help="manifests whose name holds this")
     parser.add_argument("--slices", type=int, default=2, help="most slices that are read of a stream")
@@ -67,16 +67,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def manifests_in(folder: Path, only: str | None) -> dict[str, Path]:
-    """Files by name of the connector."""
-    found = {path.stem: path for path in folder.glob("*.yaml")}
-    found |= {path.parent.name: path for path in folder.glob("*/manifest.yaml")}
-    return {name: found[name] for name in sorted(found) if not only or only in name}
+    """Return the manifests' paths by name of the connector."""
+    paths = {path.stem: path for path in folder.glob("*.yaml")}
+    paths |= {path.parent.name: path for path in folder.glob("*/manifest.yaml")}
+    return {name: paths[name] for name in sorted(paths) if not only or only in name}
 
 
-def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path) -> Case:
-    """In a process of its own, which can neither stop the others nor outlive its deadline."""
+def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path) -> ManifestCase:
+    """Run one manifest in a process of its own, which can neither stop the others nor outlive its deadline."""
     out = folder / f"{name}.jsonl"
-    command = [sys.executable, "-m", "benchmarks.manifest_case", str(manifest), f"--out={out}"]
+    command = [sys.executable, "-m", "tests.manifests.case", str(manifest), f"--out={out}"]
     command.append(f"--slices={options.slices}")
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True)
@@ -95,19 +95,19 @@ def run_one(name: str, manifest: Path, options: argparse.Namespace, folder: Path
     return case
 
 
-def _read(name: str, out: Path, ended: str) -> Case:
-    case = Case(name, ended=ended)
+def _read(name: str, out: Path, ended: str) -> ManifestCase:
+    case = ManifestCase(name, ended=ended)
     for line in out.read_text().splitlines() if out.exists() else ():
-        found = json.loads(line)
-        if "stream" in found:
-            case.streams.append(found)
-        elif "builds" in found:
-            case.whole = found
+        value = json.loads(line)
+        if "stream" in value:
+            case.streams.append(value)
+        elif "builds" in value:
+            case.whole = value
     return case
 
 
-def figures(cases: Sequence[Case]) -> dict[str, Any]:
-    """Builds, equal, resumed; and the reasons of what is not."""
+def figures(cases: Sequence[ManifestCase]) -> dict[str, Any]:
+    """Return the numbers of built, equal and resumed ones, and the reasons of the others."""
     streams = [stream for case in cases for stream in case.streams]
     cdk = [case for case in cases if case.whole.get("cdk_builds")]
     ours = [case for case in cdk if case.whole.get("builds")]
@@ -138,24 +138,24 @@ def figures(cases: Sequence[Case]) -> dict[str, Any]:
     }
 
 
-def _why(case: Case) -> str:
+def _why(case: ManifestCase) -> str:
     whose = "we" if case.whole.get("cdk_builds") else "neither the CDK nor we"
     return f"{whose}: {case.whole.get('ours') or case.whole.get('cdk') or case.ended}"
 
 
 def _kind(reason: str) -> str:
-    """A reason without what differs from stream to stream."""
+    """Return a reason without the parts that differ from stream to stream."""
     return re.sub(r"['\"‘].*", "...", reason)[:100]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    found = manifests_in(options.folder, options.only)
+    paths = manifests_in(options.folder, options.only)
     with tempfile.TemporaryDirectory(prefix="rfr-manifests-") as temporary:
         folder = options.out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(options.processes) as pool:
-            cases = list(pool.map(lambda name: run_one(name, found[name], options, folder), found))
+            cases = list(pool.map(lambda name: run_one(name, paths[name], options, folder), paths))
     result = figures(cases)
     print(json.dumps(result))
     return 1 if result["different"] or not cases else 0

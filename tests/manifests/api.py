@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from benchmarks.made_up_paging import Answer, Paging, place, placed, places_of, rendered
+from tests.manifests.paging import MadeUpAnswer, MadeUpPaging, place, placed, places_of, rendered
 
 TAG: Final = "X-Made-Up"
 """Header by which a request says which stream of the manifest sends it."""
@@ -31,7 +31,7 @@ _MOST_REQUESTS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SentRequest:
     tag: str
     method: str
     url: str
@@ -39,8 +39,8 @@ class Request:
     body: bytes
 
 
-class Endpoint:
-    """What one stream of a manifest is answered.
+class MadeUpEndpoint:
+    """The answers to the requests of one stream of a manifest.
 
     :param node: the stream, without references
     :param wanted: paths in a record that other streams read
@@ -53,7 +53,7 @@ class Endpoint:
         extractor = retriever.get("record_selector", {}).get("extractor", {})
         path = extractor.get("field_path") or []
         self._path = [
-            str(rendered(each, self._parameters, config)) for each in ([path] if isinstance(path, str) else path)
+            str(rendered(part, self._parameters, config)) for part in ([path] if isinstance(path, str) else path)
         ]
         self._wanted = [*_keys(node.get("primary_key")), *wanted, *_read_by_templates(node, retriever)]
         self._decoder = retriever.get("decoder") or {"type": "JsonDecoder"}
@@ -61,10 +61,10 @@ class Endpoint:
         self._paginator = retriever.get("paginator") or {}
 
     @cached_property
-    def _paging(self) -> Paging:
-        return Paging.of(self._paginator, self._parameters, self._config, self._answer)
+    def _paging(self) -> MadeUpPaging:
+        return MadeUpPaging.of(self._paginator, self._parameters, self._config, self._answer)
 
-    def answer(self, request: Request, url: str) -> tuple[bytes, Mapping[str, str]]:
+    def answer(self, request: SentRequest, url: str) -> tuple[bytes, Mapping[str, str]]:
         page = self._paging.page_of(request.url, request.headers, request.body)
         if page not in self._answers:
             answer = self._paging.answer(page)
@@ -73,14 +73,14 @@ class Endpoint:
             self._answers[page] = _encoded(json.loads(content), self._decoder), headers
         return self._answers[page]
 
-    def _answer(self, page: int, count: int) -> Answer:
+    def _answer(self, page: int, count: int) -> MadeUpAnswer:
         records = [self._record(page * 10_000 + number) for number in range(1, count + 1)]
         body = _wrapped(self._path, records)
         if self._path[:1] == ["*"]:
             # Of a list the CDK looks into each item by itself.
             body = {f"item{number}": item for number, item in enumerate(body)}
         # Of a list the CDK's paginators see the first record alone.
-        return Answer(body, (body[0] if body else {}) if isinstance(body, list) else body, records, {})
+        return MadeUpAnswer(body, (body[0] if body else {}) if isinstance(body, list) else body, records, {})
 
     def _record(self, number: int) -> dict[str, Any]:
         schema = self._schema()
@@ -96,14 +96,14 @@ class Endpoint:
     def _schema(self) -> Mapping[str, Any]:
         loader = self._node.get("schema_loader") or {}
         loaders = loader if isinstance(loader, list) else [loader]
-        found: dict[str, Any] = {}
-        for each in loaders:
-            schema = each.get("schema") or {}
-            found.update(schema.get("properties") or {} if isinstance(schema, Mapping) else {})
-        return {"properties": found}
+        properties: dict[str, Any] = {}
+        for candidate in loaders:
+            schema = candidate.get("schema") or {}
+            properties.update(schema.get("properties") or {} if isinstance(schema, Mapping) else {})
+        return {"properties": properties}
 
     def _cursors(self) -> Iterator[tuple[list[str], Any]]:
-        """The cursor's field, with a time that lies in the time that is read."""
+        """Return the cursor's field, with a time that lies in the time that is read."""
         from datetime import datetime, timedelta
 
         from airbyte_cdk.sources.declarative.datetime.datetime_parser import DatetimeParser
@@ -126,7 +126,7 @@ def _keys(primary_key: Any) -> Iterator[list[str]]:
 
 
 def _read_by_templates(node: Mapping[str, Any], retriever: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """Paths in a record that transformations and filters read."""
+    """List the paths in a record that transformations and filters read."""
     templates = list(_texts([node.get("transformations"), retriever.get("record_selector")]))
     for path in places_of([text for text in templates if "{{" in text], ("record",)):
         if all(isinstance(part, str) for part in path):
@@ -135,14 +135,14 @@ def _read_by_templates(node: Mapping[str, Any], retriever: Mapping[str, Any]) ->
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
     elif isinstance(value, str):
         yield value
 
 
 def _wrapped(path: Sequence[str], records: Any) -> Any:
-    """Records where ``path`` leads to."""
+    """Return an answer with the records where ``path`` leads to."""
     if not path:
         return records
     head, rest = path[0], path[1:]
@@ -153,13 +153,13 @@ def _wrapped(path: Sequence[str], records: Any) -> Any:
 
 
 def _value(schema: Any, name: str, number: int, depth: int) -> Any:
-    """A value that fits a JSON schema."""
+    """Return a value that fits a JSON schema."""
     schema = schema if isinstance(schema, Mapping) else {}
     kinds = schema.get("type") or "string"
-    kind = next((each for each in ([kinds] if isinstance(kinds, str) else kinds) if each != "null"), "null")
+    kind = next((option for option in ([kinds] if isinstance(kinds, str) else kinds) if option != "null"), "null")
     if kind == "object":
         properties = schema.get("properties") or {} if depth else {}
-        return {each: _value(properties[each], each, number, depth - 1) for each in list(properties)[:_PROPERTIES]}
+        return {inner: _value(properties[inner], inner, number, depth - 1) for inner in list(properties)[:_PROPERTIES]}
     if kind == "array":
         return [_value(schema.get("items"), name, number, depth - 1)] if depth else []
     times = {"date-time": NOW, "date": NOW[:10]}
@@ -195,9 +195,9 @@ class MadeUpApi:
     """The server; ``endpoints`` are told to it by their tags, and whatever has none is asked for a credential."""
 
     def __init__(self) -> None:
-        self.endpoints: dict[str, Endpoint] = {}
+        self.endpoints: dict[str, MadeUpEndpoint] = {}
         self.credentials: dict[str, Any] = {"access_token": "made-up-token", "expires_in": 3600}
-        self._asked: list[Request] = []
+        self._asked: list[SentRequest] = []
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -207,8 +207,10 @@ class MadeUpApi:
             def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                asked = Request(headers.get(TAG.lower(), ""), self.command, self.path, headers, self.rfile.read(length))
-                status, content, more = api.answer(asked)
+                request = SentRequest(
+                    headers.get(TAG.lower(), ""), self.command, self.path, headers, self.rfile.read(length)
+                )
+                status, content, more = api.answer(request)
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **more}.items():
                     self.send_header(name, value)
@@ -216,7 +218,7 @@ class MadeUpApi:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815 - http.server asks for these names
+            do_POST = do_PUT = do_PATCH = do_GET
 
             def log_message(self, *arguments: Any) -> None:
                 return None
@@ -226,7 +228,7 @@ class MadeUpApi:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
-    def answer(self, request: Request) -> tuple[int, bytes, Mapping[str, str]]:
+    def answer(self, request: SentRequest) -> tuple[int, bytes, Mapping[str, str]]:
         endpoint = self.endpoints.get(request.tag)
         if endpoint is None:
             return 200, json.dumps(self.credentials).encode(), {}
@@ -236,13 +238,15 @@ class MadeUpApi:
         return 200, *endpoint.answer(request, self.url)
 
     def taken(self) -> list[tuple[str, str, str, str]]:
-        """What streams asked for since the last call, in order."""
-        asked, self._asked[:] = list(self._asked), []
-        return [(each.tag, each.method, each.url, each.body.decode(errors="replace")) for each in asked]
+        """Return the requests of streams since the last call, in order."""
+        requests, self._asked[:] = list(self._asked), []
+        return [
+            (request.tag, request.method, request.url, request.body.decode(errors="replace")) for request in requests
+        ]
 
 
 def values_of(url: str, headers: Mapping[str, str], body: bytes) -> dict[str, dict[str, str]]:
-    """The arguments of a request, by where they are and by name."""
+    """Return the arguments of a request, by their places and names."""
     parts = urlsplit(url)
     text = body.decode(errors="replace")
     try:

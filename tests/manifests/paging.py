@@ -37,7 +37,7 @@ _KINDS: Final[Mapping[str, Callable[[int, int], Any]]] = {
 
 
 @dataclass(slots=True)
-class Answer:
+class MadeUpAnswer:
     """A page of the API.
 
     :ivar root: what templates call ``response``, a part of the body
@@ -50,13 +50,13 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Paging:
+class MadeUpPaging:
     """
     :ivar tokens: number of the page for each token, as text
     :ivar option: where in a request the token is
     """
 
-    make: Callable[[int], Answer]
+    make: Callable[[int], MadeUpAnswer]
     tokens: Mapping[str, int]
     option: Mapping[str, Any] | None
 
@@ -66,9 +66,12 @@ class Paging:
         paginator: Mapping[str, Any],
         parameters: Mapping[str, Any],
         config: Mapping[str, Any],
-        answer: Callable[[int, int], Answer],
-    ) -> Paging:
-        """:param answer: a page by its number and its count of records, without anything for paging"""
+        answer: Callable[[int, int], MadeUpAnswer],
+    ) -> MadeUpPaging:
+        """Return the paging of a paginator.
+
+        :param answer: a page by its number and its count of records, without anything for paging
+        """
         strategy = paginator.get("pagination_strategy") or {}
         size = rendered(strategy.get("page_size"), parameters, config)
         size = size if isinstance(size, int) else None
@@ -83,29 +86,29 @@ class Paging:
         elif kind == "OffsetIncrement":
             tokens = {str(count * page): page for page in range(pages)}
         elif kind == "CursorPagination":
-            found = _Search(strategy, parameters, config, answer).found(size, option)
-            if found is not None:
-                return cls(found[0], found[1], option)
+            pages_and_tokens = _Search(strategy, parameters, config, answer).found(size, option)
+            if pages_and_tokens is not None:
+                return cls(pages_and_tokens[0], pages_and_tokens[1], option)
         else:
             counts = [3]
         return cls(lambda page: answer(page, counts[page] if page < len(counts) else 0), tokens, option)
 
-    def answer(self, page: int) -> Answer:
+    def answer(self, page: int) -> MadeUpAnswer:
         return self.make(page)
 
     def page_of(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
-        from benchmarks.made_up_api import values_of
+        from tests.manifests.api import values_of
 
         values = values_of(url, headers, body)
         linked = values["request_parameter"].get("made_up_page")
         if linked:
             return int(linked)
-        asked = self._asked(values)
-        for value in asked:
+        tokens = self._asked(values)
+        for value in tokens:
             if value in self.tokens:
                 return self.tokens[value]
         # A number beyond the last page, of a paginator that reads until one is empty.
-        is_beyond = bool(self.option) and bool(self.tokens) and any(value.isdigit() for value in asked)
+        is_beyond = bool(self.option) and bool(self.tokens) and any(value.isdigit() for value in tokens)
         return len(set(self.tokens.values())) if is_beyond else 0
 
     def _asked(self, values: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -113,13 +116,15 @@ class Paging:
         if option.get("type") == "RequestPath":
             return list(values["path"].values())
         if option.get("inject_into") in values:
-            found = values[option["inject_into"]]
+            fields = values[option["inject_into"]]
             path = option.get("field_path") or [option.get("field_name")]
             names = {".".join(map(str, path)), str(path[-1]).lower()}
             return [
-                found[name] for name in found if name in names or any(name.startswith(f"{each}.") for each in names)
+                fields[name]
+                for name in fields
+                if name in names or any(name.startswith(f"{beginning}.") for beginning in names)
             ]
-        return [value for found in values.values() for value in found.values()]
+        return [value for fields in values.values() for value in fields.values()]
 
 
 class _Search:
@@ -130,23 +135,23 @@ class _Search:
         strategy: Mapping[str, Any],
         parameters: Mapping[str, Any],
         config: Mapping[str, Any],
-        answer: Callable[[int, int], Answer],
+        answer: Callable[[int, int], MadeUpAnswer],
     ) -> None:
         self._cursor, self._stop = strategy.get("cursor_value", ""), strategy.get("stop_condition")
         self._parameters, self._config, self._answer = parameters, config, answer
-        templates = [str(each) for each in (self._cursor, self._stop) if each is not None]
+        templates = [str(template) for template in (self._cursor, self._stop) if template is not None]
         self._places = places_of(templates)[:_MOST_PLACES]
-        self._numbers = [int(each) for text in templates for each in re.findall(r"\b\d+\b", text)]
+        self._numbers = [int(digits) for text in templates for digits in re.findall(r"\b\d+\b", text)]
 
     def found(
         self, size: int | None, option: Mapping[str, Any] | None
-    ) -> tuple[Callable[[int], Answer], Mapping[str, int]] | None:
-        """Pages by number, and their tokens; None if no values were found."""
+    ) -> tuple[Callable[[int], MadeUpAnswer], Mapping[str, int]] | None:
+        """Return pages by number, and their tokens; None if no values were found."""
         kinds = list(_KINDS)
         if (option or {}).get("type") == "RequestPath":
             kinds.sort(key=lambda kind: kind != "address")
         counts = [size or 3, *(number for number in self._numbers if 1 < number <= _MOST_RECORDS)]
-        for count in dict.fromkeys(min(each, _MOST_RECORDS) for each in counts):
+        for count in dict.fromkeys(min(one, _MOST_RECORDS) for one in counts):
             pages = 2 if count > _LARGE_PAGE else 3
             for chosen in product(kinds, repeat=len(self._places)):
                 found = self._tried(chosen, count, pages)
@@ -156,8 +161,8 @@ class _Search:
 
     def _tried(
         self, chosen: Sequence[str], count: int, pages: int
-    ) -> tuple[Callable[[int], Answer], Mapping[str, int]] | None:
-        def page(number: int, ending: int = 0) -> Answer:
+    ) -> tuple[Callable[[int], MadeUpAnswer], Mapping[str, int]] | None:
+        def page(number: int, ending: int = 0) -> MadeUpAnswer:
             is_last = number + 1 >= pages
             answer = copy.deepcopy(self._answer(number, max(1, count // 2) if is_last else count))
             for where, kind in zip(self._places, chosen, strict=True):
@@ -165,7 +170,7 @@ class _Search:
             return answer
 
         tokens = {_text(self._token(page(number), count)): number + 1 for number in range(pages - 1)}
-        if len(tokens) < pages - 1 or any(not each or "{{" in each or "{%" in each for each in tokens):
+        if len(tokens) < pages - 1 or any(not token or "{{" in token or "{%" in token for token in tokens):
             return None
         for ending in range(len(_ENDINGS)):
             if self._token(page(pages - 1, ending), count) is None:
@@ -173,7 +178,7 @@ class _Search:
         return None
 
     @staticmethod
-    def _put(answer: Answer, where: Sequence[Any], value: Any, ending: int) -> None:
+    def _put(answer: MadeUpAnswer, where: Sequence[Any], value: Any, ending: int) -> None:
         if value is _ABSENT:
             return
         if where[0] == "headers":
@@ -191,28 +196,30 @@ class _Search:
             else:
                 place(target, where[1:], value)
 
-    def _token(self, answer: Answer, size: int) -> Any:
-        """As the CDK's strategy: None where it stops."""
+    def _token(self, answer: MadeUpAnswer, size: int) -> Any:
+        """Return the token of the CDK's strategy, None where it stops."""
         from airbyte_cdk.sources.declarative.interpolation.interpolated_boolean import InterpolatedBoolean
         from requests.utils import parse_header_links
 
         headers: dict[str, Any] = dict(answer.headers)
         links = parse_header_links(answer.headers.get("Link", "")) if "Link" in answer.headers else []
         headers["link"] = {link.get("rel") or link.get("url"): link for link in links}
-        seen = {
+        variables = {
             "response": answer.root,
             "headers": headers,
             "last_record": answer.records[-1] if answer.records else None,
             "last_page_size": len(answer.records),
             "page_size": size,
         }
-        if self._stop and InterpolatedBoolean(str(self._stop), parameters=self._parameters).eval(self._config, **seen):
+        if self._stop and InterpolatedBoolean(str(self._stop), parameters=self._parameters).eval(
+            self._config, **variables
+        ):
             return None
-        return rendered(self._cursor, self._parameters, self._config, **seen) or None
+        return rendered(self._cursor, self._parameters, self._config, **variables) or None
 
 
 def _text(token: Any) -> str:
-    """A token as it is found in a request; empty if it can't be one."""
+    """Return a token as it stands in a request, or an empty text if it can't be one."""
     if isinstance(token, dict) and len(token) == 1:
         return _text(next(iter(token.values())))
     return str(token) if isinstance(token, (str, int)) and not isinstance(token, bool) else ""
@@ -237,20 +244,20 @@ _ENDINGS: Final[tuple[Callable[[Any, Sequence[Any]], None], ...]] = (
 
 
 def rendered(template: Any, parameters: Mapping[str, Any], config: Mapping[str, Any], **more: Any) -> Any:
-    """A template as the CDK evaluates it."""
+    """Evaluate a template as the CDK does."""
     from airbyte_cdk.sources.declarative.interpolation.interpolated_string import InterpolatedString
 
     if not isinstance(template, str):
         return template
     try:
         return InterpolatedString.create(template, parameters=parameters).eval(config, **more)
-    except Exception:  # noqa: BLE001 - a template may fail in any way
+    except Exception:
         return None
 
 
 def places_of(templates: Iterable[str], roots: Collection[str] = _ROOTS) -> list[tuple[Any, ...]]:
-    """The places that templates read in answers, headers and last records, or in other values; longest paths alone."""
-    found: dict[tuple[Any, ...], None] = {}
+    """List the places that templates read in answers, headers and last records, longest paths alone."""
+    candidates: dict[tuple[Any, ...], None] = {}
     for template in templates:
         text = template if "{{" in template or "{%" in template else "{{ " + template + " }}"
         try:
@@ -258,8 +265,8 @@ def places_of(templates: Iterable[str], roots: Collection[str] = _ROOTS) -> list
         except TemplateError:
             continue
         for node in expressions:
-            found.update(dict.fromkeys(_paths(node)))
-    paths = [path for path in found if len(path) > 1 and path[0] in roots]
+            candidates.update(dict.fromkeys(_paths(node)))
+    paths = [path for path in candidates if len(path) > 1 and path[0] in roots]
     return [path for path in paths if not any(other[: len(path)] == path for other in paths if other != path)]
 
 
@@ -269,7 +276,7 @@ def _paths(node: nodes.Expr) -> Iterator[tuple[Any, ...]]:
         yield path
     if isinstance(node, nodes.Compare) and isinstance(node.expr, nodes.Const):
         # 'next' in response['paging']
-        inside = [_path(each.expr) for each in node.ops if each.op in ("in", "notin")]
+        inside = [_path(operand.expr) for operand in node.ops if operand.op in ("in", "notin")]
         yield from ((*path, node.expr.value) for path in inside if path)
 
 
@@ -306,7 +313,7 @@ def place(target: Any, path: Sequence[Any], value: Any) -> None:
 
 
 def placed(target: Any, path: Sequence[Any]) -> Any:
-    """The value at a path, None where there is none."""
+    """Return the value at a path, or None."""
     for part in path:
         target = target.get(part) if isinstance(target, dict) else None
     return target

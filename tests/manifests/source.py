@@ -11,8 +11,8 @@ from typing import Any, Final
 import yaml
 
 from airflow_provider_rfr.streams.airbyte.spec import stand_ins
-from benchmarks.made_up_api import TAG, Endpoint, MadeUpApi
-from benchmarks.made_up_paging import place, rendered
+from tests.manifests.api import TAG, MadeUpApi, MadeUpEndpoint
+from tests.manifests.paging import place, rendered
 
 _ADDRESSES: Final = frozenset({"url_base", "url", "path", "api_url", "token_refresh_endpoint"})
 
@@ -25,36 +25,38 @@ Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(n
 
 
 def prepared(manifest: Mapping[str, Any], api: MadeUpApi) -> dict[str, Any]:
-    """The manifest for this API. Budgets are left out: the API has no limits."""
+    """Return the manifest for this API. Budgets are left out: the API has no limits."""
     from airbyte_cdk.sources.declarative.parsers.manifest_reference_resolver import ManifestReferenceResolver
 
     resolved = ManifestReferenceResolver().preprocess_manifest(dict(manifest))
     # A copy in which no two places share a mapping.
-    found: dict[str, Any] = json.loads(json.dumps(resolved, default=str))
-    found.pop("definitions", None)
-    found.pop("api_budget", None)
-    _localize({name: part for name, part in found.items() if name != "spec"}, api.url)
-    return {**found, "spec": _local_value(found["spec"], api.url)} if "spec" in found else found
+    document: dict[str, Any] = json.loads(json.dumps(resolved, default=str))
+    document.pop("definitions", None)
+    document.pop("api_budget", None)
+    _localize({name: part for name, part in document.items() if name != "spec"}, api.url)
+    return {**document, "spec": _local_value(document["spec"], api.url)} if "spec" in document else document
 
 
 def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi) -> None:
     """Have the API answer each stream of a prepared manifest, parents too."""
     streams = [node for node in nodes_of({**manifest, "spec": None}) if isinstance(node.get("retriever"), dict)]
-    wanted: dict[int, list[list[str]]] = {}
+    keys: dict[int, list[list[str]]] = {}
     for node in streams:
         for parent in [
-            each for each in nodes_of(node) if "parent_key" in each and isinstance(each.get("stream"), dict)
+            candidate
+            for candidate in nodes_of(node)
+            if "parent_key" in candidate and isinstance(candidate.get("stream"), dict)
         ]:
             key = str(rendered(parent["parent_key"], parent.get("$parameters", {}), config))
             extra = [[str(part) for part in path] for path in parent.get("extra_fields") or []]
-            wanted.setdefault(id(parent["stream"]), []).extend([re.split(r"[./]", key), *extra])
+            keys.setdefault(id(parent["stream"]), []).extend([re.split(r"[./]", key), *extra])
     for number, node in enumerate(streams):
         requester = node["retriever"].get("requester")
         headers = (requester or {}).get("request_headers") or {}
         if isinstance(requester, dict) and isinstance(headers, dict):
             tag = f"{number}"
             requester["request_headers"] = {**headers, TAG: f"stream-{tag}"}
-            api.endpoints[f"stream-{tag}"] = Endpoint(node, wanted.get(id(node), []), config)
+            api.endpoints[f"stream-{tag}"] = MadeUpEndpoint(node, keys.get(id(node), []), config)
     for node in nodes_of(manifest):
         if isinstance(node.get("session_token_path"), list):
             place(api.credentials, node["session_token_path"], "made-up-token")
@@ -63,13 +65,13 @@ def serve(manifest: dict[str, Any], config: Mapping[str, Any], api: MadeUpApi) -
 
 
 def nodes_of(value: Any) -> Iterator[dict[str, Any]]:
-    """All mappings in a manifest, but not those of schemas."""
+    """List all mappings in a manifest, but not those of schemas."""
     if isinstance(value, dict):
         yield value
         value = [item for name, item in value.items() if name not in ("schema", "connection_specification")]
     if isinstance(value, list):
-        for each in value:
-            yield from nodes_of(each)
+        for item in value:
+            yield from nodes_of(item)
 
 
 def _localize(manifest: Mapping[str, Any], url: str) -> None:
@@ -85,19 +87,19 @@ def local(text: str, url: str) -> str:
 
 
 def guessed(manifest: Mapping[str, Any], url: str, *, all_fields: bool) -> dict[str, Any]:
-    """A configuration that the specification accepts.
+    """Return a configuration that the specification accepts.
 
     :param all_fields: also those that are neither required, nor have a default, nor begin the time to read
     """
     spec = manifest.get("spec") or {}
-    found = stand_ins(spec.get("connection_specification") or {}, all_fields=all_fields)
+    values = stand_ins(spec.get("connection_specification") or {}, all_fields=all_fields)
     addresses = [str(node[name]) for node in nodes_of(dict(manifest)) for name in _ADDRESSES & node.keys()]
     begins = re.compile(r"\s*\{\{\s*config(?:\.|\[['\"]|\.get\(['\"])(\w+)")
     for name in {match[1] for match in map(begins.match, addresses) if match}:
-        value = found.get(name)
+        value = values.get(name)
         if isinstance(value, str) and "://" not in value:
-            found[name] = f"https://{value}"
-    return {name: _local_value(value, url) for name, value in found.items()}
+            values[name] = f"https://{value}"
+    return {name: _local_value(value, url) for name, value in values.items()}
 
 
 def _local_value(value: Any, url: str) -> Any:
