@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.operators._checkpoints import Checkpoint, CheckpointStore
-from airflow_provider_rfr.refresh.header import PREFIX
-from airflow_provider_rfr.refresh.progress import ProgressBook, ProgressPoint
+from airflow_provider_rfr.refresh.state import PREFIX
+from airflow_provider_rfr.refresh.status import ProgressBook, ProgressPoint
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.lake import LakeDocument
     from airflow_provider_rfr.lake.ledger_table import LedgerTable
-    from airflow_provider_rfr.refresh.status import RefreshStatus
+    from airflow_provider_rfr.refresh.state import RefreshStatus
 
 _T = TypeVar("_T")
 
@@ -85,7 +85,7 @@ class LedgerReader:
         from airflow_provider_rfr.lake.catalog import open_catalog
         from airflow_provider_rfr.lake.ledger_table import LedgerTable
         from airflow_provider_rfr.lake.row_filter import part_of
-        from airflow_provider_rfr.refresh.header import GENERATION_KEY, read_header
+        from airflow_provider_rfr.refresh.state import GENERATION_KEY, read_header
 
         self._failed.add(table)
         catalog = open_catalog(self._lake.settings())

@@ -20,7 +20,7 @@ import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.refresh.status import read_status
+from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.conftest import ROOT, SHOP, Lake, is_alive
