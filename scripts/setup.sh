@@ -90,7 +90,7 @@ install_kubernetes
 printf '%s\n' "$java_home" >"$venv/java_home"
 
 say "Class archive, which halves the start of Spark"
-scripts/run.sh python -m airflow_provider_rfr.refresh.jvm >"$venv/jvm-archive.log" 2>&1 ||
+scripts/run.sh python -m airflow_provider_rfr.refresh.process >"$venv/jvm-archive.log" 2>&1 ||
   echo "It could not be written, so Spark starts slower; see $venv/jvm-archive.log" >&2
 
 printf '%s\n' "$want" >"$stamp"

@@ -20,9 +20,10 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable
 from airflow_provider_rfr.lake.schema_change import TableChange
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import PageFile, PageRow, write_rows
+from airflow_provider_rfr.refresh.pages import PageRow, write_rows
+from airflow_provider_rfr.refresh.state import RefreshState
+from airflow_provider_rfr.refresh.work import PageFile
 
 _SCHEMA = Schema(NestedField(1, "day", StringType()), NestedField(2, "id", LongType()))
 _HISTORY = Schema(

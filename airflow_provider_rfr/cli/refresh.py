@@ -32,7 +32,7 @@ _NAMED_PARTS: Final = 5
 def list_refreshes(args: Namespace) -> None:
     """Show the newest refresh of each table, those that need a person first."""
     from airflow_provider_rfr.lake.types import check_identifier
-    from airflow_provider_rfr.refresh.status import statuses
+    from airflow_provider_rfr.refresh.inspection import statuses
 
     tables = list(dict.fromkeys(check_identifier(table, "table") for table in args.tables))
     catalog = lake_of(args)
@@ -51,7 +51,7 @@ def list_refreshes(args: Namespace) -> None:
 @command
 def show(args: Namespace) -> None:
     """Show all that is known of a table's newest refresh."""
-    from airflow_provider_rfr.refresh.progress import size_in_words
+    from airflow_provider_rfr.refresh.status import size_in_words
 
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
@@ -69,7 +69,7 @@ def show(args: Namespace) -> None:
 @command
 def history(args: Namespace) -> int:
     """Show the table's generations, the newest first; 1 if the ledger can't be read."""
-    from airflow_provider_rfr.refresh.progress import duration_in_words
+    from airflow_provider_rfr.refresh.status import duration_in_words
 
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
@@ -148,7 +148,7 @@ class _Lines:
         self._last: datetime | None = None
 
     def update(self, status: TableStatus) -> None:
-        from airflow_provider_rfr.refresh.progress import Progress
+        from airflow_provider_rfr.refresh.status import Progress
 
         if status.header is not None and status.header.progressed_at != self._last:
             self._last = status.header.progressed_at
@@ -157,7 +157,7 @@ class _Lines:
 
 @contextmanager
 def _display(status: TableStatus, args: Namespace) -> Iterator[_Display]:
-    from airflow_provider_rfr.refresh.bar import can_draw, drawn_bar
+    from airflow_provider_rfr.refresh.status import can_draw, drawn_bar
 
     if args.output in ("json", "yaml"):
         yield _Silence()
@@ -174,7 +174,7 @@ def _status(catalog: Catalog, args: Namespace) -> TableStatus:
     :raises ConfigurationError: there is none
     """
     from airflow_provider_rfr.lake.types import check_identifier
-    from airflow_provider_rfr.refresh.status import status_of, statuses
+    from airflow_provider_rfr.refresh.inspection import status_of, statuses
 
     table = check_identifier(args.table, "table")
     status = answered(lambda: status_of(catalog, table, args.replace_where))
@@ -194,7 +194,8 @@ def _status(catalog: Catalog, args: Namespace) -> TableStatus:
 def _with_tasks(catalog: Catalog, from_ledgers: Sequence[TableStatus]) -> Sequence[TableStatus]:
     """Correct the statuses by the state of their Airflow tasks, if Airflow's database can be read."""
     from airflow_provider_rfr.hooks.tasks import with_tasks
-    from airflow_provider_rfr.refresh.status import by_urgency, read_again
+    from airflow_provider_rfr.refresh.inspection import read_again
+    from airflow_provider_rfr.refresh.status import by_urgency
 
     def corrected() -> Sequence[TableStatus]:
         return sorted(with_tasks(from_ledgers, lambda status: read_again(catalog, status)), key=by_urgency)
@@ -243,7 +244,7 @@ def _name(status: TableStatus) -> str:
 
 def _row(status: TableStatus) -> dict[str, str]:
     """Return the most important values of a refresh, for a table."""
-    from airflow_provider_rfr.refresh.progress import Progress, duration_in_words, rate_in_words
+    from airflow_provider_rfr.refresh.status import Progress, duration_in_words, rate_in_words
 
     row = {"table": _name(status), "state": status.state.value}
     header, content = status.header, status.to_json()

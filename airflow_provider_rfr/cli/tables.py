@@ -13,7 +13,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh.maintenance import PartLedger
+    from airflow_provider_rfr.refresh.after_publish import PartLedger
 
 
 @command
@@ -55,7 +55,7 @@ def expire(args: Namespace) -> int:
 @command
 def ledgers(args: Namespace) -> None:
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
-    from airflow_provider_rfr.refresh.maintenance import part_ledgers
+    from airflow_provider_rfr.refresh.after_publish import part_ledgers
 
     catalog, names = _tables(args, PUBLISHED_PROPERTY)
     print_value(
@@ -69,7 +69,7 @@ def ledgers(args: Namespace) -> None:
 def drop_ledgers(args: Namespace) -> None:
     """Drop ledgers of parts that are published, or no longer resumed."""
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
-    from airflow_provider_rfr.refresh.maintenance import drop_part_ledgers, part_ledgers
+    from airflow_provider_rfr.refresh.after_publish import drop_part_ledgers, part_ledgers
 
     if args.days < 0:
         raise ConfigurationError("--days", "must not be negative", "give a number from 0 on")

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.operators.connection_use import task_of
-from airflow_provider_rfr.refresh.progress import CHECKPOINT_VERSION
+from airflow_provider_rfr.refresh.status import CHECKPOINT_VERSION
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

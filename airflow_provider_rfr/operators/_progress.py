@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.operators._checkpoints import Checkpoint, CheckpointStore
-from airflow_provider_rfr.refresh.header import PREFIX
-from airflow_provider_rfr.refresh.progress import ProgressBook, ProgressPoint
+from airflow_provider_rfr.refresh.state import PREFIX
+from airflow_provider_rfr.refresh.status import ProgressBook, ProgressPoint
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.lake import LakeDocument
     from airflow_provider_rfr.lake.ledger_table import LedgerTable
-    from airflow_provider_rfr.refresh.status import RefreshStatus
+    from airflow_provider_rfr.refresh.state import LedgerHeader
 
 _T = TypeVar("_T")
 
@@ -71,7 +71,7 @@ class LedgerReader:
     def __init__(self, lake: LakeDocument, replace_where: str | None = None) -> None:
         self._lake = lake
         self._replace_where = replace_where
-        self._seen: dict[str, tuple[LedgerTable, RefreshStatus]] = {}
+        self._seen: dict[str, tuple[LedgerTable, LedgerHeader]] = {}
         self._states: dict[str, _PartitionStates] = {}
         self._failed: set[str] = set()
 
@@ -80,12 +80,12 @@ class LedgerReader:
         """Tell whether the last look at each table succeeded; a table without a ledger counts as read."""
         return not self._failed
 
-    def status(self, table: str) -> RefreshStatus | None:
+    def status(self, table: str) -> LedgerHeader | None:
         """Return the newest generation's header; None before the first refresh."""
         from airflow_provider_rfr.lake.catalog import open_catalog
         from airflow_provider_rfr.lake.ledger_table import LedgerTable
         from airflow_provider_rfr.lake.row_filter import part_of
-        from airflow_provider_rfr.refresh.header import GENERATION_KEY, read_header
+        from airflow_provider_rfr.refresh.state import GENERATION_KEY, read_header
 
         self._failed.add(table)
         catalog = open_catalog(self._lake.settings())
@@ -96,7 +96,7 @@ class LedgerReader:
         self._failed.discard(table)
         return found
 
-    def latest(self, table: str) -> RefreshStatus | None:
+    def latest(self, table: str) -> LedgerHeader | None:
         """Return the header that the last look found."""
         return self._seen[table][1] if table in self._seen else None
 
@@ -252,7 +252,7 @@ class ProgressMonitor:
         # The triggerer has logged the rounds.
         self._book = ProgressBook(lambda line: None)
 
-    def take(self, statuses: Mapping[str, RefreshStatus | None]) -> None:
+    def take(self, statuses: Mapping[str, LedgerHeader | None]) -> None:
         """Log the rounds that are over, and write a checkpoint if any table has changed."""
         changed = [table for table, status in statuses.items() if self._book.take(table, status)]
         if not changed:
@@ -279,7 +279,7 @@ class ProgressMonitor:
             self.take({table: self._look(table) for table in self._names})
             wait = min(max(wait * 1.2, 4 * (time.monotonic() - began)), poll_interval)
 
-    def _look(self, table: str) -> RefreshStatus | None:
+    def _look(self, table: str) -> LedgerHeader | None:
         return self._guarded(f"the ledger of {table} can't be read", lambda: self._ledgers.status(table))
 
     def _write(self) -> None:
@@ -307,7 +307,7 @@ class ProgressMonitor:
             return None
 
 
-def _agree(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, RefreshStatus | None]) -> bool:
+def _agree(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, LedgerHeader | None]) -> bool:
     """Tell whether a checkpoint's counts are those of the ledgers."""
     return all(
         (status := before.get(table)) is not None

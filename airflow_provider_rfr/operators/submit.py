@@ -185,7 +185,7 @@ def load_application(
     hook.default_conf("spark.log.level", "WARN")
     # Options that make the driver's start shorter. They never reach an executor on another machine.
     if not hook.has_conf(*_JAVA_OPTIONS) and not _is_in_spark_defaults(*_JAVA_OPTIONS):
-        from airflow_provider_rfr.refresh.jvm import driver_java_options
+        from airflow_provider_rfr.refresh.process import driver_java_options
 
         hook.default_conf("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
 

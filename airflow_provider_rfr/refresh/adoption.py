@@ -19,10 +19,16 @@ import pyarrow.parquet as pq
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, select_columns
-from airflow_provider_rfr.refresh._chains import seen_marks
-from airflow_provider_rfr.refresh._messages import Cursor, PartitionProgress, RoundTask, TaskFigures, TaskResult
-from airflow_provider_rfr.refresh.flush import FlushLabel
-from airflow_provider_rfr.refresh.pages import PageFile
+from airflow_provider_rfr.refresh.chains import seen_marks
+from airflow_provider_rfr.refresh.work import (
+    Cursor,
+    FlushLabel,
+    PageFile,
+    PartitionProgress,
+    RoundTask,
+    TaskFigures,
+    TaskResult,
+)
 
 
 @dataclass(frozen=True, slots=True)

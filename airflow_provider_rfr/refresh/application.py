@@ -23,19 +23,18 @@ from airflow_provider_rfr.exceptions import (
     RefreshStoppedError,
     RfrError,
 )
-from airflow_provider_rfr.refresh.bar import Bar, can_draw, drawn_bar, printable
 from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
-from airflow_provider_rfr.refresh.jvm import write_in_background
-from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor
+from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor, write_in_background
+from airflow_provider_rfr.refresh.status import Bar, can_draw, drawn_bar, printable
 from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh._history import AttemptHistory, HistoryTables
-    from airflow_provider_rfr.refresh._rounds import RoundReport
+    from airflow_provider_rfr.refresh.after_publish import AttemptHistory, HistoryTables
+    from airflow_provider_rfr.refresh.rounds import RoundReport
 
 _log = logging.getLogger("airflow_provider_rfr")
 
@@ -126,7 +125,7 @@ class Application:
     def _refresh(self, stream: str) -> None:
         # Here, because the imports of the first stream take a second, in which Spark starts already.
         from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-        from airflow_provider_rfr.refresh._history import AttemptHistory
+        from airflow_provider_rfr.refresh.after_publish import AttemptHistory
         from airflow_provider_rfr.refresh.engine import Refresh
 
         self._history = self._history or AttemptHistory(self._open_history)

@@ -22,11 +22,15 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh._budget import BudgetLimiter, DriverBudget
-from airflow_provider_rfr.refresh._columns import ColumnRules, SeenColumns
-from airflow_provider_rfr.refresh._messages import RefreshFigures, TaskFigures
-from airflow_provider_rfr.refresh._publish import Publisher, PublishOutcome, outcome_of
-from airflow_provider_rfr.refresh._resume_policy import (
+from airflow_provider_rfr.refresh.after_publish import maintain
+from airflow_provider_rfr.refresh.budget import BudgetLimiter, DriverBudget
+from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
+from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.partitions import PartitionBook
+from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.resume import (
     Fingerprints,
     Opening,
     OtherRun,
@@ -36,15 +40,10 @@ from airflow_provider_rfr.refresh._resume_policy import (
     heartbeat,
     silence_seconds,
 )
-from airflow_provider_rfr.refresh._rounds import RoundReport, Rounds
-from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
-from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.maintenance import maintain
-from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.primary_key import key_columns
+from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.typed_rows import ColumnRules, SeenColumns, key_columns
+from airflow_provider_rfr.refresh.work import RefreshFigures, TaskFigures
 from airflow_provider_rfr.streams.core import ReadContext, unique_slices
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged

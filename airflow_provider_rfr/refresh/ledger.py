@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
 from posixpath import basename
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,14 +26,12 @@ from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.refresh._messages import Cursor
 from airflow_provider_rfr.refresh.adoption import choose, left_files
-from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.pages import PageFile, opening_rows, write_rows
+from airflow_provider_rfr.refresh.pages import opening_rows, write_rows
 from airflow_provider_rfr.refresh.partitions import PartitionBook, cursors_of, open_book
-
-if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh._columns import SeenColumns
+from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.refresh.typed_rows import SeenColumns
+from airflow_provider_rfr.refresh.work import Cursor, PageFile
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""States of refreshes from their ledgers, as values for commands and pages. Reads the newest headers, and no page rows.
+"""States and progress of refreshes, as values for commands, pages and log lines. Nothing here reads a lake.
 
 A state is told only as far as the ledger knows it. An attempt that works commits at least every ``silence`` seconds,
 and one that ends says so; one that does neither was interrupted. Ages are measured by this machine's clock against the
@@ -8,33 +8,166 @@ connection, no Java, a parent that can't be listed) is in the task's log and not
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.exceptions import RefreshStoppedError, RfrError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.ledger_table import LedgerTable, ledger_name, ledgers_in
-from airflow_provider_rfr.lake.row_filter import part_of
-from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, PastGeneration, RefreshState, read_header
-from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.progress import Progress, duration_in_words
-from airflow_provider_rfr.threads import in_threads
+from airflow_provider_rfr.exceptions import RefreshStoppedError
+from airflow_provider_rfr.refresh.state import LedgerHeader, PastGeneration, RefreshState
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
+    from rich.progress import Progress as Bars
 
-    from airflow_provider_rfr.lake.target import Publication
+CHECKPOINT_VERSION = 1
 
-_log = logging.getLogger(__name__)
 
-RefreshStatus = LedgerHeader
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of one table, with its pace in this attempt.
 
-_STALE_SECONDS: Final = 900.0
+    :ivar pages_per_second: None before the attempt has read pages
+    :ivar seconds_left: estimate; None where the amount of work left is unknown
+    """
+
+    status: LedgerHeader
+    pages_per_second: float | None
+    seconds_left: float | None
+
+    @classmethod
+    def of(cls, status: LedgerHeader) -> Progress:
+        """Measure progress from the attempt's beginning to its newest pages, by the ledger's clock."""
+        seconds = ((status.progressed_at or status.began_at) - status.began_at).total_seconds()
+        pages, records = status.pages - status.found_pages, status.records - status.found_records
+        done, open_ones = status.partitions_done - status.found_partitions, status.partitions - status.partitions_done
+        left = None
+        if open_ones and seconds > 0:
+            # By partitions where some are done; else by the records of the last refresh, if there was one.
+            if done > 0:
+                left = seconds / done * open_ones
+            elif records > 0 and status.previous_rows is not None and status.previous_rows > status.records:
+                left = seconds / records * (status.previous_rows - status.records)
+        return cls(status, pages / seconds if seconds > 0 and pages > 0 else None, left)
+
+    def line(self, table: str) -> str:
+        now = self.status
+        parts = [
+            f"{now.pages:,} pages",
+            f"{now.records:,} records",
+            f"{now.partitions_done:,} of {now.partitions:,} partitions",
+        ]
+        if self.pages_per_second is not None:
+            parts.append(f"{rate_in_words(self.pages_per_second)} pages/s")
+        if (left := self.seconds_left) is not None:
+            parts.append(f"about {duration_in_words(left)} left")
+        return f"{table}: generation {now.generation}, round {now.rounds}: {', '.join(parts)}"
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return the progress for Airflow's task state: numbers and times alone, so that it can't hold a secret."""
+        now = self.status
+        return {
+            "generation": now.generation,
+            "epoch": now.epoch,
+            "state": now.state.value,
+            "attempts": now.attempts,
+            "rounds": now.rounds,
+            "pages": now.pages,
+            "records": now.records,
+            "partitions": now.partitions,
+            "partitions_done": now.partitions_done,
+            "pages_refetched": now.pages_refetched,
+            "pages_per_second": _rounded(self.pages_per_second),
+            "seconds_left": _rounded(self.seconds_left),
+            # As text: JavaScript in Airflow's UI rounds a number of its size.
+            "snapshot_id": None if now.snapshot_id is None else str(now.snapshot_id),
+            "committed_at": now.committed_at.isoformat(),
+        }
+
+
+def rate_in_words(per_second: float) -> str:
+    """Format a rate, also that of a slow source: a page in 40 s is 0.03, and not 0."""
+    return f"{per_second:.1g}" if per_second < 0.1 else f"{per_second:,.{0 if per_second >= 10 else 1}f}"
+
+
+def size_in_words(size: float) -> str:
+    """Format a size in bytes with its unit."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
+def duration_in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.0f} days"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPoint:
+    """Progress of one table's refresh at some moment, small enough to travel with a deferred task."""
+
+    generation: int
+    epoch: int
+    pages: int
+    partitions_done: int
+    snapshot_id: int | None = None
+
+    @classmethod
+    def of(cls, status: LedgerHeader) -> ProgressPoint:
+        return cls(status.generation, status.epoch, status.pages, status.partitions_done, status.snapshot_id)
+
+
+class ProgressBook:
+    """Progress of one attempt in each table.
+
+    :param log: takes one line for each round that ended
+    :ivar before: the state that the attempt found, by table
+    """
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self.before: dict[str, LedgerHeader | None] = {}
+        self._shown: dict[str, Progress] = {}
+
+    @property
+    def latest(self) -> Mapping[str, LedgerHeader]:
+        """Return the last known state of each table that this attempt changed."""
+        return {table: progress.status for table, progress in self._shown.items()}
+
+    def begin(self, table: str, status: LedgerHeader | None) -> None:
+        self.before[table] = status
+
+    def take(self, table: str, status: LedgerHeader | None) -> bool:
+        """Take a table's state; return whether this attempt changed it. Log a round that ended."""
+        last = self._shown[table].status if table in self._shown else self.before.get(table)
+        if status is None or (last is not None and status.committed_at == last.committed_at):
+            return False
+        progress = self._shown[table] = Progress.of(status)
+        same = last is not None and last.generation == status.generation
+        if status.rounds > (last.rounds if same and last is not None else 0):
+            self._log(progress.line(table))
+        return True
+
+    def checkpoint(self) -> dict[str, Any]:
+        return {
+            "version": CHECKPOINT_VERSION,
+            "tables": {table: progress.checkpoint() for table, progress in self._shown.items()},
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+STALE_SECONDS: Final = 900.0
 """Without a new page, after which an attempt that works is stale; or for its ``silence``, where that is longer."""
 _FORGOTTEN_SECONDS: Final = 86400.0
 """After which an attempt that was stopped, and that no other one continued, is stale."""
@@ -144,90 +277,9 @@ _COUNTS: Final = (
 )
 
 
-def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None = None) -> list[TableStatus]:
-    """List the newest refresh of each table and part, those that need a person first; each ledger is loaded.
-
-    :param tables: only these; all of the lake without any
-    """
-    named = [(table, part) for table in tables for part in (None, *LedgerTable.parts(catalog, table))]
-    moment = now or datetime.now(timezone.utc)
-    wanted = list(named or (() if tables else ledgers_in(catalog)))
-    every = in_threads(lambda each: _status(catalog, each[0], each[1], moment), wanted)
-    return sorted((status for status in every if status is not None), key=by_urgency)
-
-
 def by_urgency(status: TableStatus) -> tuple[int, str, str]:
     """Return a sort key that puts refreshes that need attention first."""
     return list(State).index(status.state), status.table, (status.header and status.header.replace_where) or ""
-
-
-def status_of(
-    catalog: Catalog, table: str, replace_where: str | None = None, now: datetime | None = None
-) -> TableStatus | None:
-    """Return the newest refresh of the table, or of the part that the filter names; None where it has no ledger."""
-    return _status(catalog, table, part_of(replace_where), now or datetime.now(timezone.utc))
-
-
-def read_again(catalog: Catalog, status: TableStatus) -> TableStatus | None:
-    """Return the same ledger's newest refresh as it is now; None where the ledger is gone."""
-    return status_of(catalog, status.table, None if status.header is None else status.header.replace_where)
-
-
-def read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> RefreshStatus | None:
-    """Return the newest generation's header; None before the first refresh.
-
-    :param replace_where: the part of the target, as in the refresh's options
-    :raises LedgerError: the ledger was written by a newer version of this package
-    """
-    return status_in(open_catalog(settings), target, replace_where)
-
-
-def status_in(catalog: Catalog, target: str, replace_where: str | None = None) -> RefreshStatus | None:
-    """Return the same header as :func:`read_status`, from a catalog that is open already."""
-    table = LedgerTable.load(catalog, target, part_of(replace_where))
-    return None if table is None else read_header(table.summary(GENERATION_KEY))
-
-
-def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> TableStatus | None:
-    name = ledger_name(table, part)
-    try:
-        loaded = LedgerTable.load(catalog, table, part)
-        if loaded is None or not loaded.is_ledger:
-            return None
-        header = _header_now(catalog, table, Ledger(loaded))
-        if header is not None:
-            state = state_of(header, now)
-            return TableStatus(table, name, state, _sentence(_said(state, header, now)), header)
-    except Exception as error:  # noqa: BLE001 - one that can't be read hides no other; texts of others may be secret
-        reason = str(error) if isinstance(error, RfrError) else type(error).__name__
-        return TableStatus(table, name, State.UNREADABLE, _sentence(f"The ledger can't be read: {reason}"))
-    age = now.timestamp() - loaded.changed_ms / 1000
-    said = f"Begun {duration_in_words(age)} ago: its partitions are being listed, or that failed; see the task's log"
-    return TableStatus(table, name, State.OPENING if age <= _STALE_SECONDS else State.STALE, said)
-
-
-def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | None:
-    """Return the header, with facts that a driver that died or lost the catalog could write only elsewhere."""
-    header = ledger.header
-    if header is None or header.state is RefreshState.PUBLISHED:
-        return header
-    if header.is_read:
-        found = _published(catalog, table, ledger)
-        if found is not None and found.generation == header.generation:
-            rows = int(found.summary.get("rfr.rows") or header.records)
-            published = {"state": RefreshState.PUBLISHED, "snapshot_id": found.snapshot_id, "published_rows": rows}
-            return replace(header, **published)  # type: ignore[arg-type]
-    if header.ended_at is None and (end := ledger.end_in_file()) is not None:
-        return replace(header, ended_at=header.committed_at, outcome=end["outcome"], error=end["error"])
-    return header
-
-
-def _published(catalog: Catalog, table: str, ledger: Ledger) -> Publication | None:
-    try:
-        return TargetTable(catalog, table).published(ledger.id)
-    except Exception as error:  # noqa: BLE001 - what is wrong with the target is not wrong with its ledger
-        _log.debug("the target %s can't be read", table, exc_info=error)
-        return None
 
 
 def state_of(header: LedgerHeader, now: datetime) -> State:
@@ -243,10 +295,10 @@ def state_of(header: LedgerHeader, now: datetime) -> State:
     if header.is_read:
         return State.PUBLISHING
     moved = max(header.progressed_at or header.began_at, header.began_at)
-    return State.READING if _age(moved, now) <= max(_STALE_SECONDS, header.silence) else State.STALE
+    return State.READING if _age(moved, now) <= max(STALE_SECONDS, header.silence) else State.STALE
 
 
-def _said(state: State, header: LedgerHeader, now: datetime) -> str:
+def sentence_of(state: State, header: LedgerHeader, now: datetime) -> str:
     attempt, kept = f"Attempt {header.attempts}", "the pages read so far are kept, and the next attempt continues"
     if state is State.PUBLISHED:
         took = duration_in_words((header.committed_at - header.opened_at).total_seconds())
@@ -274,6 +326,58 @@ def _age(moment: datetime, now: datetime) -> float:
     return max(0.0, (now - moment).total_seconds())
 
 
-def _sentence(text: str) -> str:
+def shortened(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= _LONGEST_SENTENCE else f"{flat[:_LONGEST_SENTENCE]} ..."
+
+
+class Bar:
+    """A line of a terminal that is drawn again and again; text that is printed meanwhile stands above it."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task = bars.add_task("", total=None, said="")
+
+    @property
+    def said(self) -> str:
+        return str(self._bars.tasks[0].fields["said"])
+
+    def say(self, text: str) -> None:
+        """Show this, without a share that is done."""
+        self._bars.update(self._task, description="", said=text, total=None, refresh=True)
+
+    def update(self, found: TableStatus) -> None:
+        """Show how far the refresh is."""
+        parts, percent = [found.state.value], found.percent
+        if (header := found.header) is not None:
+            progress = Progress.of(header)
+            parts += [] if percent is None else [f"{percent} %"]
+            parts += [f"{header.partitions_done:,} of {header.partitions:,}", f"{header.pages:,} pages"]
+            if (rate := progress.pages_per_second) is not None:
+                parts.append(f"{rate_in_words(rate)}/s")
+            if progress.seconds_left is not None and found.state.value == "reading":
+                parts.append(f"{duration_in_words(progress.seconds_left)} left")
+        total = None if percent is None else 100
+        said, table = ", ".join(parts), printable(found.table)
+        self._bars.update(self._task, description=table, total=total, completed=percent or 0, said=said)
+
+
+def can_draw() -> bool:
+    """Tell whether standard output is a terminal on which a line can be drawn again."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+@contextmanager
+def drawn_bar() -> Iterator[Bar]:
+    """Draw a bar on standard output, and remove it afterwards."""
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    # Names come from a catalog, and brackets in them are no markup.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn())
+    with Bars(*columns, TextColumn("{task.fields[said]}", markup=False), transient=True) as bars:
+        yield Bar(bars)
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

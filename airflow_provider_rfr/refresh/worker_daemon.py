@@ -17,7 +17,7 @@ if __name__ == "__main__":
         import pyarrow.dataset  # noqa: F401
     from pyspark.daemon import manager
 
-    from airflow_provider_rfr.refresh import _publish_task  # noqa: F401
+    from airflow_provider_rfr.refresh import publish_task  # noqa: F401
 
     # Spark collects garbage after each task. The modules' objects, some 90,000, live as long as the workers: they
     # are taken out of what the collector goes through.

@@ -27,10 +27,10 @@ from airflow_provider_rfr.hooks.drivers import (
     open_driver,
 )
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.refresh.progress import ProgressBook, ProgressPoint
+from airflow_provider_rfr.refresh.status import ProgressBook, ProgressPoint
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.status import RefreshStatus
+    from airflow_provider_rfr.refresh.state import LedgerHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _RefreshWatch:
         self._show = show
         self._clock = clock
         self._book = ProgressBook(show)
-        self._known: dict[str, RefreshStatus | None] = {}
+        self._known: dict[str, LedgerHeader | None] = {}
         self._driver: ClusterDriver | None = None
         self._catalog: Any = None
         self._driver_state = ""
@@ -183,9 +183,9 @@ class _RefreshWatch:
             self._driver = open_driver(self._refresh.driver)
         return self._driver
 
-    def _status(self, table: str) -> RefreshStatus | None:
+    def _status(self, table: str) -> LedgerHeader | None:
         from airflow_provider_rfr.lake.catalog import open_catalog
-        from airflow_provider_rfr.refresh.status import status_in
+        from airflow_provider_rfr.refresh.inspection import status_in
 
         if self._catalog is None:
             self._catalog = open_catalog(LakeHook(self._refresh.lake_conn_id).get_lake_settings())

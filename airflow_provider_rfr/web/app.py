@@ -34,7 +34,7 @@ from airflow_provider_rfr.web.lakes import LakeRefresh, Lakes, prepare
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from airflow_provider_rfr.refresh.header import PastGeneration
+    from airflow_provider_rfr.refresh.state import PastGeneration
 
 PREFIX: Final = "/rfr"
 _POLICY: Final = (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.details import RefreshDetails
-    from airflow_provider_rfr.refresh.header import PastGeneration
+    from airflow_provider_rfr.refresh.inspection import RefreshDetails
+    from airflow_provider_rfr.refresh.state import PastGeneration
 
 WIDTH: Final = 640
 HEIGHT: Final = 160

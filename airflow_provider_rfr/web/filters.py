@@ -7,7 +7,7 @@ import shlex
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from airflow_provider_rfr.refresh.progress import duration_in_words, rate_in_words, size_in_words
+from airflow_provider_rfr.refresh.status import duration_in_words, rate_in_words, size_in_words
 
 _LONGEST_KEY: Final = 60
 _LOGIN: Final = re.compile(r"(://)[^\s/?#]*@")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.lake.catalog import LakeSettings
-    from airflow_provider_rfr.refresh.details import RefreshDetails
+    from airflow_provider_rfr.refresh.inspection import RefreshDetails
     from airflow_provider_rfr.refresh.status import TableStatus
     from airflow_provider_rfr.store.deliveries import Delivery
 
@@ -280,13 +280,13 @@ class Lakes:
         return catalog
 
     def _read_statuses(self, lake: str) -> tuple[TableStatus, ...]:
-        from airflow_provider_rfr.refresh.status import read_again, statuses
+        from airflow_provider_rfr.refresh.inspection import read_again, statuses
 
         catalog = self.catalog(lake)
         return tuple(map(_showable, with_tasks(statuses(catalog), partial(read_again, catalog))))
 
     def _read_details(self, refresh: LakeRefresh) -> RefreshDetails | None:
-        from airflow_provider_rfr.refresh.details import read_details
+        from airflow_provider_rfr.refresh.inspection import read_details
 
         return read_details(self.catalog(refresh.lake), refresh.status)
 
@@ -307,7 +307,7 @@ def prepare() -> None:
     """Import slow modules in a thread, so that the first viewer does not wait for them."""
 
     def load() -> None:
-        from airflow_provider_rfr.refresh import details, status  # noqa: F401
+        from airflow_provider_rfr.refresh import inspection  # noqa: F401
 
     threading.Thread(target=load, name="rfr-page-imports", daemon=True).start()
 

@@ -73,8 +73,8 @@ def install(place: str, action: Callable[..., None]) -> None:
     """Let ``action`` happen at the place."""
     from airflow_provider_rfr.lake.ledger_table import LedgerTable
     from airflow_provider_rfr.lake.target import TargetTable
-    from airflow_provider_rfr.refresh.flush import FlushWriter
     from airflow_provider_rfr.refresh.ledger import Ledger
+    from airflow_provider_rfr.refresh.pages import FlushWriter
 
     places: dict[str, Callable[[], None]] = {
         "before the opening commit": lambda: _at(LedgerTable, "commit", before=action),

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from airflow_provider_rfr.refresh._executors import EXECUTOR_PACKAGES
+from airflow_provider_rfr.refresh.cluster import EXECUTOR_PACKAGES
 from tests.integration.conftest import APP, ROOT, Runner, kill_group
 from tests.soon import wait_until
 

@@ -46,7 +46,7 @@ def test_the_archive_is_written_where_the_machines_own_name_does_not_resolve(tmp
     renamed = ["unshare", "--uts", "sh", "-c", 'hostname nowhere.invalid && exec "$@"', "sh"]
     if subprocess.run([*renamed, "true"], capture_output=True, check=False).returncode:
         pytest.skip("a machine's name can be changed by root alone")
-    command = [sys.executable, "-m", "airflow_provider_rfr.refresh.jvm"]
+    command = [sys.executable, "-m", "airflow_provider_rfr.refresh.process"]
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
     done = subprocess.run(
         [*renamed, *command],

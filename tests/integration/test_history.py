@@ -11,7 +11,7 @@ from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.refresh._history import _COMMITS, _REFRESHES
+from airflow_provider_rfr.refresh.after_publish import _COMMITS, _REFRESHES
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.conftest import Lake, Runner, shop

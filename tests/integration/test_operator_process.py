@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_rfr.refresh.status import read_status
+from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from tests.integration.airflow_tasks import execute, items_operator, set_connections

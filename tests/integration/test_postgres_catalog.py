@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.refresh.status import read_status
+from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
 from tests.integration.conftest import ROOT, Lake, Runner, figures_of, kill_group
 from tests.integration.postgres import PostgresServer

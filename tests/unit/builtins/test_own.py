@@ -10,7 +10,7 @@ from airflow_provider_rfr.builtins import BuiltinObject, Kind, load_objects
 from airflow_provider_rfr.builtins.spec import CatalogSpec
 from airflow_provider_rfr.builtins.sql.facts import declared_columns, object_reads
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.refresh.header import LedgerHeader
+from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES
 
 TABLES = {"refresh_history", "commit_history", "delivery_history", "builtin_objects", "migration_history"}

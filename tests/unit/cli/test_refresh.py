@@ -23,10 +23,10 @@ from airflow_provider_rfr.cli import refresh as commands
 from airflow_provider_rfr.exceptions import DamagedLedgerError, LedgerError
 from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.refresh import status
-from airflow_provider_rfr.refresh.bar import Bar
-from airflow_provider_rfr.refresh.header import RefreshState
+from airflow_provider_rfr.refresh import inspection
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.state import RefreshState
+from airflow_provider_rfr.refresh.status import Bar
 from tests.soon import PATIENCE
 from tests.unit.cli import calls
 from tests.unit.cli.calls import told
@@ -355,7 +355,7 @@ def test_a_part_s_ledger_that_can_not_be_read_is_told_as_such(
     def broken(*_: Any) -> None:
         raise LedgerError("it is broken")
 
-    monkeypatch.setattr(status, "_header_now", broken)
+    monkeypatch.setattr(inspection, "_header_now", broken)
     assert rfr("show", NAME) == 1
     assert "The ledger can't be read: it is broken; see airflow rfr refresh list" in capsys.readouterr().err
     assert rfr("history", NAME, "--replace-where", where) == 1

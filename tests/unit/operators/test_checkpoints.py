@@ -22,7 +22,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators._checkpoints import Checkpoint, _neighbour, _TaskStateStore, _VariableStore
 from airflow_provider_rfr.operators._progress import ProgressMonitor
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.sample_api import SHOP
 from tests.unit.messages import check_messages, raises
 from tests.unit.operators.airflow_stores import IN_EVERY_STORE, Airflow, airflow, installed

@@ -16,7 +16,7 @@ from airflow_provider_rfr.operators._outcome import (
     sentence_of,
 )
 from airflow_provider_rfr.operators._progress import LedgerReader
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from tests.unit.messages import check_messages
 
 FIGURES = {

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_rfr.operators._progress import ProgressMonitor
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.progress import Progress
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.status import Progress
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

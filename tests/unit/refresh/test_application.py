@@ -55,7 +55,7 @@ class Introspective(PagedStream):
         assert main is not None
         driver = list(own_frames(sys._current_frames()[main]))[::-1]
         # The driver waits for its threads in a function of its own, which does not lead here.
-        driver = driver[: driver.index("_round_task.run") + 1]
+        driver = driver[: driver.index("round_task.run") + 1]
         STACKS.append([*driver, *list(own_frames(sys._getframe(1)))[::-1], "read_page"])
         return Page([{"id": 1}], None)
 

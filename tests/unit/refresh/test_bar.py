@@ -13,7 +13,7 @@ pytestmark = pytest.mark.test
 
 PROGRAM = """
 from datetime import datetime, timezone
-from airflow_provider_rfr.refresh.bar import drawn_bar
+from airflow_provider_rfr.refresh.status import drawn_bar
 from airflow_provider_rfr.refresh.status import State, TableStatus
 with drawn_bar() as bar:
     bar.say("Spark is starting")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_provider_rfr.exceptions import ReadInterrupted
-from airflow_provider_rfr.refresh import _budget as module
-from airflow_provider_rfr.refresh._budget import Beat, BudgetLimiter, BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh import budget as module
+from airflow_provider_rfr.refresh.budget import Beat, BudgetLimiter, BudgetServer, DriverBudget
 from tests.soon import SOON
 
 RATE = 200.0
@@ -171,9 +171,7 @@ class Sleep:
         self._seconds = 0.0
         for name in ("monotonic", "time"):
             clock = getattr(time, name)
-            monkeypatch.setattr(
-                f"airflow_provider_rfr.refresh._budget.time.{name}", lambda clock=clock: self._of(clock)
-            )
+            monkeypatch.setattr(f"airflow_provider_rfr.refresh.budget.time.{name}", lambda clock=clock: self._of(clock))
 
     def _of(self, clock: Callable[[], float]) -> float:
         return clock() + self._seconds

@@ -18,9 +18,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError, SourceError, SparkJobError
-from airflow_provider_rfr.refresh import _executors
-from airflow_provider_rfr.refresh._executors import check_packages, executors_awaited
-from airflow_provider_rfr.refresh.cluster import _each, _spark_error, _TaskFailure, read_archives_once
+from airflow_provider_rfr.refresh import cluster
+from airflow_provider_rfr.refresh.cluster import (
+    _each,
+    _spark_error,
+    _TaskFailure,
+    check_packages,
+    executors_awaited,
+    read_archives_once,
+)
 from tests.soon import SOON, soon, wait_until
 from tests.unit.messages import check_messages, raises
 
@@ -92,7 +98,7 @@ def test_a_python_that_executors_can_t_run_tasks_with_is_no_error_that_a_retry_h
 
 def test_all_packages_that_an_executor_lacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     check_packages()
-    monkeypatch.setattr(_executors, "find_spec", lambda name: None if name in ("yaml", "orjson") else object())
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None if name in ("yaml", "orjson") else object())
     with raises(PreflightError, f"({sys.executable}, {platform.python_version()})"):
         check_packages()
 
@@ -117,7 +123,7 @@ class Waiting:
 
 
 def test_a_job_without_executors_is_cancelled_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_executors, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(cluster, "_LOOK_SECONDS", 0.01)
     context: Any = Waiting("yarn")
     with soon(), pytest.raises(SparkJobError) as ended, executors_awaited(context, 0.1):
         context.run_job()
@@ -128,8 +134,8 @@ def test_a_job_without_executors_is_cancelled_after_the_limit(monkeypatch: pytes
 def test_a_job_that_waits_for_executors_without_a_limit_says_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_executors, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(_executors, "_REPORT_SECONDS", 0.02)
+    monkeypatch.setattr(cluster, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(cluster, "_REPORT_SECONDS", 0.02)
     context: Any = Waiting("yarn")
     with executors_awaited(context, None):
         wait_until(lambda: len(caplog.records) >= 2)
@@ -141,7 +147,7 @@ def test_a_job_that_waits_for_executors_without_a_limit_says_so(
 def test_a_job_with_executors_or_in_the_local_mode_is_not_cancelled(
     master: str, executors: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_executors, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(cluster, "_LOOK_SECONDS", 0.01)
     context: Any = Waiting(master, *executors)
     with executors_awaited(context, 0.02):
         context.run_job(seconds=0.3)

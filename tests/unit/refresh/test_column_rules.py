@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, TypeMismatchError
-from airflow_provider_rfr.refresh import _columns
-from airflow_provider_rfr.refresh._columns import SeenColumns, see_columns
-from airflow_provider_rfr.refresh._typed_rows import LedgerPage
+from airflow_provider_rfr.refresh import typed_rows
 from airflow_provider_rfr.refresh.pages import encode_records
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, SeenColumns, see_columns
 from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, TABLE, TUESDAY, Orders, Shop, shop, source_gives
 
@@ -100,7 +99,7 @@ def test_an_unknown_type_is_refused_before_a_page_is_read(declare: Any, shop: Sh
 
 
 def test_fingerprints_change_only_with_a_type_that_is_used(declare: Any) -> None:
-    from airflow_provider_rfr.refresh._resume_policy import fingerprints_of
+    from airflow_provider_rfr.refresh.resume import fingerprints_of
 
     plain = fingerprints_of(Orders({}))
     declare(columns={})
@@ -157,7 +156,7 @@ def test_only_pages_with_a_name_that_was_not_seen_yet_are_parsed_for_the_order(
         looked_at.append(value)
         return iter(value)
 
-    monkeypatch.setattr(_columns, "_paths", paths)
+    monkeypatch.setattr(typed_rows, "_paths", paths)
     pages = [page(0, number, *({"b": 1, "a": 2} for _ in range(10))) for number in range(1, 20)]
     seen = see_columns([batch_of([*pages, page(0, 20, {"late": 3})])])
     assert seen.schema.to_arrow(seen.places).names == ["b", "a", "late"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PublishRefusedError, SchemaEvolutionError
-from airflow_provider_rfr.refresh._resume_policy import fingerprints_of
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
+from airflow_provider_rfr.refresh.resume import fingerprints_of
 from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, NUMBER, TUESDAY, Orders, Shop, shop, source_gives
 

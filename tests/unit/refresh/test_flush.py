@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh._messages import TaskFigures
-from airflow_provider_rfr.refresh.flush import Flusher, FlushLabel, FlushWriter
-from airflow_provider_rfr.refresh.pages import PageRow, page_row
+from airflow_provider_rfr.refresh.pages import Flusher, FlushWriter, PageRow, page_row
+from airflow_provider_rfr.refresh.work import FlushLabel, TaskFigures
 from airflow_provider_rfr.streams import NextPage, Page
 from tests.soon import wait_until
 from tests.unit.messages import raises

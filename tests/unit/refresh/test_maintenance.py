@@ -16,12 +16,12 @@ from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh import maintenance
-from airflow_provider_rfr.refresh._messages import RefreshFigures
+from airflow_provider_rfr.refresh import after_publish
+from airflow_provider_rfr.refresh.after_publish import drop_part_ledgers, maintain, part_ledgers
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
-from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.maintenance import drop_part_ledgers, maintain, part_ledgers
+from airflow_provider_rfr.refresh.state import RefreshState
+from airflow_provider_rfr.refresh.work import RefreshFigures
 
 NAME = "raw.daily"
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}
@@ -51,7 +51,7 @@ def ledger_of(catalog: SqlCatalog, where: str | None, *, published: bool = True)
 
 def days_later(monkeypatch: pytest.MonkeyPatch, days: float) -> None:
     clock = time.time
-    monkeypatch.setattr(maintenance, "time", SimpleNamespace(time=lambda: clock() + days * 86400))
+    monkeypatch.setattr(after_publish, "time", SimpleNamespace(time=lambda: clock() + days * 86400))
 
 
 def tidied(catalog: SqlCatalog, **options: Any) -> RefreshFigures:
@@ -165,7 +165,7 @@ def test_a_part_whose_ledger_was_dropped_begins_anew(catalog: SqlCatalog, monkey
     publish(catalog, 1)
     first = ledger_of(catalog, "day = '2026-01-01'")
     days_later(monkeypatch, 8)
-    assert len(drop_part_ledgers(catalog, NAME, maintenance._LEDGER_SECONDS)) == 1
+    assert len(drop_part_ledgers(catalog, NAME, after_publish._LEDGER_SECONDS)) == 1
     second = ledger_of(catalog, "day = '2026-01-01'")
     assert first.id != second.id and second.header is not None and second.header.generation == 1
 
@@ -196,7 +196,7 @@ def test_each_publish_looks_at_a_few_of_many_ledgers(catalog: SqlCatalog, monkey
     for number in range(5):
         ledger_of(catalog, f"day = '{number}'")
     days_later(monkeypatch, 8)
-    monkeypatch.setattr(maintenance, "_SAMPLE", 2)
+    monkeypatch.setattr(after_publish, "_SAMPLE", 2)
     tidied(catalog, replace_where="day = '1'")
     assert len(ledgers(catalog)) == 3
 

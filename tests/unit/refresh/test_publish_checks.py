@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import PublishRefusedError
-from airflow_provider_rfr.refresh._publish import _check_guards
 from airflow_provider_rfr.refresh.config import RefreshOptions
+from airflow_provider_rfr.refresh.publish import _check_guards
 from tests.unit.messages import raises
 
 

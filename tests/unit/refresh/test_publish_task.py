@@ -11,8 +11,9 @@ import pytest
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, load_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, target_schema
-from airflow_provider_rfr.refresh import _publish_task as publish_task
-from airflow_provider_rfr.refresh._publish_task import (
+from airflow_provider_rfr.refresh import publish_task
+from airflow_provider_rfr.refresh.pages import page_row, write_rows
+from airflow_provider_rfr.refresh.publish_task import (
     KeySearch,
     LedgerFiles,
     PublishTask,
@@ -20,7 +21,6 @@ from airflow_provider_rfr.refresh._publish_task import (
     drop_rows,
     find_losers,
 )
-from airflow_provider_rfr.refresh.pages import page_row, write_rows
 from airflow_provider_rfr.streams import NextPage, Page
 
 STORE = FileStore({})

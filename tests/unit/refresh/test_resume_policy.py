@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.refresh._resume_policy import Fingerprints, Opening, decide, fingerprints_of
 from airflow_provider_rfr.refresh.config import RefreshOptions
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.refresh.resume import Fingerprints, Opening, decide, fingerprints_of
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.streams.loader import load_stream
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)

@@ -23,17 +23,16 @@ from airflow_provider_rfr.lake.files import FileStore, renewal_time
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh._budget import DriverBudget
-from airflow_provider_rfr.refresh._columns import SeenColumns
-from airflow_provider_rfr.refresh._messages import RoundLimits, RoundTask
-from airflow_provider_rfr.refresh._publish_task import LedgerFiles, see_share
-from airflow_provider_rfr.refresh._round_task import run_round_task
-from airflow_provider_rfr.refresh._rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.budget import DriverBudget
 from airflow_provider_rfr.refresh.config import RefreshOptions
-from airflow_provider_rfr.refresh.flush import FlushLabel
-from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
+from airflow_provider_rfr.refresh.publish_task import LedgerFiles, see_share
+from airflow_provider_rfr.refresh.round_task import run_round_task
+from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.state import RefreshState
+from airflow_provider_rfr.refresh.typed_rows import SeenColumns
+from airflow_provider_rfr.refresh.work import FlushLabel, RoundLimits, RoundTask
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.strict_commits import write_page
 from tests.unit.messages import raises
@@ -420,7 +419,7 @@ def test_a_disk_that_is_full_ends_the_reading_at_once_and_what_it_took_is_kept(
 
 
 def _serve(rounds: Rounds) -> Any:
-    from airflow_provider_rfr.refresh._budget import BudgetServer
+    from airflow_provider_rfr.refresh.budget import BudgetServer
 
     return BudgetServer(rounds._budget, "127.0.0.1", b"secret").address
 

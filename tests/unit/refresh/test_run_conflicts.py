@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import RefreshBusyError
-from airflow_provider_rfr.refresh._resume_policy import OtherRun
 from airflow_provider_rfr.refresh.config import RefreshOptions
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.resume import OtherRun
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from tests.unit.messages import raises
 from tests.unit.refresh.test_resume_policy import NOW, header
 

@@ -19,10 +19,10 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.refresh.inspection import status_of, statuses
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.progress import rate_in_words
-from airflow_provider_rfr.refresh.status import State, TableStatus, state_of, status_of, statuses
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.refresh.status import State, TableStatus, rate_in_words, state_of
 from tests.soon import PATIENCE
 from tests.strict_commits import write_page
 from tests.unit.messages import check_messages

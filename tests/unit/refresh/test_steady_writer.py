@@ -10,7 +10,7 @@ from pyiceberg.table.update.snapshot import _SnapshotProducer
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.target import TargetTable, append_rows
-from airflow_provider_rfr.refresh import _publish
+from airflow_provider_rfr.refresh import publish
 from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, TABLE, TUESDAY, Shop, shop, source_gives
 
@@ -75,7 +75,7 @@ def test_a_publish_that_never_gets_through_keeps_what_was_read(shop: Shop, monke
     source_gives(id=2, amount=7)
     with monkeypatch.context() as busy:
         Writer(shop, busy, times=float("inf"))
-        busy.setattr(_publish, "_COMMIT_SECONDS", 0.0)
+        busy.setattr(publish, "_COMMIT_SECONDS", 0.0)
         with raises(LedgerError):
             shop.run(TUESDAY, mode="append")
     figures = shop.run(TUESDAY, mode="append")

@@ -20,8 +20,8 @@ from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, json_text_field
 from airflow_provider_rfr.numbers import LongNumber
-from airflow_provider_rfr.refresh._json_columns import BlockMismatchError, BlockReader, read_columns
-from airflow_provider_rfr.refresh._typed_rows import LedgerPage, TypedRows, _PageReader, type_pages
+from airflow_provider_rfr.refresh.json_columns import BlockMismatchError, BlockReader, read_columns
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, _PageReader, type_pages
 from tests.profile import examples
 from tests.unit.messages import raises
 
@@ -458,7 +458,7 @@ def test_no_path_needs_pandas() -> None:
 import sys
 import pyarrow as pa
 from airflow_provider_rfr.lake.schemas import json_text_field
-from airflow_provider_rfr.refresh._typed_rows import LedgerPage, type_pages
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
 schema = pa.schema([("a", pa.int64()), ("t", pa.timestamp("us", "UTC")), json_text_field("j")])
 good = LedgerPage("p", 1, b'{"a":1,"t":"2026-01-01","j":{"x":1}}', 1, 0)
 bad = LedgerPage("p", 2, b'{"a":"x","t":"2026-01-01T00:00:00","j":[]}', 1, 0)

@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_rfr.hooks.drivers import DriverAddress
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.state import RefreshState
 from airflow_provider_rfr.triggers.refresh import DeferredRefresh
 from tests.clusters import waiting_app
 from tests.clusters.drivers import Driver

@@ -21,8 +21,8 @@ from airflow_provider_rfr.exceptions import CatalogError
 from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.web import access, lakes
 from airflow_provider_rfr.web.app import make_app
 from tests.soon import PATIENCE, soon

@@ -22,7 +22,7 @@ from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.refresh.header import RefreshState
+from airflow_provider_rfr.refresh.state import RefreshState
 from airflow_provider_rfr.store.claims import Claim, ClaimRequest, MergedCommits, claim
 from airflow_provider_rfr.store.connections import (
     AlterationState,

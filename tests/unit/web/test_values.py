@@ -19,11 +19,11 @@ from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.tables import table_facts
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh import details
-from airflow_provider_rfr.refresh.details import read_details
-from airflow_provider_rfr.refresh.header import RefreshState
+from airflow_provider_rfr.refresh import inspection
+from airflow_provider_rfr.refresh.inspection import read_again, read_details, status_of, statuses
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.status import State, TableStatus, read_again, status_of, statuses
+from airflow_provider_rfr.refresh.state import RefreshState
+from airflow_provider_rfr.refresh.status import State, TableStatus
 from airflow_provider_rfr.web import charts, filters
 from tests.unit.messages import check_messages
 from tests.unit.web.ledgers import CANARY, begun, read_page
@@ -66,7 +66,7 @@ def test_a_sample_of_the_files_stands_for_all_pages_and_calls_no_partition_unfin
     ledger = begun(catalog, "raw.orders", **TASK)
     for page in range(1, 5):
         read_page(ledger, 0, page, complete=page == 4)
-    monkeypatch.setattr(details, "_MOST_FILES", 2)
+    monkeypatch.setattr(inspection, "_MOST_FILES", 2)
     found = read_details(catalog, told(catalog))
     assert found is not None
     assert (found.files, found.files_read, found.unfinished) == (4, 2, ())

@@ -15,7 +15,7 @@ import pytest
 from manifest_api import KEY, Api, Asked, needs_cdk, rows, shop_with
 
 from airflow_provider_rfr.exceptions import AuthenticationError, SourceError
-from airflow_provider_rfr.refresh._budget import BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh.budget import BudgetServer, DriverBudget
 from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
 from airflow_provider_rfr.streams import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream, load_streams

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
-from airflow_provider_rfr.refresh._messages import Cursor, OverlapCheck, PartitionProgress, PartitionWork, TaskFigures
 from airflow_provider_rfr.refresh.errors import portable_error
 from airflow_provider_rfr.refresh.pages import (
     REMEDY_FOR_IGNORED_TOKEN,
@@ -31,6 +30,7 @@ from airflow_provider_rfr.refresh.pages import (
     encode_records,
     encode_token,
 )
+from airflow_provider_rfr.refresh.work import Cursor, OverlapCheck, PartitionProgress, PartitionWork, TaskFigures
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import PageGuard
 

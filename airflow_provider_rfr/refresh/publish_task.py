@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -20,9 +21,7 @@ from airflow_provider_rfr.exceptions import ReconciliationError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.refresh._columns import SeenColumns, see_columns
-from airflow_provider_rfr.refresh._field_names import FieldNames
-from airflow_provider_rfr.refresh._typed_rows import LedgerPage, TypedRows, type_pages
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, SeenColumns, TypedRows, see_columns, type_pages
 
 _KEY_BYTES = 16
 _EXTRACTED_AT = "_rfr_extracted_at"
@@ -251,3 +250,58 @@ def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list
 def see_share(share: LedgerFiles) -> SeenColumns:
     """Infer the columns from the records of a share of the ledger's files."""
     return see_columns(share.batches())
+
+
+_Note = Callable[[Any], None]
+
+
+class FieldNames:
+    """The names of the fields in records, and in nested objects that the schema has as columns."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._found: dict[str, set[str]] = {}
+        self._note = self._struct(list(schema), "")
+
+    def note(self, ndjson: bytes) -> None:
+        """Note the fields of newline-delimited records; ignore invalid JSON, which reading the values reports."""
+        for line in ndjson.split(b"\n"):
+            with suppress(orjson.JSONDecodeError):
+                self._note(orjson.loads(line))
+
+    def paths(self) -> frozenset[str]:
+        """Return the path of every field, in the form of the table's column names."""
+        return frozenset(prefix + name for prefix, names in self._found.items() for name in names)
+
+    def _struct(self, columns: Sequence[pa.Field], prefix: str) -> _Note:
+        names = self._found.setdefault(prefix, set())
+        inner = [
+            (column.name, note)
+            for column in columns
+            if (note := self._value(column.type, f"{prefix}{column.name}.")) is not None
+        ]
+
+        def note_fields(record: Any) -> None:
+            if isinstance(record, dict):
+                names.update(record)
+                for name, note in inner:
+                    if (value := record.get(name)) is not None:
+                        note(value)
+
+        return note_fields
+
+    def _value(self, kind: pa.DataType, prefix: str) -> _Note | None:
+        """Return a function that notes the fields of a column's values; None if the values have no fields."""
+        if pa.types.is_struct(kind):
+            return self._struct(list(kind), prefix)
+        if not pa.types.is_list(kind):
+            return None
+        element = self._value(kind.value_type, f"{prefix}element.")
+        if element is None:
+            return None
+
+        def note_items(items: Any) -> None:
+            if isinstance(items, list):
+                for item in items:
+                    element(item)
+
+        return note_items

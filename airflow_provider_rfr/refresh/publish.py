@@ -32,9 +32,19 @@ from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.schemas import counted, full_names, listed
 from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY, Publication, TargetTable
-from airflow_provider_rfr.refresh._columns import ColumnRules, SeenColumns
-from airflow_provider_rfr.refresh._completeness import check_absent_fields, check_ignored_tokens, check_promises
-from airflow_provider_rfr.refresh._publish_task import (
+from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.partitions import (
+    PartitionBook,
+    check_absent_fields,
+    check_gapless,
+    check_ignored_tokens,
+    check_promises,
+    cursors_of,
+    live_pages,
+)
+from airflow_provider_rfr.refresh.publish_task import (
     KeySearch,
     LedgerFiles,
     PublishResult,
@@ -45,12 +55,8 @@ from airflow_provider_rfr.refresh._publish_task import (
     run_publish_task,
     see_share,
 )
-from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
-from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
-from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
-from airflow_provider_rfr.refresh.primary_key import key_columns
+from airflow_provider_rfr.refresh.state import PREFIX, LedgerHeader
+from airflow_provider_rfr.refresh.typed_rows import ColumnRules, SeenColumns, key_columns
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)

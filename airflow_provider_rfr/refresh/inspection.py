@@ -1,30 +1,129 @@
-"""Details of a ledger's newest refresh from its page rows, for people: pages over time, attempts, partitions.
+"""Reads of a lake's ledgers for people: the state of each refresh, and details of one.
 
-Reads no records and no tokens. Of a refresh with very many files only some are read, and the values say so.
+States come from the newest headers. Details (pages over time, attempts, partitions) come from page rows, without
+records and tokens; of a refresh with very many files only some are read, and the values say so.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.ledger_table import LedgerTable, ledger_name, ledgers_in
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.tables import TableFacts, table_facts
-from airflow_provider_rfr.refresh._completeness import shortfalls
-from airflow_provider_rfr.refresh.header import LedgerHeader
+from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.partitions import shortfalls
+from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.refresh.status import (
+    STALE_SECONDS,
+    State,
+    TableStatus,
+    by_urgency,
+    duration_in_words,
+    sentence_of,
+    shortened,
+    state_of,
+)
+from airflow_provider_rfr.threads import in_threads
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh.status import TableStatus
+    from airflow_provider_rfr.lake.target import Publication
 
 _log = logging.getLogger(__name__)
+
+
+def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None = None) -> list[TableStatus]:
+    """List the newest refresh of each table and part, those that need a person first; each ledger is loaded.
+
+    :param tables: only these; all of the lake without any
+    """
+    named = [(table, part) for table in tables for part in (None, *LedgerTable.parts(catalog, table))]
+    moment = now or datetime.now(timezone.utc)
+    wanted = list(named or (() if tables else ledgers_in(catalog)))
+    every = in_threads(lambda each: _status(catalog, each[0], each[1], moment), wanted)
+    return sorted((status for status in every if status is not None), key=by_urgency)
+
+
+def status_of(
+    catalog: Catalog, table: str, replace_where: str | None = None, now: datetime | None = None
+) -> TableStatus | None:
+    """Return the newest refresh of the table, or of the part that the filter names; None where it has no ledger."""
+    return _status(catalog, table, part_of(replace_where), now or datetime.now(timezone.utc))
+
+
+def read_again(catalog: Catalog, status: TableStatus) -> TableStatus | None:
+    """Return the same ledger's newest refresh as it is now; None where the ledger is gone."""
+    return status_of(catalog, status.table, None if status.header is None else status.header.replace_where)
+
+
+def read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> LedgerHeader | None:
+    """Return the newest generation's header; None before the first refresh.
+
+    :param replace_where: the part of the target, as in the refresh's options
+    :raises LedgerError: the ledger was written by a newer version of this package
+    """
+    return status_in(open_catalog(settings), target, replace_where)
+
+
+def status_in(catalog: Catalog, target: str, replace_where: str | None = None) -> LedgerHeader | None:
+    """Return the same header as :func:`read_status`, from a catalog that is open already."""
+    table = LedgerTable.load(catalog, target, part_of(replace_where))
+    return None if table is None else read_header(table.summary(GENERATION_KEY))
+
+
+def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> TableStatus | None:
+    name = ledger_name(table, part)
+    try:
+        loaded = LedgerTable.load(catalog, table, part)
+        if loaded is None or not loaded.is_ledger:
+            return None
+        header = _header_now(catalog, table, Ledger(loaded))
+        if header is not None:
+            state = state_of(header, now)
+            return TableStatus(table, name, state, shortened(sentence_of(state, header, now)), header)
+    except Exception as error:  # noqa: BLE001 - one that can't be read hides no other; texts of others may be secret
+        reason = str(error) if isinstance(error, RfrError) else type(error).__name__
+        return TableStatus(table, name, State.UNREADABLE, shortened(f"The ledger can't be read: {reason}"))
+    age = now.timestamp() - loaded.changed_ms / 1000
+    said = f"Begun {duration_in_words(age)} ago: its partitions are being listed, or that failed; see the task's log"
+    return TableStatus(table, name, State.OPENING if age <= STALE_SECONDS else State.STALE, said)
+
+
+def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | None:
+    """Return the header, with facts that a driver that died or lost the catalog could write only elsewhere."""
+    header = ledger.header
+    if header is None or header.state is RefreshState.PUBLISHED:
+        return header
+    if header.is_read:
+        found = _published(catalog, table, ledger)
+        if found is not None and found.generation == header.generation:
+            rows = int(found.summary.get("rfr.rows") or header.records)
+            published = {"state": RefreshState.PUBLISHED, "snapshot_id": found.snapshot_id, "published_rows": rows}
+            return replace(header, **published)  # type: ignore[arg-type]
+    if header.ended_at is None and (end := ledger.end_in_file()) is not None:
+        return replace(header, ended_at=header.committed_at, outcome=end["outcome"], error=end["error"])
+    return header
+
+
+def _published(catalog: Catalog, table: str, ledger: Ledger) -> Publication | None:
+    try:
+        return TargetTable(catalog, table).published(ledger.id)
+    except Exception as error:  # noqa: BLE001 - what is wrong with the target is not wrong with its ledger
+        _log.debug("the target %s can't be read", table, exc_info=error)
+        return None
+
 
 _COLUMNS: Final = (
     *("epoch", "partition_ordinal", "partition_key", "chain", "page", "complete", "record_count"),

@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
+from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.flush import FlushLabel
-from airflow_provider_rfr.refresh.pages import PageFile
+from airflow_provider_rfr.refresh.typed_rows import SeenColumns
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLabel:
+    """The label of a file: the task attempt that wrote it, and the file that it wrote before.
+
+    :ivar previous: name of the file before this one in its sequence, None for the first
+    """
+
+    generation: int
+    epoch: int
+    round: int
+    task: int
+    attempt: int
+    sequence: int
+    previous: str | None = None
+
+    @classmethod
+    def from_footer(cls, text: str) -> FlushLabel | None:
+        """Return the label in a file's footer; None for any other footer."""
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A ledger file, with the facts that its writer or finder knows; picklable.
+
+    :ivar pages: its rows, with the columns ``PAGE_COLUMNS``
+    :ivar seen: the columns of its records; None where they are not known
+    """
+
+    stored: StoredFile
+    pages: pa.Table
+    seen: SeenColumns | None = None
+
+    @property
+    def location(self) -> str:
+        return self.stored.location
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ import orjson
 
 from airflow_provider_rfr.exceptions import FencedError, RefreshBusyError
 from airflow_provider_rfr.refresh.config import RefreshOptions
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook
+from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.streams.paged import PagedStream
 
 _log = logging.getLogger(__name__)

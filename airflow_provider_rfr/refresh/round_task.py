@@ -16,15 +16,14 @@ from typing import Any
 import orjson
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
-from airflow_provider_rfr.refresh._budget import BEAT_SECONDS, Beat, Budget, BudgetAddress, BudgetLimiter
-from airflow_provider_rfr.refresh._chains import Chain, FetchedPage, Scheduler
-from airflow_provider_rfr.refresh._messages import RoundTask, TaskResult
 from airflow_provider_rfr.refresh.adoption import adopt_predecessor
+from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, Budget, BudgetAddress, BudgetLimiter
+from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, Scheduler
 from airflow_provider_rfr.refresh.cluster import task_attempt
 from airflow_provider_rfr.refresh.errors import secret_values
-from airflow_provider_rfr.refresh.flush import Flusher, FlushWriter
-from airflow_provider_rfr.refresh.pages import PageRow, page_row
-from airflow_provider_rfr.refresh.primary_key import check_key_of_page
+from airflow_provider_rfr.refresh.pages import Flusher, FlushWriter, PageRow, page_row
+from airflow_provider_rfr.refresh.typed_rows import check_key_of_page
+from airflow_provider_rfr.refresh.work import RoundTask, TaskResult
 from airflow_provider_rfr.streams.core import NextPage, Page, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged

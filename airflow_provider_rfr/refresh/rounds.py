@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SparkJobError
-from airflow_provider_rfr.refresh._budget import (
+from airflow_provider_rfr.refresh.budget import (
     BEAT_SECONDS,
     Beat,
     BudgetAddress,
@@ -26,14 +26,13 @@ from airflow_provider_rfr.refresh._budget import (
     DriverBudget,
     SleepClock,
 )
-from airflow_provider_rfr.refresh._messages import RoundLimits, RoundTask, TaskFigures, TaskResult
-from airflow_provider_rfr.refresh._round_task import run_remote_task, run_round_task
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshOptions
-from airflow_provider_rfr.refresh.flush import FlushLabel
-from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook
+from airflow_provider_rfr.refresh.round_task import run_remote_task, run_round_task
+from airflow_provider_rfr.refresh.state import LedgerHeader
+from airflow_provider_rfr.refresh.work import FlushLabel, RoundLimits, RoundTask, TaskFigures, TaskResult
 
 
 class _SideLaneBudget:
