@@ -17,6 +17,7 @@ from tests.integration.conftest import ROOT
 APART = ROOT / ".venv" / "kubernetes"
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(not APART.is_dir(), reason=f"{APART} is missing: scripts/setup.sh makes it")
 def test_a_deferred_refresh_in_kubernetes() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/kubernetes_checks.py"]

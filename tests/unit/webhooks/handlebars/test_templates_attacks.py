@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -356,7 +357,16 @@ def test_errors_can_be_logged_whatever_names_hold(template: str) -> None:
     str(caught.value).encode("utf-8")
 
 
-def test_a_small_stack_ends_in_an_error_and_not_in_another_exception() -> None:
+@pytest.fixture
+def recursion_limit() -> Iterator[int]:
+    """The limit that Python starts with: Airflow raises it for the whole process when it copies an operator."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield 1000
+    sys.setrecursionlimit(before)
+
+
+def test_a_small_stack_ends_in_an_error_and_not_in_another_exception(recursion_limit: int) -> None:
 
     def below(frames: int, template: str) -> None:
         if frames:
@@ -364,7 +374,7 @@ def test_a_small_stack_ends_in_an_error_and_not_in_another_exception() -> None:
         else:
             compile_template(template)
 
-    for frames in range(700, sys.getrecursionlimit(), 20):
+    for frames in range(700, recursion_limit, 20):
         try:
             # Each time another one, as equal structures are read once.
             below(frames, "{{log " + "n " * (frames // 20) + "(not " * 20 + "n" + ")" * 20 + "}}")
