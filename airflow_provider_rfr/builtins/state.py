@@ -12,7 +12,7 @@ from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named
+from airflow_provider_rfr.builtins.model import Column, Dependency, Kind, Named
 from airflow_provider_rfr.sinks.spec import SinkState
 
 Value = TypeVar("Value")

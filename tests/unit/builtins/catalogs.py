@@ -8,9 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import relation
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies, Step, exit_code
-from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import (
+from airflow_provider_rfr.builtins.model import (
     BuiltinObject,
     CatalogSpec,
     Column,
@@ -20,6 +18,8 @@ from airflow_provider_rfr.builtins.spec import (
     Was,
     stable_id,
 )
+from airflow_provider_rfr.builtins.plan import Action, Plan, Policies, Step, exit_code
+from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
     WAS,

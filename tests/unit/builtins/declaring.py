@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import DeclarationError
 from tests.profile import examples
 

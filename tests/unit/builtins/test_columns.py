@@ -12,10 +12,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, NestedField, StringType
 
-from airflow_provider_rfr.builtins.planning.columns import Change, ColumnDiff
-from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.spec import Column, Was
-from airflow_provider_rfr.builtins.sql.parse import columns_read, compose
+from airflow_provider_rfr.builtins.columns import Change, ColumnDiff
+from airflow_provider_rfr.builtins.model import Column, Was
+from airflow_provider_rfr.builtins.plan import Action
+from airflow_provider_rfr.builtins.sql import columns_read, compose
 from airflow_provider_rfr.exceptions import QueryError
 from tests.profile import examples
 from tests.unit.builtins.catalogs import column, columns, made, run_updates

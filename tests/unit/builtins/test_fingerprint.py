@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.desired import DesiredObject
-from airflow_provider_rfr.builtins.fingerprint import contract_of, definition_of, same_query
-from airflow_provider_rfr.builtins.planning._decision import Decision, record_of
-from airflow_provider_rfr.builtins.reasons import Why
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Dependency, Kind, Place, Was, stable_id
+from airflow_provider_rfr.builtins.decide import Decision, record_of
+from airflow_provider_rfr.builtins.desired import DesiredObject, contract_of, definition_of, same_query
+from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Dependency, Kind, Place, Was, Why, stable_id
 from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT

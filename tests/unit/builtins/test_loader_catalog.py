@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, stable_id
 from airflow_provider_rfr.exceptions import DeclarationError
 from tests.unit.builtins.declaring import load, loaded, problems
 from tests.unit.messages import check_messages, raises

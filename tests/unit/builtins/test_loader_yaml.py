@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.declaration._document import _DEEPEST, documents
+from airflow_provider_rfr.builtins.declarations import _DEEPEST, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
 from tests.unit.messages import check_messages

@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 from airflow_provider_rfr.builtins import BuiltinObject, Kind, load_objects
-from airflow_provider_rfr.builtins.spec import CatalogSpec
-from airflow_provider_rfr.builtins.sql.facts import declared_columns, object_reads
+from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.queries import declared_columns, object_reads
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import Dependency
+from airflow_provider_rfr.builtins.model import Dependency
+from airflow_provider_rfr.builtins.plan import Plan
 from tests.unit.builtins.catalogs import Catalog, made, mview, spec, table, view
 from tests.unit.messages import check_messages
 

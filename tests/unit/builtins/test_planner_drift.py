@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
+from airflow_provider_rfr.builtins.plan import Action, Plan, exit_code
 from tests.unit.builtins.catalogs import Catalog, column, did, problems, spec, steps, table, view
 from tests.unit.messages import check_messages
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code, summary
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.model import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.plan import Action, Plan, exit_code, render, summary
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.unit.builtins.catalogs import (
     Catalog,

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.builtins.fingerprint import contract_of
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import Column, Kind, Removed, Was
+from airflow_provider_rfr.builtins.desired import contract_of
+from airflow_provider_rfr.builtins.model import Column, Kind, Removed, Was
+from airflow_provider_rfr.builtins.plan import Action, Plan, exit_code, render
 from tests.unit.builtins.catalogs import Catalog, column, made, mview, obj, problems, spec, table, view
 from tests.unit.messages import check_messages
 

@@ -13,10 +13,18 @@ from uuid import UUID
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.reasons import Why
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Dependency, Kind, Was, stable_id
+from airflow_provider_rfr.builtins.model import (
+    BuiltinObject,
+    CatalogSpec,
+    Column,
+    Dependency,
+    Kind,
+    Was,
+    Why,
+    stable_id,
+)
+from airflow_provider_rfr.builtins.plan import Action, Plan, Policies
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from tests.profile import examples
 from tests.unit.builtins.catalogs import Catalog, create_order, drop_order, spec

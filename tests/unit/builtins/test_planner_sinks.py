@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Dependency, stable_id
+from airflow_provider_rfr.builtins.model import BuiltinObject, Dependency, stable_id
+from airflow_provider_rfr.builtins.plan import Action, Plan, exit_code
 from tests.unit.builtins.catalogs import Catalog, made, mview, problems, sink, spec, table, view
 from tests.unit.messages import check_messages
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.model import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.plan import Action, Plan
 from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, problems, spec, table
 from tests.unit.messages import check_messages
 

@@ -10,9 +10,8 @@ from importlib import resources
 import jsonschema
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, exit_code, summary
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Dependency, Instance, Kind, Place, Was
+from airflow_provider_rfr.builtins.model import CatalogSpec, Dependency, Instance, Kind, Place, Was
+from airflow_provider_rfr.builtins.plan import Plan, exit_code, render, summary
 from airflow_provider_rfr.exceptions import PlanError
 from tests.unit.builtins.catalogs import (
     Catalog,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import ensure_current, load_plan, save_plan
-from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.plan import ensure_current, load_plan, save_plan
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.exceptions import PlanError, StalePlanError
 from tests.unit.builtins.catalogs import Catalog, spec, table, view
 from tests.unit.messages import raises

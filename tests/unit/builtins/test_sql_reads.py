@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Dependency, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.facts import dependencies, object_reads, unqualified
+from airflow_provider_rfr.builtins.model import BuiltinObject, Dependency, Kind, stable_id
+from airflow_provider_rfr.builtins.queries import dependencies, object_reads, unqualified
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.sql.parse import _RULES, CANONICALIZER, canonical_sql, without_comments
+from airflow_provider_rfr.builtins.sql import _RULES, CANONICALIZER, canonical_sql, without_comments
 from tests.unit.builtins.declaring import PATIENT
 
 WORDS = ["select", "from", "where", "group by", "order by", "job_id", "Rows", "x1", "count", "date", "and", "not in"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.facts import declared_columns, dependencies, expand_stars, output_columns
-from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier
+from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.queries import declared_columns, dependencies, expand_stars, output_columns
+from airflow_provider_rfr.builtins.sql import canonical_sql, identifier
 from airflow_provider_rfr.exceptions import QueryError
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.messages import raises

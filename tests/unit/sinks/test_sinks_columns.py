@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.sinks._windows import Pin, Pins
 from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks.windows import Pin, Pins
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import Overwriting, Scene, replace_files, rows, tag
 

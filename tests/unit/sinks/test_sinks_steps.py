@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import delete, select
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkLeaseLostError
-from airflow_provider_rfr.sinks._windows import Pin, Pins, Window, batch_id
-from airflow_provider_rfr.sinks.registry import release_sink, sink_states
+from airflow_provider_rfr.sinks.run import release_sink, sink_states
 from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks.windows import Pin, Pins, Window, batch_id
 from airflow_provider_rfr.store._tables import LEASES, SINKS
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import Lease, LeaseKind, lease_state

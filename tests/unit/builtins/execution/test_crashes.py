@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Was
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Was
+from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.exceptions import BlockedPlanError, StalePlanError, StepError
 from tests.unit.builtins.catalogs import column, made, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from airflow_provider_rfr.builtins.execution.deploy import Applied
-from airflow_provider_rfr.builtins.execution.maintenance import gc
-from airflow_provider_rfr.builtins.planning.plan import summary
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Was, stable_id
+from airflow_provider_rfr.builtins.deploy import Applied
+from airflow_provider_rfr.builtins.maintenance import gc
+from airflow_provider_rfr.builtins.model import BuiltinObject, Kind, Was, stable_id
+from airflow_provider_rfr.builtins.plan import render, summary
 from airflow_provider_rfr.builtins.state import BROKEN, DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,

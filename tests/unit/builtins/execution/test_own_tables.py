@@ -8,12 +8,11 @@ from datetime import datetime, timezone
 
 import pytest
 
-from airflow_provider_rfr.builtins import Kind, load_objects
-from airflow_provider_rfr.builtins.execution import maintenance, mechanisms
-from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, stable_id
+from airflow_provider_rfr.builtins import Kind, load_objects, maintenance, steps
+from airflow_provider_rfr.builtins.deploy import apply
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, stable_id
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.history import History
 from tests.unit.builtins.execution.places import Place
@@ -79,7 +78,7 @@ def test_steps_are_filed_by_the_day_on_which_they_ended_or_their_deploy_did(
     more = [BuiltinObject(Kind.TABLE, f"ops.t{n}", stable_id("rfr", f"ops.t{n}"), columns) for n in range(2)]
     deploy(place)
     with monkeypatch.context() as patch, raises(StepError):
-        patch.setattr(mechanisms.CreateTable, "do", dies)
+        patch.setattr(steps.CreateTable, "do", dies)
         deploy(place, *more)
     deploy(place, *more)
     rows = place.rows("rfr_system.migration_history")

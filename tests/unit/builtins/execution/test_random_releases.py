@@ -20,11 +20,11 @@ import pytest
 import sqlglot
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.execution.maintenance import gc
-from airflow_provider_rfr.builtins.execution.refresh import refresh
-from airflow_provider_rfr.builtins.fingerprint import same_query
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
+from airflow_provider_rfr.builtins.desired import same_query
+from airflow_provider_rfr.builtins.maintenance import gc
+from airflow_provider_rfr.builtins.model import CatalogSpec, Column
+from airflow_provider_rfr.builtins.plan import Plan
+from airflow_provider_rfr.builtins.refresh import refresh
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from airflow_provider_rfr.builtins.execution.refresh import Refreshed, due, refresh
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.refresh import Refreshed, due, refresh
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkHeldError, StepError
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG, Brings, SourceTable
 from airflow_provider_rfr.sinks.run import run_sink
@@ -235,7 +235,7 @@ def test_what_a_deploy_has_changed_waits_until_it_is_finished(filled: Place, mon
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider_rfr.builtins.execution.deploy._close", die)
+        patch.setattr("airflow_provider_rfr.builtins.deploy._close", die)
         with pytest.raises(MemoryError):
             filled.deploy(NEWER)
     before = filled.snapshots()

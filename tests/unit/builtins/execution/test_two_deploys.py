@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError, RfrError, StalePlanError
 from airflow_provider_rfr.store.leases import acquire
 from tests.unit.builtins.catalogs import PROJECT, made, spec, table
@@ -37,7 +37,7 @@ OTHER = spec("3.0", table("ops.wide", "id bigint", "x int"), TEXT, NAMED, LOOSE)
 @pytest.fixture(autouse=True)
 def _without_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the rows of history, which a deploy writes after its lease has ended."""
-    monkeypatch.setattr("airflow_provider_rfr.builtins.execution.deploy.record_deploys", lambda *_: None)
+    monkeypatch.setattr("airflow_provider_rfr.builtins.deploy.record_deploys", lambda *_: None)
 
 
 def prepare(place: Place) -> None:

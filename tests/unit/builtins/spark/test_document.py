@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins import Policies, load_objects
-from airflow_provider_rfr.builtins.execution.refresh import refresh
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spark.application import main, read_document
+from airflow_provider_rfr.builtins.application import main, read_document
+from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.builtins.refresh import refresh
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError
 from tests.unit.builtins.catalogs import mview, table

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark import engine
-from airflow_provider_rfr.builtins.spec import Column, Kind
+from airflow_provider_rfr.builtins import engine
+from airflow_provider_rfr.builtins.model import Column, Kind
 from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_rfr.builtins.desired import in_order
-from airflow_provider_rfr.builtins.execution.observe import read_recorded, view_reads
-from airflow_provider_rfr.builtins.spec import Dependency, Kind, nearest
-from airflow_provider_rfr.builtins.sql.facts import tables_below
+from airflow_provider_rfr.builtins.maintenance import read_recorded, view_reads
+from airflow_provider_rfr.builtins.model import Dependency, Kind, nearest
+from airflow_provider_rfr.builtins.queries import tables_below
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject, files_family
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog, load_table
@@ -29,7 +29,8 @@ from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.store.engine import ControlStore
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+
 
 log = logging.getLogger(__name__)
 _INPUTS: Final = "rfr.inputs"

@@ -17,12 +17,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.builtins.desired import in_order, readers_of, release
-from airflow_provider_rfr.builtins.execution.maintenance import record_deploys
-from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, ReplaceRows, Work, mechanism_of, takes_sql
-from airflow_provider_rfr.builtins.execution.observe import entry_of, fence, observe
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step, ensure_current
-from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind, retired_name
+from airflow_provider_rfr.builtins.maintenance import entry_of, fence, observe, record_deploys
+from airflow_provider_rfr.builtins.model import QUERIED, STORED, CatalogSpec, Column, Kind, retired_name
+from airflow_provider_rfr.builtins.plan import Action, Plan, Step, ensure_current
+from airflow_provider_rfr.builtins.planner import plan as make_plan
+from airflow_provider_rfr.builtins.steps import Mechanism, ReplaceRows, Work, mechanism_of, takes_sql
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     CatalogError,
@@ -40,7 +39,8 @@ from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark.engine import Outputs, SparkSqlEngine
+    from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
+
 
 _TRIES: Final = 20
 """How often a change is repeated because another writer of the table was faster."""

@@ -1,7 +1,7 @@
 """The change from a table's columns to the declared ones: former names, differences, and the updates that apply them.
 
 Names are compared without case, types as canonical texts. A column is the same one if its name is, or if the
-declaration says what it was (:class:`~airflow_provider_rfr.builtins.spec.Was`).
+declaration says what it was (:class:`~airflow_provider_rfr.builtins.model.Was`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Final
 
-from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.spec import Column, Was
-from airflow_provider_rfr.builtins.sql import casts
-from airflow_provider_rfr.builtins.sql.parse import columns_read, compose, identifier
+from airflow_provider_rfr.builtins.model import Column, Was
+from airflow_provider_rfr.builtins.plan import Action
+from airflow_provider_rfr.builtins.sql import cast, columns_read, compose, identifier, misplaced
 from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.types import (
     ColumnType,
@@ -316,7 +315,7 @@ class ColumnDiff:
         for name in self.changed(Change.RENAME_FIELDS):
             source, column = self.sources[name], self.wanted[name]
             old, new = parse_type(source.type), parse_type(column.type)
-            if (text := casts.cast(identifier(source.name), old, new, called=self.types[name])) is not None:
+            if (text := cast(identifier(source.name), old, new, called=self.types[name])) is not None:
                 found[column.name] = text
         return found
 
@@ -329,7 +328,7 @@ class ColumnDiff:
             try:
                 if unknown := [column for column in columns_read(text) if column not in self.before]:
                     found[name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(self.before)}"
-                elif problem := next(casts.misplaced(text, types, parse_type(self.wanted[name.casefold()].type)), None):
+                elif problem := next(misplaced(text, types, parse_type(self.wanted[name.casefold()].type)), None):
                     found[name] = f"{problem}: write the fields by name, with named_struct"
             except QueryError as error:
                 found[name] = error.problem
@@ -412,7 +411,7 @@ class ColumnDiff:
             return Was(name, None, f"coalesce({identifier(name or change.column)}, {first})")
         called = self.types[change.column.casefold()]
         value = identifier(name or change.column)
-        using = casts.cast(value, parse_type(source.type), parse_type(kind), called=called)
+        using = cast(value, parse_type(source.type), parse_type(kind), called=called)
         former = reversed(self.wanted[change.column.casefold()].was)
         fields = {path: before for was in former for path, before in was.fields.items()}
         return None if using is None else Was(name, source.type, using, fields)

@@ -11,13 +11,18 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredObject, in_order, readers_of, relation
-from airflow_provider_rfr.builtins.fingerprint import definition_of, same_query
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
-from airflow_provider_rfr.builtins.planning._origin import whose
-from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Step
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, Kind, retired_by
+from airflow_provider_rfr.builtins.decide import Decision, Decisions
+from airflow_provider_rfr.builtins.desired import (
+    DesiredObject,
+    definition_of,
+    in_order,
+    readers_of,
+    relation,
+    same_query,
+)
+from airflow_provider_rfr.builtins.drift import States, whose
+from airflow_provider_rfr.builtins.model import STORED, Kind, Reason, Why, because, retired_by
+from airflow_provider_rfr.builtins.plan import Action, Finding, Step
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject
 
 

@@ -30,6 +30,7 @@ from airflow_provider_rfr.store.sinks import SinkRow
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
 Columns = tuple[tuple[str, int], ...]
 """Name and field id of each column: in a table's schema, or in what is sent."""
 

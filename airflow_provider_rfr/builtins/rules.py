@@ -9,12 +9,21 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from airflow_provider_rfr.builtins import spec
-from airflow_provider_rfr.builtins.declaration._document import Declared, Instances
+from airflow_provider_rfr.builtins import model, queries
 from airflow_provider_rfr.builtins.desired import CycleError, in_order
-from airflow_provider_rfr.builtins.spec import QUERIED, STORED, BuiltinObject, Column, Dependency, Kind, Removed, Was
-from airflow_provider_rfr.builtins.sql import facts
-from airflow_provider_rfr.builtins.sql.parse import columns_read
+from airflow_provider_rfr.builtins.model import (
+    QUERIED,
+    STORED,
+    BuiltinObject,
+    Column,
+    Declared,
+    Dependency,
+    Instances,
+    Kind,
+    Removed,
+    Was,
+)
+from airflow_provider_rfr.builtins.sql import columns_read
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import field_types, is_plain, parse_transform, parse_type
 from airflow_provider_rfr.sinks.spec import SinkSpec, findings
@@ -68,7 +77,7 @@ def _frozen(value: Any) -> Any:
 
 def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
     kind = obj.kind.value
-    if problem := spec.name_problem(obj.name):
+    if problem := model.name_problem(obj.name):
         yield Problem("name", problem, "write namespace.name")
     # Any object may write what is true of it anyhow.
     given = {"keep": isinstance(obj.keep, str), "columns.was": any(column.was for column in obj.columns)}
@@ -121,7 +130,7 @@ def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
         return
     for path, former in was.fields.items():
         if path.casefold() not in map(str.casefold, paths):
-            yield f"fields: {column.name} has no field {path}", spec.nearest(path, paths)
+            yield f"fields: {column.name} has no field {path}", model.nearest(path, paths)
         if not former or set(former) & set(".`"):
             yield f"fields.{path}: {former!r} is not the name of a field", "give the name alone, without its path"
 
@@ -147,7 +156,7 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
     column = next((column for column in columns if column.name.casefold() == transform.column.casefold()), None)
     if column is None:
         problem, close = f"{text!r}: there is no column {transform.column}", (column.name for column in columns)
-        raise ConfigurationError("partitioning", problem, spec.nearest(transform.column, close))
+        raise ConfigurationError("partitioning", problem, model.nearest(transform.column, close))
     kind = parse_type(column.type)
     if not transform.takes(kind):
         raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
@@ -167,7 +176,7 @@ def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Ite
     known = {name.casefold(): name for name in valid}
     for number, name in enumerate(names):
         if name.casefold() not in known:
-            yield Problem(f"{path}.{number}", f"there is no column {name}", spec.nearest(name, known.values()))
+            yield Problem(f"{path}.{number}", f"there is no column {name}", model.nearest(name, known.values()))
     for (number, name), _ in _repeated(enumerate(names), lambda item: item[1].casefold()):
         yield Problem(f"{path}.{number}", f"{name} is listed twice")
 
@@ -184,10 +193,10 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
     # Otherwise, what is missing may be in a document that became no object.
     names = defaultdict[str, list[str]](list)
     for key in known if is_whole else ():
-        names[spec.namespace_of(key)].append(key.rpartition(".")[2])
+        names[model.namespace_of(key)].append(key.rpartition(".")[2])
     for key, entry in known.items():
         try:
-            reads[key] = facts.object_reads(entry.obj, known=known)
+            reads[key] = queries.object_reads(entry.obj, known=known)
             yield from _read_problems(entry, reads[key], known, names)
         except QueryError as error:
             ask_spark = "correct it; if Spark understands it, list what it reads in depends_on"
@@ -199,7 +208,7 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
         yield known[circle[0]].problem("query", f"it reads itself: {path}")
     # What a broken object promises is not held against its readers.
     hidden = {check.obj.key for check, wrong in checks if wrong}.union(known.keys() - reads.keys(), *circles)
-    columns_of = facts.declared_columns(entry.obj for entry in known.values())
+    columns_of = queries.declared_columns(entry.obj for entry in known.values())
     for key in order:
         if known[key].obj.kind in QUERIED and hidden.isdisjoint([key, *(read.name for read in reads[key])]):
             yield from _query_problems(known[key], columns_of)
@@ -225,8 +234,8 @@ def _read_problems(
     :param names: last parts of the declared names by namespace; empty if some declarations could not be read
     """
     obj, path = reader.obj, "query" if reader.obj.sink is None else "sink.source"
-    for name in facts.unqualified(obj.query) if obj.query and reads else ():
-        remedy = f"write {spec.namespace_of(obj.name)}.{name}"
+    for name in queries.unqualified(obj.query) if obj.query and reads else ():
+        remedy = f"write {model.namespace_of(obj.name)}.{name}"
         yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
     for read in reads:
         found = known.get(read.name)
@@ -235,7 +244,7 @@ def _read_problems(
             yield reader.problem(path, *problem)
         # A source's columns may come with its refreshes.
         if obj.sink is not None and found is not None and (columns := found.obj.columns):
-            sent = spec.present_names(obj.sink.columns, columns)
+            sent = model.present_names(obj.sink.columns, columns)
             for finding in _name_findings(sent, (column.name for column in columns), "sink.columns"):
                 yield reader.problem(finding.field, finding.problem, finding.remedy)
 
@@ -251,7 +260,7 @@ def _missing(
         return f"it reads {name} with a catalog's name before it", f"write {inside}: each lake has a catalog of its own"
     if not names or (namespace not in names and reader.sink is None):
         return None
-    close = spec.nearest(last, names.get(namespace, ()), show=0)
+    close = model.nearest(last, names.get(namespace, ()), show=0)
     remedy = "declare it, e.g. as a source; a view may have it in depends_on instead"
     return f"it reads {name}, which is not declared", f"{close} {remedy}".strip()
 
@@ -264,19 +273,19 @@ def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | N
         return f"it reads {found.name}, which is one object for each {found.per_instance}", "read a single object"
     if reader.kind is Kind.SINK and found.kind not in STORED:
         return f"{found.name} is a {found.kind.value}, which has no history to send", "make it a materialized_view"
-    near = spec.namespace_of(reader.key) == spec.namespace_of(found.key)
+    near = model.namespace_of(reader.key) == model.namespace_of(found.key)
     if reader.kind is not Kind.SINK or near or found.exportable:
         return None
     return f"{found.name} is not exportable", "send a materialized_view over it, or have it declare exportable: true"
 
 
-def _query_problems(reader: Declared, columns_of: facts.ColumnsOf) -> Iterator[Problem]:
+def _query_problems(reader: Declared, columns_of: queries.ColumnsOf) -> Iterator[Problem]:
     """Yield the problems with the query of an object; the names that it reads were checked before."""
-    query, namespace = reader.obj.query or "", spec.namespace_of(reader.obj.name)
+    query, namespace = reader.obj.query or "", model.namespace_of(reader.obj.name)
     try:
-        yield from (reader.query_problem(*found) for found in facts.column_problems(query, columns_of, namespace))
-        starred = facts.expand_stars(query, columns_of, namespace) != query
-        names = facts.output_columns(query, columns_of, namespace)
+        yield from (reader.query_problem(*found) for found in queries.column_problems(query, columns_of, namespace))
+        starred = queries.expand_stars(query, columns_of, namespace) != query
+        names = queries.output_columns(query, columns_of, namespace)
     except UnreadableQueryError:
         return
     except QueryError as error:
@@ -298,7 +307,7 @@ def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> I
     """Yield the problems with documents that declare a removal, and with lists of instances."""
     for entry in removed:
         # What comes behind is a column, or a field of one, under whatever name.
-        if problem := spec.name_problem(".".join(entry.name.split(".")[:2])):
+        if problem := model.name_problem(".".join(entry.name.split(".")[:2])):
             yield Problem(entry.name, problem, "write namespace.name, or namespace.table.column", str(entry.place))
     for one in listed:
         if not is_plain(one.name):

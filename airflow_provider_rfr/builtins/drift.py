@@ -1,4 +1,4 @@
-"""Drift, and the origin of a change: the state in the catalog, or the recorded state.
+"""The inputs of a plan, drift, and the origin of a change: the state in the catalog, or the recorded state.
 
 Objects that an unfinished deploy left also differ from their record; its journal, which is written before a change,
 names them. This is not drift, and the next deploy starts from their actual state.
@@ -8,16 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredObject, relation
-from airflow_provider_rfr.builtins.fingerprint import same_query
-from airflow_provider_rfr.builtins.planning._decision import FORMAT, States, different
-from airflow_provider_rfr.builtins.planning.columns import Change, ColumnDiff, folded
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
-from airflow_provider_rfr.builtins.state import LiveObject, RecordedObject
+from airflow_provider_rfr.builtins.columns import Change, ColumnDiff, folded
+from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, relation, release, same_query
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, Kind, Reason, Was, Why, because
+from airflow_provider_rfr.builtins.plan import Policies
+from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
+
+FORMAT: Final = "format-version"
+"""Property that says how a table is made: a constraint. REST catalogs take it, and do not keep it as a property."""
+
+
+@dataclass(frozen=True)
+class States:
+    """The inputs of a plan."""
+
+    spec: CatalogSpec
+    wanted: DesiredState
+    recorded: RegistryState
+    live: ActualState
+    policies: Policies
+
+    @cached_property
+    def accepted(self) -> frozenset[str]:
+        """Return the losses that somebody accepted: names of objects, or of columns behind them, as compared."""
+        return self.policies.accept_data_loss | {entry.key for entry in self.spec.removed}
+
+    @cached_property
+    def downgrade(self) -> Reason | None:
+        """Return the reason why nothing may be changed, if an older version plans."""
+        before, now = self.recorded.version, self.spec.version
+        is_older = before is not None and release(now) < release(before)
+        return because(Why.DOWNGRADE, before, now) if is_older else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +224,9 @@ def _as_left(
     before = {name: name for name in said.keys() - moved.values()} | moved
     older = {name: said[was].was for name, was in before.items()}
     return tuple(replace(column, was=(*told[name], *older.get(name, ()))) for name, column in there.items()), moved
+
+
+def different(what: str, old: Sequence[str], new: Sequence[str]) -> list[Reason]:
+    """Return a reason if two lists of names, or of expressions over names, differ; compared without case."""
+    same = [column.casefold() for column in old] == [column.casefold() for column in new]
+    return [] if same else [because(Why.DIFFERS, what, ", ".join(old) or "nothing", ", ".join(new) or "nothing")]

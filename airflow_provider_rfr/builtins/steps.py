@@ -20,10 +20,10 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.desired import instance_id
-from airflow_provider_rfr.builtins.execution.refresh import inputs_summary
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
-from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind, retired_name
-from airflow_provider_rfr.builtins.sql.casts import cast
+from airflow_provider_rfr.builtins.model import STORED, CatalogSpec, Kind, retired_name
+from airflow_provider_rfr.builtins.plan import Action, Plan, Step
+from airflow_provider_rfr.builtins.refresh import inputs_summary
+from airflow_provider_rfr.builtins.sql import cast
 from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, DEPLOY, MARKER, STEP, TOKEN, RecordedObject
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog
@@ -33,13 +33,14 @@ from airflow_provider_rfr.lake.inventory import COMMENT, find_view
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
 from airflow_provider_rfr.lake.types import has_same_fields, parse_type, quoted
-from airflow_provider_rfr.sinks.registry import decide_sink, hold_snapshots, register_sink
+from airflow_provider_rfr.sinks.run import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.leases import Lease
 from airflow_provider_rfr.store.sinks import delete_sink
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark.engine import Outputs, SparkSqlEngine
+    from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
+
 
 log = logging.getLogger(__name__)
 

@@ -8,17 +8,21 @@ from itertools import chain
 from uuid import UUID
 
 from airflow_provider_rfr.builtins import state
+from airflow_provider_rfr.builtins.columns import EVERYTHING, Effects
+from airflow_provider_rfr.builtins.decide import (
+    Decision,
+    Decisions,
+    decide_exports,
+    decide_sink,
+    decide_table,
+    record_of,
+)
 from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, Resolver, in_order, relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, record_of
-from airflow_provider_rfr.builtins.planning._exports import decide_exports, decide_sink
-from airflow_provider_rfr.builtins.planning._leaving import Removals, renames
-from airflow_provider_rfr.builtins.planning._origin import find, whose
-from airflow_provider_rfr.builtins.planning._table import decide_table
-from airflow_provider_rfr.builtins.planning._views import Views, decide_view
-from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, Effects
-from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Plan, Policies, Step
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind
+from airflow_provider_rfr.builtins.drift import States, find, whose
+from airflow_provider_rfr.builtins.model import STORED, CatalogSpec, Kind, Reason, Why, because
+from airflow_provider_rfr.builtins.plan import Action, Dependent, Finding, Plan, Policies, Step
+from airflow_provider_rfr.builtins.removals import Removals, renames
+from airflow_provider_rfr.builtins.views import Views, decide_view
 
 _SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
 

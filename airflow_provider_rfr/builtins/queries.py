@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
-from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql import parse
-from airflow_provider_rfr.builtins.sql.parse import Name, Parts, full_name, identifier, scopes_of, table_parts
+from airflow_provider_rfr.builtins import sql
+from airflow_provider_rfr.builtins.model import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
+from airflow_provider_rfr.builtins.sql import Name, Parts, full_name, identifier, scopes_of, table_parts
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 ColumnsOf = Callable[[str], tuple[str, ...] | None]
@@ -442,7 +442,7 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, orde
                 if is_outermost and selected.parent is scope.expression:
                     items.sort(key=lambda each: places.get(each.name, len(places)))
                 edits.append(_edit(query, node, items))
-    return parse.spliced(query, edits)
+    return sql.spliced(query, edits)
 
 
 def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int, str]:
@@ -451,7 +451,7 @@ def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int,
     if not isinstance(start, int) or query[start : start + 1] != "*":
         raise QueryError("a query without a SELECT of its own hides a star", "write SELECT and the columns")
     last = next(excepted[-1].find_all(exp.Identifier)).meta["end"] if excepted else None
-    end = parse.without_comments(query).index(")", last) + 1 if last else start + 1
+    end = sql.without_comments(query).index(")", last) + 1 if last else start + 1
     if isinstance(holder, exp.Column):
         between = f", {query[holder.parts[0].meta['start'] : holder.parts[-2].meta['end'] + 1]}."
     return start, end, between.join(map(str, items))

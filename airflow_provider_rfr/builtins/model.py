@@ -1,4 +1,4 @@
-"""Declarations as immutable values, compared by content; and the rules for names of objects and columns."""
+"""Declarations as immutable values, compared by content; rules for names; and the reasons in a plan."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
 
+from airflow_provider_rfr.exceptions import Problem
 from airflow_provider_rfr.lake.types import is_plain
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
@@ -176,6 +177,65 @@ class CatalogSpec:
         return {obj.key: obj for obj in self.objects}
 
 
+YamlPath = tuple[str | int | None, ...]
+
+
+class Mark(NamedTuple):
+    """A position at which a value begins, and for a scalar its raw text in the file, with its quotes or its ``|``."""
+
+    line: int
+    column: int = 1
+    raw: str = ""
+
+    def place_in(self, text: str, line: int, column: int) -> str | None:
+        """Return the file's line and column for a place in the text; None if the file writes the text differently."""
+        raw, lines = self.raw, text.split("\n")
+        is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
+        # Of what is not escaped, YAML changes nothing but white space.
+        places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
+        ink = [place for place in places if not raw[place].isspace()]
+        before = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
+        if "".join(raw[place] for place in ink) != "".join(text.split()) or before >= len(ink):
+            return None
+        above, start = raw.count("\n", 0, ink[before]), raw.rfind("\n", 0, ink[before])
+        return f"{self.line + above}:{ink[before] - start if above else self.column + ink[before]}"
+
+
+def nearest_mark(marks: Mapping[YamlPath, Mark], location: YamlPath) -> Mark:
+    """Return the mark of a location, or of the nearest enclosing location that the document has."""
+    return marks[location] if location in marks else nearest_mark(marks, location[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """The instances for which a template's objects are generated: names by ids."""
+
+    name: str
+    instances: Mapping[str, str]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An object and the marks of its document."""
+
+    obj: BuiltinObject
+    marks: Mapping[YamlPath, Mark]
+
+    def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
+        """Return a problem at a path, e.g. ``columns.2.type``, or at the nearest enclosing part that has a place."""
+        location = tuple(int(part) if part.isdecimal() else part for part in path.split("."))
+        place = Place(self.obj.place.file, nearest_mark(self.marks, location).line)
+        return Problem(self.obj.name, problem, remedy, str(place))
+
+    def query_problem(self, line: int, column: int, problem: str, remedy: str) -> Problem:
+        """Return a problem at a line and column of the query."""
+        place = nearest_mark(self.marks, ("query",)).place_in(self.obj.query or "", line, column)
+        if place is None:
+            return self.problem("query", f"line {line}, column {column}: {problem}", remedy)
+        return Problem(self.obj.name, problem, remedy, f"{self.obj.place.file}:{place}")
+
+
 def stable_id(project: str, first_name: str) -> UUID:
     """Return the id of an object that declares none.
 
@@ -229,3 +289,103 @@ def nearest(name: str, names: Iterable[str], *, show: int = 20) -> str:
     close = difflib.get_close_matches(name, valid, n=1) if len(valid) <= _MOST_COMPARED else []
     allowed = [f"allowed: {', '.join(valid)}"] if 0 < len(valid) <= show else []
     return " ".join([*(f"did you mean {name}?" for name in close), *allowed])
+
+
+class Why(str, Enum):
+    """The meaning of a reason: its code in a plan's JSON, and its sentence, with a placeholder for each fact."""
+
+    sentence: str
+
+    def __new__(cls, code: str, sentence: str) -> Why:
+        found = str.__new__(cls, code)
+        found._value_, found.sentence = code, sentence
+        return found
+
+    # What changed.
+    NEW = "new", "new"
+    KIND_CHANGED = "kind_changed", "kind: {} -> {}"
+    RENAMED = "renamed", "renamed from {}"
+    COLUMNS_CHANGED = "columns_changed", "columns changed"
+    CONSTRAINTS_CHANGED = "constraints_changed", "constraints changed"
+    QUERY_CHANGED = "query_changed", "query changed"
+    DEFINITION_CHANGED = "definition_changed", "definition changed"
+    STAR_CHANGED = "star_changed", "star expanded again"
+    METADATA_CHANGED = "metadata_changed", "metadata changed"
+    READS = "reads", "reads {}"
+    READS_ANOTHER = "reads_another", "reads {}, which is another object now"
+    LISTS_OBJECTS = "lists_objects", "lists the objects, and there are others: {}"
+    NOT_RECORDED = "not_recorded", "it is there with our marker, though not recorded"
+    UNFINISHED = "unfinished", "a deploy that did not finish left it so"
+    CHANGED_BY_HAND = "changed_by_hand", "changed by hand"
+    ADOPTED = "adopted", "as declared; takes our marker"
+    DECLARED_NAME = "declared_name", "declared name"
+    REMOVED = "removed", "no longer declared"
+    # What readers and sinks notice.
+    CURSOR_KEPT = "cursor_kept", "{} kept, nothing is sent again"
+    SINK_UNDECIDED = "sink_undecided", "{}: say what it is to do, by sinks: {{{}: hold | resume_from_new | resend}}"
+    EMPTIED_UNFINISHED = "emptied_unfinished", "{} was emptied by deploy {}, which did not finish"
+    EMPTIED = "emptied", "{} is emptied"
+    EXPORTS_ANOTHER = "exports_another", "it exports {} now"
+    COLUMN_RENAMED = "column_renamed", "{} is called {} now"
+    SAY_COLUMNS = "say_columns", "say under sink which columns it is to send"
+    READS_RENAMED = "reads_renamed", "reads {}, which is called {} now"
+    READS_REMOVED = "reads_removed", "reads {}, which is removed"
+    READS_UNKNOWN = "reads_unknown", "can't be read; maybe it {}"
+    STAYS_READABLE = "stays_readable", "stays readable while what it reads gets wider"
+    STAR_MOVES = "star_moves", "its star is written out, for the columns of {} change their places"
+    BRIDGED = "bridged", "bridged by a deploy that did not finish"
+    # What stops a deploy.
+    NEEDS_USING = "needs_using", "{}: {} -> {} needs values: write in its `was` how they are made"
+    USING_UNREADABLE = "using_unreadable", "the `using` of {}: {}"
+    MAYBE_RENAMED = "maybe_renamed", "if {} is {} under a new name, write was: {}"
+    FIELD_TAKEN = (
+        "field_taken",
+        "a field of {} is to take the name of one that is still there: rename that one too, "
+        "or drop it in a release before",
+    )
+    MAYBE_RENAMED_OBJECT = "maybe_renamed_object", "{} comes and is like it. If it is the same, write id: {} there"
+    WOULD_LOSE = (
+        "would_lose",
+        "{} would be lost: accept that by a document {{kind: removed, name: {}}}, "
+        "or for one deploy by accept_data_loss: {}",
+    )
+    KEPT = "kept", "{} would be lost, and it is kept: {}. To lose it, deploy it without that reason first"
+    NOT_UNDONE = "not_undone", "{} was changed by hand in a way that can't be undone without inventing values"
+    DOWNGRADE = "downgrade", "downgrade not supported: recorded by {}, this is {}"
+    NAME_TAKEN = "name_taken", "the name of the {} {} is taken: {}; rename one of the two, or adopt what has no marker"
+    NOT_ADOPTABLE = "not_adoptable", "{} can't be adopted: {}"
+    NOT_OURS = "not_ours", "the {} {} is there and lacks our marker: no deploy made it"
+    MARKED_OTHER = "marked_other", "the {} {} is there and carries the marker of {}, not of {}"
+    NOT_REMOVED = "not_removed", "it is not dropped: {}. Forget {} instead"
+    EXPORTED = "exported", "the sink {} exports it"
+    GONE_ADOPT = "gone_adopt", "it is gone from the catalog: remove or forget it, or let it be repaired"
+    DECLARE_NAME = "declare_name", "it is called {} now: declare that name, or repair it"
+    DECLARE_IT = "declare_it", "{}, and adopting that means to declare it so"
+    NO_SUCH_SOURCE = "no_such_source", "its source {} is not declared"
+    USER_VIEW_BREAKS = "user_view_breaks", "change the view, or let it break with break_views: {}"
+    TEXT = "text", "{}"
+    # What was changed by hand.
+    GONE = "gone", "it is gone from the catalog"
+    IS_OTHER_KIND = "is_other_kind", "it is a {}, not a {}"
+    CALLED = "called", "it is called {} now"
+    DIFFERS = "differs", "{}: {} -> {}"
+    VIEW_TEXT = "view_text", "its text was changed by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason as data; its sentence is ``str(reason)``.
+
+    :ivar facts: names, types and values, in the order of the sentence
+    """
+
+    why: Why
+    facts: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.why.sentence.format(*self.facts)
+
+
+def because(why: Why, *facts: object) -> Reason:
+    """Return a reason with its facts as texts."""
+    return Reason(why, tuple(map(str, facts)))

@@ -16,14 +16,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from airflow_provider_rfr.builtins.declaration.loader import load_objects
-from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.execution.refresh import refresh
-from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
-from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.declarations import load_objects
+from airflow_provider_rfr.builtins.deploy import apply
+from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.plan import Plan, Policies
+from airflow_provider_rfr.builtins.planner import plan as make_plan
+from airflow_provider_rfr.builtins.refresh import refresh
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in

@@ -14,13 +14,12 @@ from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
 
+from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, Effects, met
+from airflow_provider_rfr.builtins.decide import Decision, Decisions, lost_column, reads
 from airflow_provider_rfr.builtins.desired import CycleError, in_order, relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, lost_column, reads
-from airflow_provider_rfr.builtins.planning._origin import Origin
-from airflow_provider_rfr.builtins.planning.columns import ALL, EVERYTHING, Effects, met
-from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Step
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
+from airflow_provider_rfr.builtins.drift import Origin, States
+from airflow_provider_rfr.builtins.model import STORED, Dependency, Kind, Reason, Why, because
+from airflow_provider_rfr.builtins.plan import Action, Dependent, Finding, Step
 from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, UserView
 
 _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
