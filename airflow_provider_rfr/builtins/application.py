@@ -51,7 +51,7 @@ class _Refresh(_Part):
     force: bool = False
 
 
-class _Supervisor(NamedTuple):
+class _SupervisorProcess(NamedTuple):
     pid: int
     started: int
     host: str
@@ -80,7 +80,7 @@ class MigrationDocument(_Part):
     refresh: _Refresh | None = None
     spark: dict[str, _Setting] = {}
     jars: tuple[str, ...] = ()
-    run: dict[Literal["supervisor"], _Supervisor] = {}
+    run: dict[Literal["supervisor"], _SupervisorProcess] = {}
 
     def catalog_spec(self) -> CatalogSpec:
         """Return the declared objects.
@@ -99,9 +99,9 @@ def read_document(path: Path) -> MigrationDocument:
     try:
         document = MigrationDocument.model_validate(read_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        places = (".".join(map(str, error["loc"])) or "config" for error in found)
-        raise ConfigurationError.of(map(Problem, places, (error["msg"] for error in found))) from None
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
+        places = (".".join(map(str, error["loc"])) or "config" for error in errors)
+        raise ConfigurationError.of(map(Problem, places, (error["msg"] for error in errors))) from None
     except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
@@ -125,8 +125,8 @@ def main(document: MigrationDocument, *, began: float) -> int:
 def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
     """Print the error as one JSON object, without secrets, and return the exit code."""
     kind, cause = type(error).__name__, type(error.__cause__).__name__ if error.__cause__ else None
-    said = {"type": kind, "cause": cause, "message": Redactor(secrets).text(str(error) or kind)}
-    print(json.dumps({"error": said}), flush=True)
+    details = {"type": kind, "cause": cause, "message": Redactor(secrets).text(str(error) or kind)}
+    print(json.dumps({"error": details}), flush=True)
     return 1
 
 

@@ -28,13 +28,13 @@ from airflow_provider_rfr.builtins.model import (
     BuiltinObject,
     CatalogSpec,
     Column,
+    DeclarationPlace,
     Declared,
     Instance,
     Instances,
-    Mark,
-    Place,
     Removed,
     Was,
+    YamlMark,
     YamlPath,
     nearest,
     nearest_mark,
@@ -70,21 +70,21 @@ class Document:
 
     def __init__(self, text: str, events: Iterator[Any], *flaws: Flaw) -> None:
         self.flaws = [*flaws]
-        self.marks: dict[YamlPath, Mark] = {(): Mark(flaws[0].line)} if flaws else {}
+        self.marks: dict[YamlPath, YamlMark] = {(): YamlMark(flaws[0].line)} if flaws else {}
         self._text, self._events = text, events
         self.value = None if flaws else self._value(next(events), ())
 
     def _value(self, event: Any, path: YamlPath) -> Any:
         """Return the value that begins with an event, and consume all events of the value."""
         start, end, line = event.start_mark, event.end_mark, event.start_mark.line + 1
-        self.marks[path] = Mark(line, start.column + 1)
+        self.marks[path] = YamlMark(line, start.column + 1)
         if isinstance(event, yaml.AliasEvent):
             self.flaws.append(Flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT))
             return None
         if event.tag not in _TAGS:
             self.flaws.append(Flaw(line, f"the tag {event.tag} is not known"))
         if isinstance(event, yaml.ScalarEvent):
-            self.marks[path] = Mark(line, start.column + 1, self._text[start.index : end.index])
+            self.marks[path] = YamlMark(line, start.column + 1, self._text[start.index : end.index])
             is_text = not event.implicit[0] or event.tag == _TEXT
             value = event.value if is_text else plain_value(event.value)
             return event.value if path[:1] in _TEXTS and value is not None else value
@@ -93,7 +93,7 @@ class Document:
         if isinstance(event, yaml.SequenceStartEvent):
             inside = enumerate(self._until(yaml.SequenceEndEvent))
             return [self._value(event, (*path, number)) for number, event in inside]
-        found = dict[str, Any]()
+        mapping = dict[str, Any]()
         for event in self._until(yaml.MappingEndEvent):
             key, name = self._value(event, (*path, None)), getattr(event, "value", "here")
             line = event.start_mark.line + 1
@@ -101,11 +101,11 @@ class Document:
                 self.flaws.append(Flaw(line, f"the key {name} is not text", "put it in quotes"))
             elif key == "<<":
                 self.flaws.append(Flaw(line, "<< merges mappings", _WRITE_OUT))
-            elif key in found:
+            elif key in mapping:
                 first = self.marks[(*path, key)].line
                 self.flaws.append(Flaw(line, f"duplicate key {key!r}", f"it is in line {first} too"))
-            found.setdefault(name, self._value(next(self._events), (*path, name)))
-        return found
+            mapping.setdefault(name, self._value(next(self._events), (*path, name)))
+        return mapping
 
     def _until(self, end: type) -> Iterator[Any]:
         return takewhile(lambda event: not isinstance(event, end), self._events)
@@ -148,26 +148,26 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(list[model], config=ConfigDict(extra="forbid"))
 
 
-def read(document: Document, place: Place, project: str) -> Declaration | None:
+def read(document: Document, place: DeclarationPlace, project: str) -> Declaration | None:
     """Return the declaration of a document; if the document is invalid, add the errors to its flaws and return None."""
-    given, marks, flaws = document.value, document.marks, document.flaws
+    value, marks, flaws = document.value, document.marks, document.flaws
     model: Any = BuiltinObject
-    if isinstance(given, dict):
-        model = _MODELS.get(str(given.get("kind")), BuiltinObject)
-        if "place" in given:
+    if isinstance(value, dict):
+        model = _MODELS.get(str(value.get("kind")), BuiltinObject)
+        if "place" in value:
             flaws.append(Flaw(marks["place",].line, "place is not a field"))
         if model is BuiltinObject:
-            _list_what_columns_were(given.get("columns"))
-            given = {"id": str(stable_id(project, str(given.get("name")))), **given}
+            _list_what_columns_were(value.get("columns"))
+            value = {"id": str(stable_id(project, str(value.get("name")))), **value}
         else:
-            del given["kind"]
-        given["place"] = asdict(place)
+            del value["kind"]
+        value["place"] = asdict(place)
     try:
         # Of JSON, a strict reader takes lists for tuples and texts for ids, and a number for no text.
-        found: list[Declaration] = _adapter(model).validate_json(json.dumps([given]), strict=True)
+        declarations: list[Declaration] = _adapter(model).validate_json(json.dumps([value]), strict=True)
     except ValidationError as error:
         flaws += [_flaw(marks, model, error) for error in error.errors(include_url=False)]
-    return None if flaws else found[0]
+    return None if flaws else declarations[0]
 
 
 def _list_what_columns_were(columns: Any) -> None:
@@ -178,12 +178,12 @@ def _list_what_columns_were(columns: Any) -> None:
             column["was"] = [{"name": name} if isinstance(name, str) else name for name in was]
 
 
-def _flaw(marks: Mapping[YamlPath, Mark], model: type, error: ErrorDetails) -> Flaw:
+def _flaw(marks: Mapping[YamlPath, YamlMark], model: type, error: ErrorDetails) -> Flaw:
     location, problem, remedy = error["loc"][1:], f": {error['msg']}", ""
     if error["type"] == "unexpected_keyword_argument":
         holder = next((_PARTS[part] for part in reversed(location[:-1]) if part in _PARTS), model)
-        known = {field.name for field in fields(holder)} - {"place"}
-        problem, remedy = " is not a field", nearest(str(location[-1]), known, show=12)
+        names = {field.name for field in fields(holder)} - {"place"}
+        problem, remedy = " is not a field", nearest(str(location[-1]), names, show=12)
     if not location:
         return Flaw(marks[()].line, "the document is not a mapping", "write each object on its own, --- between two")
     return Flaw(nearest_mark(marks, location).line, f"{'.'.join(map(str, location))}{problem}", remedy)
@@ -198,7 +198,7 @@ Source = YamlPath | str | BuiltinObject | Removed | Iterable["Source"]
 _Found = Declared | Removed | Instances | Problem
 
 
-class _Loader:
+class _DeclarationLoader:
     def __init__(self, project: str) -> None:
         self._project = project
         self._files: set[Path] = set()
@@ -209,7 +209,7 @@ class _Loader:
         elif isinstance(source, ModuleType):
             yield from self.read(map(Path, getattr(source, "__path__", ())))
         elif isinstance(source, BuiltinObject):
-            yield Declared(source, {(): Mark(source.place.line or 1)})
+            yield Declared(source, {(): YamlMark(source.place.line or 1)})
         elif isinstance(source, Removed):
             yield source
         elif isinstance(source, Iterable) and not isinstance(source, (bytes, Mapping)):
@@ -217,7 +217,7 @@ class _Loader:
                 yield from self.read(declared)
         else:
             problem = f"a source is {type(source).__name__}"
-            yield Problem("", problem, "give a folder, a YAML file or an object", str(Place()))
+            yield Problem("", problem, "give a folder, a YAML file or an object", str(DeclarationPlace()))
 
     def installed(self) -> Iterator[_Found]:
         """Yield the declarations of this package, which may be in an archive, and of other packages by entry points."""
@@ -227,21 +227,21 @@ class _Loader:
                 yield from self._text(file.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{file.name}")
         for entry_point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
             try:
-                found = entry_point.load()
-                yield from self.read(found() if callable(found) else found)
+                loaded = entry_point.load()
+                yield from self.read(loaded() if callable(loaded) else loaded)
             except Exception as error:  # noqa: BLE001
                 place = f"entry point {entry_point.name} ({entry_point.value})"
                 yield Problem("", f"it can't be loaded: {type(error).__name__}: {error}", place=place)
 
     def _path(self, path: Path) -> Iterator[_Found]:
-        found = [path]
+        paths = [path]
         if path.is_dir():
-            found = sorted(path for path in path.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+            paths = sorted(path for path in path.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
             # A hidden folder may be the source itself.
-            found = [file for file in found if not re.search(r"(^|/)\.", file.relative_to(path).as_posix())]
-        if not found:
+            paths = [file for file in paths if not re.search(r"(^|/)\.", file.relative_to(path).as_posix())]
+        if not paths:
             yield Problem("", "the folder has no YAML files", place=str(path))
-        for file in found:
+        for file in paths:
             try:
                 if (real := file.resolve()) not in self._files:
                     self._files.add(real)
@@ -252,13 +252,13 @@ class _Loader:
 
     def _text(self, text: str, file: str) -> Iterator[_Found]:
         for document in documents(text):
-            place = Place(file, document.marks[()].line)
-            found = None if document.flaws else read(document, place, self._project)
+            place = DeclarationPlace(file, document.marks[()].line)
+            declaration = None if document.flaws else read(document, place, self._project)
             name = document.value.get("name") if isinstance(document.value, dict) else ""
             for line, problem, remedy in document.flaws:
-                yield Problem(name if isinstance(name, str) else "", problem, remedy, str(Place(file, line)))
-            if found is not None:
-                yield Declared(found, document.marks) if isinstance(found, BuiltinObject) else found
+                yield Problem(name if isinstance(name, str) else "", problem, remedy, str(DeclarationPlace(file, line)))
+            if declaration is not None:
+                yield Declared(declaration, document.marks) if isinstance(declaration, BuiltinObject) else declaration
 
 
 def load_objects(
@@ -273,18 +273,18 @@ def load_objects(
         alone, since what they declare is there once in a lake
     :raises DeclarationError: with all problems
     """
-    loader = _Loader(project)
+    loader = _DeclarationLoader(project)
     with_installed = project == _OWN_PROJECT if entry_points is None else entry_points
-    found = [*(loader.installed() if with_installed else ()), *loader.read(sources)]
-    problems = [item for item in found if isinstance(item, Problem)]
-    checks = [checked(item) for item in found if isinstance(item, Declared)]
-    removed = sorted((item for item in found if isinstance(item, Removed)), key=lambda item: item.key)
-    listed = [item for item in found if isinstance(item, Instances)]
+    items = [*(loader.installed() if with_installed else ()), *loader.read(sources)]
+    problems = [item for item in items if isinstance(item, Problem)]
+    checks = [checked(item) for item in items if isinstance(item, Declared)]
+    removed = sorted((item for item in items if isinstance(item, Removed)), key=lambda item: item.key)
+    listed = [item for item in items if isinstance(item, Instances)]
     every = catalog_problems(checks, is_whole=not problems), other_problems(removed, listed)
     problems += chain(*(wrong for _, wrong in checks), *every)
     if problems:
         raise DeclarationError.of(sorted(dict.fromkeys(problems), key=_by_place))
-    objects = sorted((check.obj for check, _ in checks), key=lambda each: each.key)
+    objects = sorted((check.obj for check, _ in checks), key=lambda obj: obj.key)
     instances = {one.name: tuple(starmap(Instance, sorted(one.instances.items()))) for one in listed}
     version = __version__ if version is None else version
     return CatalogSpec(project, version, tuple(objects), MappingProxyType(instances), tuple(removed))

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.model import CatalogSpec, Column, Dependency, Kind, namespace_of, nearest, retired_by
-from airflow_provider_rfr.builtins.plan import Action, Plan
+from airflow_provider_rfr.builtins.plan import Plan, StepAction
 from airflow_provider_rfr.builtins.queries import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, QueryError, RfrError
@@ -52,9 +52,9 @@ log = logging.getLogger(__name__)
 
 def read_recorded(connection: Connection, project: str) -> RegistryState:
     """Return the recorded state, sinks included, as of one moment."""
-    found = read_registry(connection, project)
-    objects = tuple(state.decode(RecordedObject, json.loads(entry.body)) for entry in found.entries)
-    return RegistryState(found.revision, found.version, objects, sink_states(connection))
+    registry = read_registry(connection, project)
+    objects = tuple(state.decode(RecordedObject, json.loads(entry.body)) for entry in registry.entries)
+    return RegistryState(registry.revision, registry.version, objects, sink_states(connection))
 
 
 def entry_of(obj: RecordedObject) -> Entry:
@@ -76,24 +76,24 @@ def observe(
     entries: tuple[TableEntry | ViewEntry, ...] = (*views, *list_tables(catalog))
     # What a finished deploy retired is garbage: the object may be another table by now.
     aside = ((entry, retired_by(entry.name)) for entry in entries)
-    there = (entry for entry, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
+    current = (entry for entry, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
     # Where a table and a view have one name, the table counts.
-    found = {obj.key: obj for obj in (_live(entry, recorded) for entry in there)}
+    objects = {obj.key: obj for obj in (_live(entry, recorded) for entry in current)}
     if spec is not None:
-        found |= {key: replace(live, nulls=nulls) for key, live, nulls in _with_nulls(catalog, spec, found)}
+        objects |= {key: replace(live, nulls=nulls) for key, live, nulls in _with_nulls(catalog, spec, objects)}
     # Of a source, too, a user's star shows all columns.
     columns = {entry.name.casefold(): tuple(one.name for one in entry.columns) for entry in entries}
     users = tuple(_user_view(view, catalog.name, columns) for view in views if _marker_of(view.properties) is None)
-    return recorded, ActualState(found, users, unfinished)
+    return recorded, ActualState(objects, users, unfinished)
 
 
 def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
     marker, properties = _marker_of(entry.properties), dict(entry.properties)
-    known = recorded.by_uuid.get(marker) if marker is not None else None
+    record = recorded.by_uuid.get(marker) if marker is not None else None
     columns = tuple(Column(column.name, column.type, column.required, column.comment) for column in entry.columns)
-    if known is not None and known.kind is Kind.SOURCE:
+    if record is not None and record.kind is Kind.SOURCE:
         # Of a source only declared columns count: the refresh adds others, and that is not drift.
-        declared = {column.name.casefold() for column in known.columns}
+        declared = {column.name.casefold() for column in record.columns}
         columns = tuple(column for column in columns if column.name.casefold() in declared)
     if isinstance(entry, ViewEntry):
         return LiveObject(entry.name, Kind.VIEW, marker, columns, properties, query=entry.query)
@@ -160,8 +160,8 @@ def _pinned(
     prefix, namespace = f"{catalog.casefold()}.", entry.namespace or namespace_of(entry.name)
 
     def columns_of(name: str) -> tuple[str, ...] | None:
-        found = columns.get(name.casefold().removeprefix(prefix))
-        return tuple(column for column in found if only is None or column.casefold() in only) if found else None
+        names = columns.get(name.casefold().removeprefix(prefix))
+        return tuple(column for column in names if only is None or column.casefold() in only) if names else None
 
     try:
         text = expand_stars(entry.query, columns_of, namespace)
@@ -169,9 +169,9 @@ def _pinned(
         return None, False
     if text == entry.query or not is_star_last(entry.query):
         return text, False
-    given = [output_column.casefold() for output_column in output_columns(text, columns_of, namespace)]
+    outputs = [output_column.casefold() for output_column in output_columns(text, columns_of, namespace)]
     shown = [column.name.casefold() for column in entry.columns]
-    if only is None and shown and given != shown == given[: len(shown)]:
+    if only is None and shown and outputs != shown == outputs[: len(shown)]:
         # It does not show what came behind since it was made.
         return _pinned(entry, catalog, columns, shown)
     return text, True
@@ -184,7 +184,7 @@ def _marker_of(properties: Mapping[str, str]) -> UUID | None:
     return None
 
 
-_COMPUTED: Final = (Action.REWRITE.value, Action.RECOMPUTE.value)
+_COMPUTED: Final = (StepAction.REWRITE.value, StepAction.RECOMPUTE.value)
 
 
 def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
@@ -308,6 +308,7 @@ def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
     """
     outcomes: dict[str, dict[str, str]] = {"deleted": {}, "gone": {}, "kept": {}, "failed": {}}
     with acquire(store, project) as lease:
+        # A deploy that lost its lease may still be writing: after this, none of its commits succeeds.
         fence(catalog, store, lease)
         with store.read() as connection:
             now = store.now(connection)
@@ -335,6 +336,7 @@ def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collec
                 return "kept", "it does not carry our marker"
             if table.entry.uuid in needed:
                 return "kept", "a sink still reads from it"
+            # The catalog knows nothing of leases, and a purged table can't be restored: ask right before it.
             lease.ensure()
             purge_table(catalog, name)
         lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
@@ -375,6 +377,8 @@ def forget_objects(
                 raise ConfigurationError("sql", f"{obj.name} is a view", "give an engine")
             if sink := next((sink for sink in recorded.sinks if sink.source == obj.uuid), None):
                 raise ConfigurationError("name", f"the sink {sink.name} exports {obj.name}", "remove the sink first")
+        # Markers go before the records. In the other order, a crash would leave markers that no record explains, and
+        # the names could not be given once more to finish the work.
         for obj in leaving:
             lease.ensure()
             _unmark(catalog, obj, sql)

@@ -40,7 +40,7 @@ QUERIED = frozenset({Kind.VIEW, Kind.MATERIALIZED_VIEW})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeclarationPlace:
     """The place of a declaration, without a file for Python objects; equal to every other place."""
 
     file: str | None = field(default=None, compare=False)
@@ -112,7 +112,7 @@ class Removed(Named):
     """A reviewed document: the object, or ``namespace.table.column``, may go with its rows."""
 
     name: str
-    place: Place = Place()
+    place: DeclarationPlace = DeclarationPlace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class BuiltinObject(Named):
     source: Mapping[str, Any] | None = None
     refresh: Mapping[str, Any] | None = None
     sink: SinkSpec | None = None
-    place: Place = Place()
+    place: DeclarationPlace = DeclarationPlace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class CatalogSpec:
 YamlPath = tuple[str | int | None, ...]
 
 
-class Mark(NamedTuple):
+class YamlMark(NamedTuple):
     """A position at which a value begins, and for a scalar its raw text in the file, with its quotes or its ``|``."""
 
     line: int
@@ -201,7 +201,7 @@ class Mark(NamedTuple):
         return f"{self.line + above}:{ink[before] - start if above else self.column + ink[before]}"
 
 
-def nearest_mark(marks: Mapping[YamlPath, Mark], location: YamlPath) -> Mark:
+def nearest_mark(marks: Mapping[YamlPath, YamlMark], location: YamlPath) -> YamlMark:
     """Return the mark of a location, or of the nearest enclosing location that the document has."""
     return marks[location] if location in marks else nearest_mark(marks, location[:-1])
 
@@ -212,7 +212,7 @@ class Instances:
 
     name: str
     instances: Mapping[str, str]
-    place: Place
+    place: DeclarationPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +220,12 @@ class Declared:
     """An object and the marks of its document."""
 
     obj: BuiltinObject
-    marks: Mapping[YamlPath, Mark]
+    marks: Mapping[YamlPath, YamlMark]
 
     def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
         """Return a problem at a path, e.g. ``columns.2.type``, or at the nearest enclosing part that has a place."""
         location = tuple(int(part) if part.isdecimal() else part for part in path.split("."))
-        place = Place(self.obj.place.file, nearest_mark(self.marks, location).line)
+        place = DeclarationPlace(self.obj.place.file, nearest_mark(self.marks, location).line)
         return Problem(self.obj.name, problem, remedy, str(place))
 
     def query_problem(self, line: int, column: int, problem: str, remedy: str) -> Problem:
@@ -262,8 +262,8 @@ def retired_name(name: str, deploy_id: str) -> str:
 
 def retired_by(name: str) -> str | None:
     """Return the start of the id of the deploy that retired the table; None if it is not retired."""
-    found = _RETIRED.search(name)
-    return found[1].lower() if found else None
+    match = _RETIRED.search(name)
+    return match[1].lower() if match else None
 
 
 def name_problem(name: str) -> str | None:
@@ -297,9 +297,9 @@ class Why(str, Enum):
     sentence: str
 
     def __new__(cls, code: str, sentence: str) -> Why:
-        found = str.__new__(cls, code)
-        found._value_, found.sentence = code, sentence
-        return found
+        member = str.__new__(cls, code)
+        member._value_, member.sentence = code, sentence
+        return member
 
     # What changed.
     NEW = "new", "new"

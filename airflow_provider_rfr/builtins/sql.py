@@ -115,8 +115,8 @@ def canonical_sql(query: str) -> str:
             word, before = text[token.start : token.end + 1], token.end
             # Two types that end together are no shift, and how a hint is laid out makes no difference.
             is_cut = set(word) == {">"} or token.token_type is TokenType.HINT
-            said = re.findall(r"\w+|[^\w\s]", word.lower()) if is_cut else word.lower().split()
-            words += [word] if token.token_type in _AS_WRITTEN else said
+            parts = re.findall(r"\w+|[^\w\s]", word.lower()) if is_cut else word.lower().split()
+            words += [word] if token.token_type in _AS_WRITTEN else parts
     return " ".join(words)
 
 
@@ -130,18 +130,18 @@ def parse_query(query: str) -> exp.Query:
     try:
         words = list(_tokens(query))
         _check_words(query, words)
-        found = _SPARK.parser().parse(words, without_comments(query))
+        statements = _SPARK.parser().parse(words, without_comments(query))
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         where = f"line {first['line']}, column {first.get('col')}: " if first.get("line") else ""
-        said = str(first.get("description") or "")
-        problem = said if said and "<" not in said else "something is missing here"
+        description = str(first.get("description") or "")
+        problem = description if description and "<" not in description else "something is missing here"
         raise UnreadableQueryError(f"{where}{problem}") from None
     except SqlglotError:
         raise UnreadableQueryError("a string, a quoted name or a comment has no end") from None
     except RecursionError:
         raise UnreadableQueryError("it is nested too deeply") from None
-    tree = found[0] if len(found) == 1 else None
+    tree = statements[0] if len(statements) == 1 else None
     if not isinstance(tree, exp.Query):
         raise QueryError("it is not a SELECT", _ONE_SELECT)
     for node in tree.walk():
@@ -244,9 +244,9 @@ def columns_read(expression: str) -> tuple[str, ...]:
 
 def compose(expression: str, names: Mapping[str, str]) -> str:
     """Replace the names of columns in the expression by others, which are given as they are written in SQL."""
-    known = {name.casefold(): text for name, text in names.items()}
+    texts = {name.casefold(): text for name, text in names.items()}
     places = _columns_in(expression)
-    return spliced(expression, ((start, end, known[name]) for start, end, name in places if name in known))
+    return spliced(expression, ((start, end, texts[name]) for start, end, name in places if name in texts))
 
 
 def casts_in(expression: str) -> list[tuple[Parts, str | None]]:

@@ -34,16 +34,16 @@ MIGRATION_TAG: Final = "rfr.migration"
 """In the summary of each snapshot that a migration makes: ``<deploy>/<step>``."""
 
 
-class Brings(str, Enum):
+class SnapshotKind(str, Enum):
     """The meaning of a snapshot for a reader that has seen the one before."""
 
-    ROWS = "rows"
+    ADDS_ROWS = "rows"
     """Files were added, and nothing else."""
-    NOTHING = "nothing"
+    REWRITES_FILES = "nothing"
     """The same rows in other files."""
-    LESS = "less"
+    DELETES_ROWS = "less"
     """Rows were deleted, and none added."""
-    OTHERS = "others"
+    REPLACES_ROWS = "others"
     """Rows were replaced, or all deleted. Among the added rows may be some that were there before."""
     MIGRATION = "migration"
     """Made by a migration: the same rows, in other files or by another schema."""
@@ -56,7 +56,7 @@ class Increment:
     :ivar schema_id: of the schema that it was written with
     """
 
-    brings: Brings
+    kind: SnapshotKind
     snapshot_id: int
     sequence: int
     schema_id: int | None
@@ -113,10 +113,8 @@ class SourceTable:
             if ancestor.snapshot_id == after:
                 break
             summary = summary_of(ancestor)
-            brings, rows = self._brings(ancestor, summary), _count(summary, "added-records")
-            found.append(
-                Increment(brings, ancestor.snapshot_id, ancestor.sequence_number or 0, ancestor.schema_id, rows)
-            )
+            kind, rows = self._kind_of(ancestor, summary), _count(summary, "added-records")
+            found.append(Increment(kind, ancestor.snapshot_id, ancestor.sequence_number or 0, ancestor.schema_id, rows))
             at = ancestor.parent_snapshot_id
         # When they expire a snapshot, some engines forget that it was another one's parent.
         follows_after = sequence is not None and bool(found) and found[-1].sequence == sequence + 1
@@ -163,7 +161,7 @@ class SourceTable:
         line = self.increments(after, until, sequence)
         return [
             FileScanTask(entry.data_file)
-            for snapshot_id in [increment.snapshot_id for increment in line if increment.brings is Brings.ROWS]
+            for snapshot_id in [increment.snapshot_id for increment in line if increment.kind is SnapshotKind.ADDS_ROWS]
             for manifest in self._data_manifests(self._snapshot(snapshot_id))
             # A merged manifest also holds the files of earlier commits.
             if manifest.added_snapshot_id == snapshot_id
@@ -210,19 +208,19 @@ class SourceTable:
     def _data_manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         return [manifest for manifest in snapshot.manifests(self._table.io) if manifest.content == ManifestContent.DATA]
 
-    def _brings(self, snapshot: Snapshot, summary: Mapping[str, str]) -> Brings:
+    def _kind_of(self, snapshot: Snapshot, summary: Mapping[str, str]) -> SnapshotKind:
         operation = snapshot.summary.operation if snapshot.summary is not None else None
         if MIGRATION_TAG in summary:
-            return Brings.MIGRATION
+            return SnapshotKind.MIGRATION
         if operation == Operation.REPLACE:
-            return Brings.NOTHING
+            return SnapshotKind.REWRITES_FILES
         if operation == Operation.APPEND:
-            return Brings.OTHERS if self._ends_replacement(snapshot, summary) else Brings.ROWS
+            return SnapshotKind.REPLACES_ROWS if self._ends_replacement(snapshot, summary) else SnapshotKind.ADDS_ROWS
         if _count(summary, "added-data-files"):
             deleted = _count(summary, "deleted-data-files") + _count(summary, "added-delete-files")
-            return Brings.OTHERS if deleted else Brings.ROWS
+            return SnapshotKind.REPLACES_ROWS if deleted else SnapshotKind.ADDS_ROWS
         emptied = _count(summary, "deleted-data-files") and summary.get("total-records") == "0"
-        return Brings.OTHERS if emptied else Brings.LESS
+        return SnapshotKind.REPLACES_ROWS if emptied else SnapshotKind.DELETES_ROWS
 
     def _ends_replacement(self, snapshot: Snapshot, summary: Mapping[str, str]) -> bool:
         """Tell whether this is the append of a refresh that replaced a part of the table by a delete and an append."""

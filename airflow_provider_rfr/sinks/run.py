@@ -24,7 +24,7 @@ from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.lake.increments import SourceTable
 from airflow_provider_rfr.sinks.spec import CHOICES, SinkSpec, SinkState, findings
 from airflow_provider_rfr.sinks.targets import FileSender, HttpSender, HttpTarget
-from airflow_provider_rfr.sinks.windows import Pins, Window, batches_of, cursor_at, held, next_values
+from airflow_provider_rfr.sinks.windows import SentColumns, SinkWindow, batches_of, cursor_at, hold_values, next_values
 from airflow_provider_rfr.store import sinks as rows
 from airflow_provider_rfr.store import sinks as store
 from airflow_provider_rfr.store.engine import ControlStore
@@ -59,12 +59,12 @@ def register_sink(
     """Insert the sink's row, or change it to the declared state; a repetition changes nothing."""
     row = store.load_sink(connection, identity)
     moved = row is not None and row.source != source
-    before = Pins.loads(row.pins) if row is not None and not moved else None
-    pins = Pins.of(spec, columns, before, renamed).dumps()
+    before = SentColumns.loads(row.pins) if row is not None and not moved else None
+    sent = SentColumns.of(spec, columns, before, renamed).dumps()
     if row is None:
-        store.insert_sink(connection, identity, name, source, pins, spec.on_replace, now_ms)
+        store.insert_sink(connection, identity, name, source, sent, spec.on_replace, now_ms)
         return
-    values: dict[str, Any] = {"name": name, "pins": pins, "on_replace": spec.on_replace, "source": str(source)}
+    values: dict[str, Any] = {"name": name, "pins": sent, "on_replace": spec.on_replace, "source": str(source)}
     if moved:
         # A cursor means nothing in another table; what becomes of it is decided later in the deploy.
         values |= {**_FROM_THE_START, "behind": None, "held_at": now_ms, "held_reason": "it has another source now"}
@@ -127,7 +127,7 @@ def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | N
         needed = None
         if row.since is None and row.physical in (None, table.uuid):
             at = table.head if row.cursor is None else row.cursor
-            needed = table.sequence(at if row.window is None else Window.loads(row.window).needs)
+            needed = table.sequence(at if row.window is None else SinkWindow.loads(row.window).needs)
         holds[f"{begin}{row.name}{end}"] = str(needed or 0)
     if holds:
         write_table_properties(catalog, name, holds)
@@ -174,7 +174,7 @@ def run_sink(
     sender = FileSender(spec.settings) if target is None else HttpSender(spec.settings, target)
     with closing(sender):
         of = (identity, default_holder(), _LEASE_MILLISECONDS)
-        grant = store.run(lambda each: rows.take_sink_lease(each, store.now(each), *of))
+        grant = store.run(lambda connection: rows.take_sink_lease(connection, store.now(connection), *of))
         if grant is None:
             remedy = "deploy first, e.g. airflow rfr builtins apply"
             raise errors.ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
@@ -198,9 +198,11 @@ class Run:
 
     def go(self) -> SinkRun:
         first = self._row()
+        # Before anything is read: an expiration that runs meanwhile must keep the snapshots that are still to be sent.
         hold_snapshots(self.catalog, self.source, self.identity, first)
         done = self._send_all()
         row = self._row()
+        # The cursor has moved: what only this sink needed may expire now.
         hold_snapshots(self.catalog, self.source, self.identity, row)
         return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done)
 
@@ -221,7 +223,7 @@ class Run:
                 raise errors.SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
             table = self._table(row)
             try:
-                window = None if row.window is None or row.since is not None else Window.loads(row.window)
+                window = None if row.window is None or row.since is not None else SinkWindow.loads(row.window)
                 values = next_values(row, table, self.spec) if window is None else {}
                 if values is None or self.stop():
                     return values is None
@@ -231,15 +233,15 @@ class Run:
                     self._send(row, window, table)
             except errors.SnapshotsExpiredError as error:
                 problem = f"rows that it has not sent can't be known any more: {error}"
-                self.move(**held(problem, None))
+                self.move(**hold_values(problem, None))
                 raise errors.CursorExpiredError(row.name, problem, _DECIDE) from None
 
     def _row(self) -> rows.SinkRow:
         with self.store.read() as connection:
-            found = rows.load_sink(connection, self.identity)
-        if found is None:
+            row = rows.load_sink(connection, self.identity)
+        if row is None:
             raise errors.SinkLeaseLostError(self.name)
-        return found
+        return row
 
     def _table(self, row: rows.SinkRow) -> SourceTable:
         table = SourceTable.load(self.catalog, self.source)
@@ -251,7 +253,7 @@ class Run:
             raise errors.SinkError(row.name, problem, f"run it again after the deploy; if none is running, {_DECIDE}")
         return table
 
-    def _send(self, row: rows.SinkRow, window: Window, table: SourceTable) -> None:
+    def _send(self, row: rows.SinkRow, window: SinkWindow, table: SourceTable) -> None:
         sent = row.rows
         for acknowledged, batch in enumerate(batches_of(window, table, row), row.batches + 1):
             if self.stop():

@@ -241,7 +241,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistryState:
+class StoredRegistry:
     """A consistent snapshot of the registry, at revision 0 and without a deploy before the first one."""
 
     revision: int = 0
@@ -250,14 +250,14 @@ class RegistryState:
     entries: tuple[Entry, ...] = ()
 
 
-def read_registry(connection: Connection, project: str) -> RegistryState:
+def read_registry(connection: Connection, project: str) -> StoredRegistry:
     """Return the registry of a project, sorted by name."""
     head = connection.execute(select(REGISTRY).where(_R.project == project)).one_or_none()
     if head is None:
-        return RegistryState()
+        return StoredRegistry()
     columns = [_O[name] for name in Entry.__dataclass_fields__]
     rows = connection.execute(select(*columns).where(_O.project == project).order_by(_O.name, _O.uuid))
-    return RegistryState(head.revision, head.version, head.deploy_id, tuple(Entry(*row) for row in rows))
+    return StoredRegistry(head.revision, head.version, head.deploy_id, tuple(Entry(*row) for row in rows))
 
 
 def objects_with(connection: Connection, conn_id: str) -> list[str]:

@@ -56,7 +56,7 @@ def versions(folder: Path) -> list[CatalogSpec]:
 def value_column(world: World) -> str:
     found = load_table(world.catalog, "ops.runs")
     assert found is not None
-    return next(each.name for each in found.schema().fields if each.name in ("rows", "documents"))
+    return next(field.name for field in found.schema().fields if field.name in ("rows", "documents"))
 
 
 def written(world: World, *ids: str) -> None:
@@ -64,7 +64,7 @@ def written(world: World, *ids: str) -> None:
     found = load_table(world.catalog, "ops.runs")
     assert found is not None
     kind: Any = str if str(found.schema().find_type(column)) == "string" else int
-    world.append("ops.runs", [{"id": each, column: kind(len(each))} for each in ids])
+    world.append("ops.runs", [{"id": item, column: kind(len(item))} for item in ids])
 
 
 class RowsAreKept(Check):
@@ -80,7 +80,7 @@ class RowsAreKept(Check):
         wanted = ["a", "bb", "ccc", *(f"m{number}" for number in range(1, world.manipulated + 1))]
         column = value_column(world)
         found = sorted((row["id"], str(row[column])) for row in world.rows("ops.runs"))
-        assert found == sorted((each, str(len(each))) for each in wanted)
+        assert found == sorted((item, str(len(item))) for item in wanted)
 
 
 class SinksSendOnce(Check):
@@ -97,7 +97,7 @@ class SinksSendOnce(Check):
     def validate(self, world: World) -> None:
         files = sorted((self._folder / "out").glob("**/*.jsonl"))
         sent = Counter(json.loads(line)["id"] for file in files for line in file.read_text().splitlines())
-        assert not [each for each, count in sent.items() if count > 1]
+        assert not [item for item, count in sent.items() if count > 1]
         missing = {row["id"] for row in world.rows("ops.runs")} - set(sent)
         # The first rows of all are there before the sink runs; what came after its last run is not sent yet.
         assert missing <= {f"m{world.manipulated}"} or not world.manipulated
@@ -116,7 +116,7 @@ class IdentitiesStay(Check):
         assert world.catalog.load_table("ops.runs").metadata.table_uuid == self._uuid
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda value: value.name)
 def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -> None:
     lake = LakeSettings(
         "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
@@ -124,11 +124,11 @@ def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -
     engine = DuckEngine(open_catalog(lake), tmp_path / "views")
     world = World(lake, f"sqlite:///{tmp_path}/control.db", engine)
     every = versions(tmp_path)
-    sinks = next(each for each in every[0].objects if each.sink is not None)
+    sinks = next(obj for obj in every[0].objects if obj.sink is not None)
     checks = [RowsAreKept(), SinksSendOnce(sinks, tmp_path), IdentitiesStay()]
     run_scenario(scenario, checks, every, world, seed=SEED)
     assert len(world.rows("ops.total")) == 1
-    assert {each.name for each in engine.views(world.catalog)} == {"ops.seen"}
+    assert {view.name for view in engine.views(world.catalog)} == {"ops.seen"}
 
 
 def test_a_check_that_does_not_hold_fails_its_scenario_with_the_seed(tmp_path: Path) -> None:

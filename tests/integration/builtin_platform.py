@@ -67,7 +67,7 @@ class Platform:
             "objects": ["objects"],
             **fields,
         }
-        config.write_text(json.dumps({name: each for name, each in said.items() if each is not None}))
+        config.write_text(json.dumps({name: item for name, item in said.items() if item is not None}))
         ended = subprocess.run(
             [sys.executable, str(APP), "--config", str(config)],
             cwd=self.folder,

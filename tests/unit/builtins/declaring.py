@@ -40,4 +40,4 @@ def problems(folder: Path, text: str, **options) -> list[str]:
     """What is wrong with a text, without the file's name."""
     with pytest.raises(DeclarationError) as refused:
         loaded(folder, text, **options)
-    return [str(each).replace(str(folder / "objects.yaml"), "") for each in refused.value.problems]
+    return [str(problem).replace(str(folder / "objects.yaml"), "") for problem in refused.value.problems]

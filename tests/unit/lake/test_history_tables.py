@@ -23,7 +23,7 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_c
 from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES, expire_table
 from airflow_provider_rfr.lake.history import append_rows_once, merge_days
-from airflow_provider_rfr.lake.increments import Brings, SourceTable
+from airflow_provider_rfr.lake.increments import SnapshotKind, SourceTable
 from airflow_provider_rfr.lake.schemas import partition_spec
 from tests.unit.messages import raises
 
@@ -195,8 +195,8 @@ def test_a_merge_brings_nothing_to_sinks(catalog: Catalog) -> None:
     source = SourceTable.load(catalog, NAME)
     assert source is not None
     *appended, merged = source.increments(None)
-    assert {increment.brings for increment in appended} == {Brings.ROWS}
-    assert merged.brings is Brings.NOTHING
+    assert {increment.kind for increment in appended} == {SnapshotKind.ADDS_ROWS}
+    assert merged.kind is SnapshotKind.REWRITES_FILES
 
 
 @pytest.mark.usefixtures("table")

@@ -67,7 +67,7 @@ class Deployed:
 
     def release(self, choice: str) -> None:
         store = self.place.store
-        store.run(lambda each: release_sink(each, self.sink().id, choice, store.now(each)))
+        store.run(lambda value: release_sink(value, self.sink().id, choice, store.now(value)))
 
     def decided(self) -> bool:
         return self._row().decided_by is not None

@@ -89,7 +89,7 @@ def test_migrations_are_passed_and_appends_around_them_are_sent_once(scene: Scen
     scene.add((2, "b"))
     scene.rewrite((1, "A"), (2, "B"))
     scene.add((3, "c"))
-    assert [each.summary.operation.value for each in scene.table.metadata.snapshots][-3:] == [
+    assert [snapshot.summary.operation.value for snapshot in scene.table.metadata.snapshots][-3:] == [
         "delete",
         "append",
         "append",

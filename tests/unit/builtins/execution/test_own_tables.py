@@ -19,7 +19,7 @@ from tests.unit.builtins.execution.places import Place
 from tests.unit.messages import raises
 
 COMMITS = "rfr_system.commit_history"
-LOGS = [each for each in load_objects().objects if each.kind is Kind.LOG]
+LOGS = [obj for obj in load_objects().objects if obj.kind is Kind.LOG]
 
 
 def dies(*arguments: object, **more: object) -> int:
@@ -35,19 +35,19 @@ def deploy(place: Place, *more: BuiltinObject, logs: Sequence[BuiltinObject] = L
 def test_they_list_every_object_and_every_step_and_a_deploy_without_changes_adds_nothing(place: Place) -> None:
     assert deploy(place) == "done"
     objects = place.rows("rfr_system.builtin_objects")
-    assert {row["name"] for row in objects} == {each.name for each in LOGS}
+    assert {row["name"] for row in objects} == {item.name for item in LOGS}
     assert {row["kind"] for row in objects} == {"log"}
     columns = (Column("a", "int"),)
     more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns, keep="billing, seven years")
     assert deploy(place, more) == "done"
     objects = place.rows("rfr_system.builtin_objects")
-    kept = dict.fromkeys((each.name for each in LOGS), "true")
+    kept = dict.fromkeys((item.name for item in LOGS), "true")
     kept |= {"rfr_system.builtin_objects": "false", "ops.more": "billing, seven years"}
     assert {row["name"]: row["keep"] for row in objects} == kept
     steps = place.rows("rfr_system.migration_history")
     assert {row["state"] for row in steps} == {"done"}
     assert {(row["object_name"], row["how"]) for row in steps if row["seq"]} == {
-        *((each.name, "create") for each in LOGS),
+        *((item.name, "create") for item in LOGS),
         ("ops.more", "create"),
         ("rfr_system.builtin_objects", "recompute"),
     }

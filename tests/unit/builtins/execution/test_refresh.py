@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.builtins.refresh import Refreshed, due, refresh
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkHeldError, StepError
-from airflow_provider_rfr.lake.increments import MIGRATION_TAG, Brings, SourceTable
+from airflow_provider_rfr.lake.increments import MIGRATION_TAG, SnapshotKind, SourceTable
 from airflow_provider_rfr.sinks.run import run_sink
 from tests.unit.builtins.catalogs import PROJECT, mview, sink, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
@@ -30,7 +30,7 @@ FIRST = spec("1.0", T, V, M)
 
 def again(place: Place, *names: str, force: bool = False) -> list[tuple[str, str]]:
     """Name and state of each."""
-    return [(each.name, each.state) for each in refreshed(place, names, force)]
+    return [(item.name, item.state) for item in refreshed(place, names, force)]
 
 
 def refreshed(place: Place, names: Sequence[str] = (), force: bool = False) -> tuple[Refreshed, ...]:
@@ -61,7 +61,7 @@ def summary(place: Place, name: str = "ops.m") -> dict[str, str]:
 def data_files(place: Place, name: str = "ops.m") -> list[str]:
     """All that lie in the table's folder, whether a commit names them or not."""
     folder = Path(head(place, name).location().removeprefix("file://")) / "data"
-    return sorted(each.name for each in folder.rglob("*.parquet"))
+    return sorted(item.name for item in folder.rglob("*.parquet"))
 
 
 def named_files(place: Place, name: str = "ops.m") -> list[str]:
@@ -69,10 +69,10 @@ def named_files(place: Place, name: str = "ops.m") -> list[str]:
     loaded = head(place, name)
     found = {
         task.file.file_path
-        for each in loaded.metadata.snapshots
-        for task in loaded.scan(snapshot_id=each.snapshot_id).plan_files()
+        for snapshot in loaded.metadata.snapshots
+        for task in loaded.scan(snapshot_id=snapshot.snapshot_id).plan_files()
     }
-    return sorted(each.rpartition("/")[2] for each in found)
+    return sorted(item.rpartition("/")[2] for item in found)
 
 
 @pytest.fixture
@@ -344,7 +344,7 @@ def test_any_other_sink_does_what_it_is_declared_to_when_rows_are_replaced(place
     again(place)
     source = SourceTable.load(place.catalog, "ops.m")
     assert source is not None
-    assert source.increments(None)[-1].brings is Brings.OTHERS
+    assert source.increments(None)[-1].kind is SnapshotKind.REPLACES_ROWS
     with raises(SinkHeldError):
         run()
         run()

@@ -66,7 +66,7 @@ def test_a_text_with_comments_is_kept_whole_beside_what_spark_keeps_of_it() -> N
 
 def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query() -> None:
     assert engine.kept_columns([LiveColumn("id", "bigint")], ["id"]) == ()
-    assert [each.name for each in engine.kept_columns([LiveColumn("n", "bigint")], ["id"])] == ["n"]
+    assert [kept_column.name for kept_column in engine.kept_columns([LiveColumn("n", "bigint")], ["id"])] == ["n"]
     assert engine.kept_columns([LiveColumn("id", "bigint", comment="c")], ["id"])[0].comment == "c"
     assert engine.kept_columns([LiveColumn("n", "bigint")], ["id", "more"]) == ()
     assert engine.kept_columns([], ["id"]) == ()
