@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from airflow_provider_rfr.builtins.declaration.loader import load_objects
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.declarations import load_objects
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.plan import Plan
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RegistryState
 
 SIZES = (1_250, 2_500, 5_000, 10_000)

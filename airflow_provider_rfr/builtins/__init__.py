@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Removed, Was, stable_id
+from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, Removed, Was, stable_id
 from airflow_provider_rfr.lazy import lazy_exports
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.declaration.loader import load_objects
-    from airflow_provider_rfr.builtins.planning.plan import Policies
+    from airflow_provider_rfr.builtins.declarations import load_objects
+    from airflow_provider_rfr.builtins.plan import Policies
 
 __all__ = ["BuiltinObject", "Column", "Kind", "Policies", "Removed", "SinkSpec", "Was", "load_objects", "stable_id"]
 
-__getattr__ = lazy_exports(__name__, {"declaration.loader": ("load_objects",), "planning.plan": ("Policies",)})
+__getattr__ = lazy_exports(__name__, {"declarations": ("load_objects",), "plan": ("Policies",)})

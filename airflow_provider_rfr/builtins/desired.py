@@ -1,5 +1,8 @@
 """The desired state: each declared object with its final name, its reads and expanded stars; and dependency orders.
 
+Declarations are compared by digests and canonical forms of the columns' contract, the query and the definition. The
+layout of names and queries and the order of keys make no difference.
+
 Objects with ``per_instance`` become one object for each instance. Their ids come from the instance's id. Their names
 are generated once, made unique by a number, and kept in the registry from then on, even if the instance is renamed.
 """
@@ -7,6 +10,8 @@ are generated once, made unique by a number, and kept in the registry from then 
 from __future__ import annotations
 
 import graphlib
+import hashlib
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -16,25 +21,74 @@ from itertools import chain, count
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid5
 
-from airflow_provider_rfr.builtins.fingerprint import same_query
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import (
+from airflow_provider_rfr.builtins.model import (
     LONGEST_PART,
     QUERIED,
     STORED,
     BuiltinObject,
     CatalogSpec,
+    Column,
     Dependency,
     Kind,
+    Reason,
+    Why,
+    because,
     namespace_of,
     present_names,
     retired_by,
 )
-from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, NamedTable, identifier, replace_tables
+from airflow_provider_rfr.builtins.queries import expand_stars, object_reads, output_columns
+from airflow_provider_rfr.builtins.sql import CANONICALIZER, NamedTable, canonical_sql, identifier, replace_tables
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError, QueryError, RfrError
+from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.lake.types import parse_type, quoted
 from airflow_provider_rfr.sinks.spec import SinkSpec
+
+
+def contract_of(columns: Sequence[Column]) -> str:
+    """Return the digest of number, name and type of the columns; its prefix names the format."""
+    text = "\n".join(
+        f"{number} {quoted(column.name.casefold())} {parse_type(column.type).folded()}"
+        for number, column in enumerate(columns, 1)
+    )
+    return f"c1:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def same_query(one: str | None, other: str | None) -> bool:
+    """Tell whether two queries differ at most in whitespace, comments and case."""
+    if one is None or other is None or one == other:
+        return one == other
+    return canonical_sql(one) == canonical_sql(other)
+
+
+def definition_of(obj: BuiltinObject) -> str | None:
+    """Return the definition of a source or a sink as JSON, without secrets; None for another kind.
+
+    A sink's source is not part of it: the sink's dependency holds the source's id, which survives a rename.
+    """
+    definition: Any = obj.source
+    if (sink := obj.sink) is not None:
+        columns = [name.casefold() for name in sink.columns]
+        rest = {"columns": columns, "follow_schema": sink.follow_schema, "on_replace": sink.on_replace}
+        definition = {"to": sink.to, "settings": sink.settings, **rest}
+    if definition is None:
+        return None
+    return json.dumps(_masked(definition), ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _masked(value: Any, name: str = "") -> Any:
+    """Return the value without secrets: texts are stored, and a new password is not another definition.
+
+    Any header may hold a secret, whatever its name.
+    """
+    if isinstance(value, Mapping):
+        is_of_headers = name.casefold() == "headers"
+        return {str(key): _masked(inner, "secret" if is_of_headers else str(key)) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_masked(inner, name) for inner in value]
+    return "***" if isinstance(value, str) and is_secret(name) and "{{" not in value else value
+
 
 Node = TypeVar("Node", bound=Hashable)
 _NUMBER: Final = 8
@@ -60,7 +114,7 @@ def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) 
     # Numbers, because ids are slow to compare.
     numbers = {node: number for number, node in enumerate(nodes)}
     graph = {numbers[node]: [numbers[read] for read in reads[node] if read in numbers] for node in nodes}
-    sorter, ready, found = graphlib.TopologicalSorter(graph), list[int](), list[Node]()
+    sorter, ready, order = graphlib.TopologicalSorter(graph), list[int](), list[Node]()
     try:
         sorter.prepare()
     except graphlib.CycleError as error:
@@ -70,18 +124,18 @@ def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) 
     while sorter.is_active():
         for number in sorter.get_ready():
             heappush(ready, number)
-        found.append(nodes[ready[0]])
+        order.append(nodes[ready[0]])
         sorter.done(heappop(ready))
-    return tuple(found)
+    return tuple(order)
 
 
 def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node, Iterable[Node]]) -> set[Node]:
     """Return the roots and all their direct and indirect readers; ``order`` is that of :func:`in_order`."""
-    found = set(roots)
+    readers = set(roots)
     for node in order:
-        if not found.isdisjoint(reads[node]):
-            found.add(node)
-    return found
+        if not readers.isdisjoint(reads[node]):
+            readers.add(node)
+    return readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +178,8 @@ class DesiredObject:
 
         The removal of the reason counts from the next deploy on.
         """
-        said = (self.obj.keep, self.recorded.keep if self.recorded is not None else None)
-        return next((name for name in said if isinstance(name, str)), None)
+        policies = (self.obj.keep, self.recorded.keep if self.recorded is not None else None)
+        return next((name for name in policies if isinstance(name, str)), None)
 
 
 @dataclass(frozen=True)
@@ -154,8 +208,8 @@ def release(version: str) -> tuple[int, ...]:
 
     Suffixes are left out: a development version belongs to the release that it leads to.
     """
-    found = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
-    return tuple(map(int, re.sub(r"(\.0+)+$", "", found.group(1)).split("."))) if found is not None else ()
+    numbers = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", numbers.group(1)).split("."))) if numbers is not None else ()
 
 
 def instance_id(template: UUID, instance: str) -> UUID:
@@ -170,19 +224,19 @@ def _declared(
 
     A template is an object with ``per_instance``.
     """
-    made = {obj.marker: obj.name for obj in live.objects.values() if obj.marker and retired_by(obj.name) is None}
+    live_names = {obj.marker: obj.name for obj in live.objects.values() if obj.marker and retired_by(obj.name) is None}
     taken = {*live.objects, *(obj.key for obj in (*spec.objects, *recorded.objects, *live.user_views))}
     for obj in spec.objects:
         if obj.per_instance is None:
             yield obj, None
             continue
-        for instance in sorted(spec.instances.get(obj.per_instance, ()), key=lambda each: each.id):
+        for instance in sorted(spec.instances.get(obj.per_instance, ()), key=lambda listed: listed.id):
             identity = instance_id(obj.id, instance.id)
-            known = recorded.by_uuid.get(identity)
-            name = known.name if known is not None else made.get(identity)
+            record = recorded.by_uuid.get(identity)
+            name = record.name if record is not None else live_names.get(identity)
             if name is None:
-                room = LONGEST_PART - _NUMBER - len(obj.name.rpartition(".")[2])
-                ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
+                longest = LONGEST_PART - _NUMBER - len(obj.name.rpartition(".")[2])
+                ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(longest, 1)].strip("_") or "_"
                 base = f"{obj.name}_{ending}"
                 free = chain([base], (f"{base}_{number}" for number in count(1)))
                 name = next(name for name in free if name.casefold() not in taken)
@@ -234,27 +288,27 @@ class Resolver:
 
         We compare names without case, but most catalogs find an object only by its original spelling.
         """
-        known, there = self._recorded.by_uuid.get(obj.id), self._live.objects.get(obj.key)
-        same = known or (there if there is not None and there.marker == obj.id else None)
+        record, live = self._recorded.by_uuid.get(obj.id), self._live.objects.get(obj.key)
+        same = record or (live if live is not None and live.marker == obj.id else None)
         return obj if same is None or same.key != obj.key else replace(obj, name=same.name)
 
     def _desired(self, obj: BuiltinObject, instance: str | None) -> DesiredObject:
-        known: RecordedObject | None = self._recorded.by_uuid.get(obj.id)
+        record: RecordedObject | None = self._recorded.by_uuid.get(obj.id)
         reads: Sequence[Dependency] = ()
         sql: str | None = None
         if obj.sink is not None:
-            reads = (self._sink_reads(obj.sink, known),)
+            reads = (self._sink_reads(obj.sink, record),)
         elif obj.query is not None:
-            written = known.sql if known is not None and same_query(known.raw_sql, obj.query) else None
-            said = obj.kind, obj.key, CANONICALIZER
+            written = record.sql if record is not None and same_query(record.raw_sql, obj.query) else None
+            unchanged = obj.kind, obj.key, CANONICALIZER
             # Reading SQL is what costs: what the same canonicalizer made of the same text is taken from the record.
-            if known is not None and written and (known.kind, known.key, known.canonicalizer) == said:
-                is_spelled = all(self._spelling.get(read.name, "") in written for read in known.deps)
-                reads, sql = known.deps, written if written == obj.query and is_spelled else None
+            if record is not None and written and (record.kind, record.key, record.canonicalizer) == unchanged:
+                is_spelled = all(self._spelling.get(read.name, "") in written for read in record.deps)
+                reads, sql = record.deps, written if written == obj.query and is_spelled else None
             else:
                 # The text that was written out says which columns its stars stand for.
                 reads = self._read(replace(obj, query=written or obj.query))
-        return DesiredObject(obj, self._own(reads), sql, known, self._there(obj, known), instance)
+        return DesiredObject(obj, self._own(reads), sql, record, self._there(obj, record), instance)
 
     def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
         """Return the object of the catalog that holds the declared one; None if there is none.
@@ -301,8 +355,8 @@ class Resolver:
 
     def _own(self, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
         """Return the dependencies with the ids of our own objects."""
-        found = ((read, self._objects.get(read.name)) for read in reads)
-        return tuple(Dependency(read.name, obj.id if obj else None, read.columns) for read, obj in found)
+        pairs = ((read, self._objects.get(read.name)) for read in reads)
+        return tuple(Dependency(read.name, obj.id if obj else None, read.columns) for read, obj in pairs)
 
     def _finished(self, uuid: UUID) -> DesiredObject:
         """Return the object with the query to execute; the objects that it reads are finished already."""
@@ -322,24 +376,24 @@ class Resolver:
         for is dropped. The result has to have the declared columns: if a declaration has others, its stars are expanded
         to the present columns, or to those of them that the declaration names.
         """
-        obj, known = desired.obj, desired.recorded
-        same = known if known is not None and same_query(known.raw_sql, obj.query) else None
+        obj, record = desired.obj, desired.recorded
+        same = record if record is not None and same_query(record.raw_sql, obj.query) else None
         if same is not None and same.sql and same.kind is obj.kind and all(map(self._is_there, same.deps)):
             sql = same.sql
         else:
             sql = self._expanded(desired, {dep.name: dep.columns for dep in same.deps} if same is not None else {})
         # What was recorded gave the columns.
-        is_recorded = known is not None and (known.sql, known.columns) == (sql, obj.columns)
-        given = None if not obj.columns or sql == obj.query or is_recorded else self._outputs(desired, sql)
+        is_recorded = record is not None and (record.sql, record.columns) == (sql, obj.columns)
+        outputs = None if not obj.columns or sql == obj.query or is_recorded else self._outputs(desired, sql)
         names = [column.name for column in obj.columns]
         declared = _folded(names)
-        if given is None or _folded(given) == declared:
+        if outputs is None or _folded(outputs) == declared:
             return sql
         for seen in ({}, {read.name: declared for read in desired.reads}):
             text = self._expanded(desired, seen, declared)
             if _folded(self._outputs(desired, text)) == declared:
                 return text
-        problem = f"its columns are {', '.join(names)}, and its query gives {', '.join(given)}"
+        problem = f"its columns are {', '.join(names)}, and its query gives {', '.join(outputs)}"
         self._problem(desired.uuid, f"{problem}; write them alike, in the same order")
         return sql
 
@@ -394,8 +448,8 @@ class Resolver:
     def _columns(self, name: str) -> tuple[str, ...] | None:
         obj = self._objects.get(name)
         if obj is None:
-            there = self._live.objects.get(name)
-            return tuple(column.name for column in there.columns) if there is not None and there.columns else None
+            live = self._live.objects.get(name)
+            return tuple(column.name for column in live.columns) if live is not None and live.columns else None
         if obj.columns or obj.kind not in QUERIED:
             return tuple(column.name for column in obj.columns)
         desired = self._resolved[obj.id]

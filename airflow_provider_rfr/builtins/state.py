@@ -12,7 +12,7 @@ from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named
+from airflow_provider_rfr.builtins.model import Column, Dependency, Kind, Named
 from airflow_provider_rfr.sinks.spec import SinkState
 
 Value = TypeVar("Value")
@@ -157,8 +157,8 @@ def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, st
     deploy.
     """
     wanted = replace(record, revision=base, deploy_id="")
-    said = dumps((wanted, sorted((str(identity), step) for identity, step in inputs)))
-    return f"{base}/{hashlib.sha256(said).hexdigest()}"
+    content = dumps((wanted, sorted((str(identity), step) for identity, step in inputs)))
+    return f"{base}/{hashlib.sha256(content).hexdigest()}"
 
 
 def files_family(identity: UUID, since: str) -> str:
@@ -258,7 +258,7 @@ class ActualState:
     @cached_property
     def by_marker(self) -> Mapping[UUID | None, Sequence[LiveObject]]:
         """Return the objects that carry our markers, by marker, sorted by name; several if one of them is retired."""
-        found = defaultdict[UUID | None, list[LiveObject]](list)
+        objects = defaultdict[UUID | None, list[LiveObject]](list)
         for obj in sorted(self.objects.values(), key=lambda one: one.key):
-            found[obj.marker].append(obj)
-        return found
+            objects[obj.marker].append(obj)
+        return objects

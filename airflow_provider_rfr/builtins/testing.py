@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
-from airflow_provider_rfr.builtins.execution.observe import entry_of, observe
-from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
-from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.deploy import Applied, apply
+from airflow_provider_rfr.builtins.maintenance import entry_of, observe
+from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.plan import Plan, Policies
+from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.exceptions import StalePlanError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.target import append_rows
@@ -41,7 +41,7 @@ from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
 
 _T = TypeVar("_T")
 

@@ -13,9 +13,9 @@ from airflow_provider_rfr.cli.common import command, moment, print_data, print_v
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.execution.deploy import Applied
-    from airflow_provider_rfr.builtins.planning.plan import Plan
-    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.deploy import Applied
+    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.plan import Plan
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
 
@@ -25,7 +25,7 @@ def plan(args: Namespace) -> int:
 
     With ``--check``, print the ``was`` and ``removed`` declarations that may be deleted; exit code 1 if there is any.
     """
-    from airflow_provider_rfr.builtins.planning.plan import exit_code, save_plan
+    from airflow_provider_rfr.builtins.plan import exit_code, save_plan
 
     planned = _hook(args).plan(_policies(args))
     if args.check:
@@ -40,7 +40,7 @@ def plan(args: Namespace) -> int:
 @command
 def apply(args: Namespace) -> None:
     """Deploy the present declarations, or a saved plan if nothing has changed since."""
-    from airflow_provider_rfr.builtins.planning.plan import load_plan
+    from airflow_provider_rfr.builtins.plan import load_plan
 
     hook = _hook(args)
     planned = hook.plan(_policies(args)) if args.plan is None else load_plan(args.plan)
@@ -143,7 +143,7 @@ def adopt(args: Namespace) -> None:
 @command
 def forget(args: Namespace) -> None:
     """Remove objects from the registry, and our markers from them; tables, views and rows stay."""
-    from airflow_provider_rfr.builtins.execution.maintenance import forget_objects
+    from airflow_provider_rfr.builtins.maintenance import forget_objects
 
     hook = _hook(args)
     views = {obj.key for obj in hook.observe()[0].objects if obj.kind.value == "view"}
@@ -169,7 +169,7 @@ def force_unlock(args: Namespace) -> None:
 @command
 def release_sink(args: Namespace) -> None:
     """Decide about a sink that is held."""
-    from airflow_provider_rfr.sinks.registry import release_sink as release
+    from airflow_provider_rfr.sinks.run import release_sink as release
 
     hook = _hook(args)
     sink = hook.spec.by_key().get(args.sink_name.casefold())
@@ -193,7 +193,7 @@ def gc(args: Namespace) -> int:
 @command
 def graph(args: Namespace) -> None:
     """Print the dependencies between objects as a graph for Graphviz."""
-    from airflow_provider_rfr.builtins.sql.facts import object_reads
+    from airflow_provider_rfr.builtins.queries import object_reads
 
     spec = _hook(args).spec
     keys = set(spec.by_key())
@@ -262,7 +262,7 @@ def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:
 
 
 def _show(planned: Plan, args: Namespace) -> None:
-    from airflow_provider_rfr.builtins.planning.render import render
+    from airflow_provider_rfr.builtins.plan import render
 
     if not print_data(planned.to_json(), args):
         print(render(planned))

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.builtins import Policies
-    from airflow_provider_rfr.builtins.execution.deploy import Applied
-    from airflow_provider_rfr.builtins.execution.maintenance import Collected
-    from airflow_provider_rfr.builtins.execution.refresh import Refreshed
-    from airflow_provider_rfr.builtins.planning.plan import Plan
-    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-    from airflow_provider_rfr.builtins.spec import CatalogSpec
+    from airflow_provider_rfr.builtins.deploy import Applied
+    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.maintenance import Collected
+    from airflow_provider_rfr.builtins.model import CatalogSpec
+    from airflow_provider_rfr.builtins.plan import Plan
+    from airflow_provider_rfr.builtins.refresh import Refreshed
     from airflow_provider_rfr.builtins.state import ActualState, RegistryState
     from airflow_provider_rfr.store.engine import ControlStore
 
@@ -107,7 +107,7 @@ class BuiltinsHook(BaseHook):
 
     def recorded(self) -> RegistryState:
         """Return the deployed state, as the registry has it."""
-        from airflow_provider_rfr.builtins.execution.observe import read_recorded
+        from airflow_provider_rfr.builtins.maintenance import read_recorded
 
         with self.store.read() as connection:
             return read_recorded(connection, self.project)
@@ -118,7 +118,7 @@ class BuiltinsHook(BaseHook):
         :param spec: what is going to be planned
         :raises RfrError: the lake, or the control store, is away
         """
-        from airflow_provider_rfr.builtins.execution.observe import observe
+        from airflow_provider_rfr.builtins.maintenance import observe
 
         store = self.store
         with _catalog_errors(self.lake):
@@ -126,7 +126,7 @@ class BuiltinsHook(BaseHook):
 
     def plan(self, policies: Policies | None = None) -> Plan:
         """Return the plan of a deploy."""
-        from airflow_provider_rfr.builtins.planning.planner import plan
+        from airflow_provider_rfr.builtins.planner import plan
 
         # Spark reads the first part of a name as the catalog, if there is one of that name.
         catalog = self.lake.name.casefold()
@@ -147,7 +147,7 @@ class BuiltinsHook(BaseHook):
         :raises BlockedPlanError: the plan is blocked
         :raises StalePlanError: the state has changed since it was made
         """
-        from airflow_provider_rfr.builtins.execution.deploy import apply
+        from airflow_provider_rfr.builtins.deploy import apply
 
         spec, catalog, store = self.spec, self.catalog, self.store
         return apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=actor, replan=replan)
@@ -157,7 +157,7 @@ class BuiltinsHook(BaseHook):
 
         A task that died right after its deploy finds nothing left to do, and still has to send its events.
         """
-        from airflow_provider_rfr.builtins.execution.maintenance import plan_of
+        from airflow_provider_rfr.builtins.maintenance import plan_of
         from airflow_provider_rfr.store.deploys import done_by
 
         with self.store.read() as connection:
@@ -167,7 +167,7 @@ class BuiltinsHook(BaseHook):
     @staticmethod
     def needs_spark(plan: Plan) -> bool:
         """Tell whether a step of the plan takes SQL; columns, settings and empty tables do not."""
-        from airflow_provider_rfr.builtins.execution.mechanisms import takes_sql
+        from airflow_provider_rfr.builtins.steps import takes_sql
 
         return any(map(takes_sql, plan.steps))
 
@@ -177,7 +177,7 @@ class BuiltinsHook(BaseHook):
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
-        from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+        from airflow_provider_rfr.builtins.engine import SparkSqlEngine
 
         return SparkSqlEngine(self.lake.settings(), settings, jars)
 
@@ -189,7 +189,7 @@ class BuiltinsHook(BaseHook):
         :raises ConfigurationError: a name is not that of a deployed materialized view
         :raises StepError: one can't be refreshed now, because a deploy or others change it
         """
-        from airflow_provider_rfr.builtins.execution.refresh import refresh
+        from airflow_provider_rfr.builtins.refresh import refresh
 
         where: dict[str, Any] = {"project": self.project, "catalog": self.catalog, "store": self.store}
         return refresh(names, sql=sql, force=force, **where)
@@ -200,7 +200,7 @@ class BuiltinsHook(BaseHook):
         :raises ConfigurationError: a name is not that of a deployed materialized view
         :raises StepError: one can't be refreshed now, because a deploy changes it
         """
-        from airflow_provider_rfr.builtins.execution.refresh import due
+        from airflow_provider_rfr.builtins.refresh import due
 
         with _catalog_errors(self.lake):
             return due(names, project=self.project, catalog=self.catalog, store=self.store)
@@ -210,7 +210,7 @@ class BuiltinsHook(BaseHook):
 
         An object must carry this project's marker, and nothing may need it any more.
         """
-        from airflow_provider_rfr.builtins.execution.maintenance import gc
+        from airflow_provider_rfr.builtins.maintenance import gc
 
         return gc(project=self.project, catalog=self.catalog, store=self.store)
 

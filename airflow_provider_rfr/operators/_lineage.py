@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import BaseOperator, Context
 
-    from airflow_provider_rfr.builtins.planning.plan import Plan
+    from airflow_provider_rfr.builtins.plan import Plan
     from airflow_provider_rfr.hooks.lake import LakeDocument
 
 _log = logging.getLogger(__name__)

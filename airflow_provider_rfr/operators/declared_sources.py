@@ -106,7 +106,7 @@ class _DeclaredSource:
         :raises ConfigurationError: there is no control store
         """
         from airflow_provider_rfr.builtins import Kind
-        from airflow_provider_rfr.builtins.fingerprint import definition_of
+        from airflow_provider_rfr.builtins.desired import definition_of
 
         known = self._recorded(self._hook(control_store_conn_id))
         return (

@@ -185,7 +185,7 @@ def declared_materialized_views(
     :raises DeclarationError: with every mistake, its file and its line
     """
     from airflow_provider_rfr.builtins import Kind
-    from airflow_provider_rfr.builtins.sql.facts import declared_inputs
+    from airflow_provider_rfr.builtins.queries import declared_inputs
 
     declared = BuiltinsHook(objects, project=project, version=declared_version, folders=file_folders()).spec.by_key()
     found = [obj for obj in declared.values() if obj.kind is Kind.MATERIALIZED_VIEW and obj.per_instance is None]

@@ -69,19 +69,19 @@ def _holds_credentials(path: str) -> bool:
 
 def findings(sink: SinkSpec) -> Iterator[Problem]:
     """Yield the problems with a declaration by itself."""
-    settings, known = sink.settings, _SETTINGS.get(sink.to)
+    settings, names = sink.settings, _SETTINGS.get(sink.to)
     if sink.on_replace not in CHOICES:
         yield Problem("sink.on_replace", f"{sink.on_replace!r} is unknown", f"allowed: {', '.join(CHOICES)}")
-    if known is None:
+    if names is None:
         yield Problem("sink.to", f"{sink.to!r} is not a target", f"allowed: {', '.join(_SETTINGS)}")
         return
-    if not isinstance(settings.get(known[0]), str) or not settings[known[0]]:
-        yield Problem("sink.settings", f"a sink to {sink.to} has settings.{known[0]}, a text")
+    if not isinstance(settings.get(names[0]), str) or not settings[names[0]]:
+        yield Problem("sink.settings", f"a sink to {sink.to} has settings.{names[0]}, a text")
     if _holds_credentials(str(settings.get("path") or "")):
         remedy = "put them into the connection" if sink.to == "http" else "give them to the workers' file system"
         yield Problem("sink.settings.path", "settings.path holds credentials", remedy)
-    for name in sorted(settings.keys() - set(known)):
-        allowed = f"allowed: {', '.join(known)}"
+    for name in sorted(settings.keys() - set(names)):
+        allowed = f"allowed: {', '.join(names)}"
         yield Problem(f"sink.settings.{name}", f"is not a setting of a sink to {sink.to}", allowed)
     for name, (fits, problem, remedy) in _CHECKS.items():
         if name in settings and not fits(settings[name]):

@@ -19,7 +19,7 @@ from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.addresses import AddressGuard
 from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
 from airflow_provider_rfr.http.sockets import Deadline
-from airflow_provider_rfr.sinks._windows import Batch, dumps, rows_of
+from airflow_provider_rfr.sinks.windows import Batch, dumps, rows_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class SinkRow:
     :ivar physical: uuid of the table that the cursor is a snapshot of
     :ivar cursor: snapshot up to which everything was sent; None: the first window sends what the table holds
     :ivar sequence: the cursor's sequence number, where it is known
-    :ivar pins: the sent columns, as :class:`~airflow_provider_rfr.sinks._windows.Pins` writes them
+    :ivar pins: the sent columns, as :class:`~airflow_provider_rfr.sinks.windows.SentColumns` writes them
     :ivar since: when it was decided, in milliseconds since 1970, that what was there then is not to be sent; None once
         the cursor is behind that
     :ivar deploy_id: of the deploy that emptied the source

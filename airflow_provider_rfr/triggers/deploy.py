@@ -92,7 +92,7 @@ class DeployTrigger(BaseEventTrigger):
 
     def _digest(self) -> str:
         """Return a digest of the versions of the packages that declare, and of every file, by name and content."""
-        from airflow_provider_rfr.builtins.declaration.loader import GROUP
+        from airflow_provider_rfr.builtins.declarations import GROUP
 
         found = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())
         for point in sorted(entry_points(group=GROUP) if self.project == PROJECT else ()):
@@ -104,7 +104,7 @@ class DeployTrigger(BaseEventTrigger):
         return found.hexdigest()
 
     def _look(self, digest: str) -> dict[str, Any] | None:
-        from airflow_provider_rfr.builtins.planning.plan import exit_code
+        from airflow_provider_rfr.builtins.plan import exit_code
         from airflow_provider_rfr.exceptions import DeclarationError
 
         hook = BuiltinsHook(

@@ -12,7 +12,7 @@ from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.web.deliveries import control_store
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.planning.plan import Plan
+    from airflow_provider_rfr.builtins.plan import Plan
     from airflow_provider_rfr.builtins.state import RecordedObject
     from airflow_provider_rfr.store.deploys import Deploy, JournalStep
 
@@ -56,7 +56,7 @@ class InLake:
 
 def read_project() -> Project | None:
     """Read the project from the control store; None if there is no control store yet."""
-    from airflow_provider_rfr.builtins.execution.observe import read_recorded
+    from airflow_provider_rfr.builtins.maintenance import read_recorded
     from airflow_provider_rfr.store import deploys
 
     store = control_store()
@@ -80,7 +80,7 @@ def read_in_lake(lake: str) -> InLake | None:
 
     :param lake: id of the lake's connection
     """
-    from airflow_provider_rfr.builtins.planning.render import render
+    from airflow_provider_rfr.builtins.plan import render
 
     store = control_store()
     if store is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Was
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, Was
 from airflow_provider_rfr.builtins.testing import SCENARIOS, Check, Scenario, World, run_scenario
 from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
 from airflow_provider_rfr.sinks.run import run_sink

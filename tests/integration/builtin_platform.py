@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.deploy import Applied, apply
+from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_sql_deploy import Deploy
 from tests.integration.conftest import ROOT, figures_of

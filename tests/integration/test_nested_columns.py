@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.planning.plan import Plan, summary
-from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.plan import Plan, summary
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.exceptions import DeployError
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_platform import Platform

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins import Policies
-from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.deploy import apply
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.lake import migrated_table
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.store.engine import open_store

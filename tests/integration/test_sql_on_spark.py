@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.spec import Column
-from airflow_provider_rfr.builtins.sql.facts import output_columns
+from airflow_provider_rfr.builtins.model import Column
+from airflow_provider_rfr.builtins.queries import output_columns
 from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_change import table_definition

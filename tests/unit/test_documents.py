@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.declaration._document import documents
+from airflow_provider_rfr.builtins.declarations import documents
 from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan
+from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, ledger_arrow_schema

@@ -192,7 +192,7 @@ def test_every_module_reads_type_hints_late() -> None:
 
 def test_pyspark_is_imported_only_when_the_engine_runs() -> None:
     assert not importers("pyspark", everywhere=False)
-    engines = ("airflow_provider_rfr/refresh/", "airflow_provider_rfr/builtins/spark/")
+    engines = ("airflow_provider_rfr/refresh/", "airflow_provider_rfr/builtins/engine.py")
     assert not [module for module in importers("pyspark") if not module.startswith(engines)]
 
 

@@ -8,9 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import relation
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies, Step, exit_code
-from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import (
+from airflow_provider_rfr.builtins.model import (
     BuiltinObject,
     CatalogSpec,
     Column,
@@ -20,6 +18,8 @@ from airflow_provider_rfr.builtins.spec import (
     Was,
     stable_id,
 )
+from airflow_provider_rfr.builtins.plan import Plan, PlanStep, Policies, StepAction, exit_code
+from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
     WAS,
@@ -49,7 +49,7 @@ def made(text: str, using: str, *, name: str | None = None, type: str | None = N
 
 
 def columns(*columns: str | Column) -> tuple[Column, ...]:
-    return tuple(column(each) if isinstance(each, str) else each for each in columns)
+    return tuple(column(item) if isinstance(item, str) else item for item in columns)
 
 
 def obj(kind: Kind, name: str, *declared: str | Column, **more: Any) -> BuiltinObject:
@@ -79,38 +79,38 @@ def sink(name: str, source: str, *columns: str, **more: Any) -> BuiltinObject:
 
 def spec(version: str, *objects: BuiltinObject, removed: Iterable[str] = ()) -> CatalogSpec:
     """:param removed: names that documents of kind ``removed`` say"""
-    gone = tuple(sorted(map(Removed, removed), key=lambda each: each.key))
-    return CatalogSpec(PROJECT, version, tuple(sorted(objects, key=lambda each: each.key)), removed=gone)
+    gone = tuple(sorted(map(Removed, removed), key=lambda value: value.key))
+    return CatalogSpec(PROJECT, version, tuple(sorted(objects, key=lambda obj: obj.key)), removed=gone)
 
 
-def steps(found: Plan) -> list[Step]:
+def steps(found: Plan) -> list[PlanStep]:
     """All but bridges, which have tests of their own."""
-    return [each for each in found.steps if each.how is not Action.BRIDGE]
+    return [step for step in found.steps if step.how is not StepAction.BRIDGE]
 
 
 def did(found: Plan) -> list[str]:
     """The steps, with the names of that moment."""
-    return [f"{each.how.value} {each.name}" for each in steps(found)]
+    return [f"{step.how.value} {step.name}" for step in steps(found)]
 
 
-_ASIDE = {Action.RENAME, Action.BRIDGE, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND}
+_ASIDE = {StepAction.RENAME, StepAction.BRIDGE, StepAction.HOLD, StepAction.RESUME_FROM_NEW, StepAction.RESEND}
 
 
 def drop_order(found: Plan) -> list[UUID | None]:
     """Ids of objects that leave."""
-    return [each.uuid for each in found.steps if each.how in (Action.DROP, Action.REMOVE)]
+    return [step.uuid for step in found.steps if step.how in (StepAction.DROP, StepAction.REMOVE)]
 
 
 def create_order(found: Plan) -> list[UUID | None]:
     """Ids of objects that come or change."""
-    apart = {*_ASIDE, Action.DROP, Action.REMOVE}
-    return [each.uuid for each in found.steps if each.how not in apart and not each.user]
+    apart = {*_ASIDE, StepAction.DROP, StepAction.REMOVE}
+    return [step.uuid for step in found.steps if step.how not in apart and not step.user]
 
 
 def problems(found: Plan) -> list[str]:
     """What stops a plan."""
     assert exit_code(found) == 1
-    return [str(problem) for each in found.blocked for problem in each.problems]
+    return [str(problem) for item in found.blocked for problem in item.problems]
 
 
 class CatalogError(Exception):
@@ -158,18 +158,18 @@ class Catalog:
     def live(self) -> ActualState:
         found = {
             key: LiveObject(
-                each.name,
-                each.kind,
-                each.marker,
-                each.columns,
-                {**each.properties, **each.marks()},
-                each.partitioning,
-                each.keys,
-                rows=each.rows,
-                query=each.query,
-                names=names_since(self.recorded.revision, each.properties) if each.kind is Kind.TABLE else None,
+                thing.name,
+                thing.kind,
+                thing.marker,
+                thing.columns,
+                {**thing.properties, **thing.marks()},
+                thing.partitioning,
+                thing.keys,
+                rows=thing.rows,
+                query=thing.query,
+                names=names_since(self.recorded.revision, thing.properties) if thing.kind is Kind.TABLE else None,
             )
-            for key, each in self.things.items()
+            for key, thing in self.things.items()
         }
         return ActualState(found, tuple(self.user_views.values()), self.unfinished)
 
@@ -204,31 +204,34 @@ class Catalog:
         """Do the steps, and write the registry if none is left out."""
         self.deploys += 1
         deploy = f"d{self.deploys}"
-        records = {each.uuid: each for each in found.records}
+        records = {record.uuid: record for record in found.records}
         for step in found.steps[:until]:
             self._do(step, records, deploy)
         if until is not None:
-            self.unfinished |= {each.uuid for each in found.steps[:until] if each.uuid is not None}
+            self.unfinished |= {step.uuid for step in found.steps[:until] if step.uuid is not None}
             return
         self.unfinished = frozenset()
-        objects = {each.uuid: each for each in self.recorded.objects if each.uuid not in found.forgotten}
-        done = {each.uuid for each in found.steps}
-        objects |= {each.uuid: replace(each, deploy_id=deploy) if each.uuid in done else each for each in found.records}
+        objects = {obj.uuid: obj for obj in self.recorded.objects if obj.uuid not in found.forgotten}
+        done = {step.uuid for step in found.steps}
+        objects |= {
+            record.uuid: replace(record, deploy_id=deploy) if record.uuid in done else record
+            for record in found.records
+        }
         self.recorded = replace(
             self.recorded,
             revision=self.recorded.revision + 1,
             version=found.version,
-            objects=tuple(sorted(objects.values(), key=lambda each: each.key)),
+            objects=tuple(sorted(objects.values(), key=lambda obj: obj.key)),
         )
 
-    def _do(self, step: Step, records: Mapping[UUID, RecordedObject], deploy: str) -> None:
+    def _do(self, step: PlanStep, records: Mapping[UUID, RecordedObject], deploy: str) -> None:
         if step.kind is Kind.SINK:
             return
-        if step.how is Action.BRIDGE:
+        if step.how is StepAction.BRIDGE:
             self._bridge(step, deploy)
-        elif step.how in (Action.DROP, Action.REMOVE):
+        elif step.how in (StepAction.DROP, StepAction.REMOVE):
             self._drop(step)
-        elif step.how is Action.RENAME:
+        elif step.how is StepAction.RENAME:
             self._rename(step, deploy)
         elif step.user:
             self._user_step(step)
@@ -236,7 +239,7 @@ class Catalog:
             assert step.uuid is not None
             self._change(step, records[step.uuid], deploy)
 
-    def _bridge(self, step: Step, deploy: str) -> None:
+    def _bridge(self, step: PlanStep, deploy: str) -> None:
         """The view has casts around its text until it is defined again."""
         key = step.name.casefold()
         if step.user:
@@ -244,17 +247,17 @@ class Catalog:
         else:
             self.things[key] = replace(self._own(step), deploy=deploy, query=f"SELECT 1 FROM ({step.details['sql']})")
 
-    def _user_step(self, step: Step) -> None:
+    def _user_step(self, step: PlanStep) -> None:
         """A user's view is marked as broken, or defined again, which takes such a mark away."""
         key = step.name.casefold()
         view, broken = self.user_views[key], None
-        if step.how is Action.MARK_BROKEN:
+        if step.how is StepAction.MARK_BROKEN:
             broken = step.details["broken"]
         else:
-            self._resolve(key, [(each.name, each.columns) for each in view.reads or ()])
+            self._resolve(key, [(item.name, item.columns) for item in view.reads or ()])
         self.user_views[key] = replace(view, broken=broken, bridged=False)
 
-    def _own(self, step: Step) -> Thing:
+    def _own(self, step: PlanStep) -> Thing:
         thing = self.things.get(step.name.casefold())
         if thing is None:
             raise CatalogError(f"{step.how.value} {step.name}: it is not there")
@@ -262,7 +265,7 @@ class Catalog:
             raise CatalogError(f"{step.how.value} {step.name}: it is not ours")
         return thing
 
-    def _drop(self, step: Step) -> None:
+    def _drop(self, step: PlanStep) -> None:
         thing = self._own(step)
         del self.things[step.name.casefold()]
         if thing.kind is Kind.TABLE:
@@ -270,24 +273,27 @@ class Catalog:
             self.garbage.append(aside)
             self.things[aside.casefold()] = replace(thing, name=aside)
 
-    def _rename(self, step: Step, deploy: str) -> None:
+    def _rename(self, step: PlanStep, deploy: str) -> None:
         thing, target = self._own(step), step.details["to"]
         if target.casefold() in self.things:
             raise CatalogError(f"rename to {target}: it is there already")
         del self.things[step.name.casefold()]
         self.things[target.casefold()] = replace(thing, name=target, deploy=deploy)
 
-    def _change(self, step: Step, record: RecordedObject, deploy: str) -> None:
+    def _change(self, step: PlanStep, record: RecordedObject, deploy: str) -> None:
         key, kind = step.name.casefold(), relation(step.kind)
         before = self.things.get(key)
-        if step.how is Action.CREATE and before is not None:
+        if step.how is StepAction.CREATE and before is not None:
             raise CatalogError(f"create {step.name}: it is there already")
-        if step.how not in (Action.CREATE, Action.ADOPT) and not (before is None and kind is Kind.VIEW):
+        if step.how not in (StepAction.CREATE, StepAction.ADOPT) and not (before is None and kind is Kind.VIEW):
             before = self._own(step)
         if before is not None and before.kind is not kind:
             raise CatalogError(f"{step.how.value} {step.name}: it is a {before.kind.value}")
-        used = [(each.name, each.columns) for each in record.deps]
-        asks = step.kind in (Kind.VIEW, Kind.MATERIALIZED_VIEW) and step.how not in (Action.METADATA, Action.EVOLVE)
+        used = [(dep.name, dep.columns) for dep in record.deps]
+        asks = step.kind in (Kind.VIEW, Kind.MATERIALIZED_VIEW) and step.how not in (
+            StepAction.METADATA,
+            StepAction.EVOLVE,
+        )
         if asks:
             self._resolve(key, used)
         columns = self._columns(step, record, before) if kind is Kind.TABLE else record.columns
@@ -303,18 +309,20 @@ class Catalog:
             *((record.partitioning, record.keys) if kind is Kind.TABLE else ((), ())),
             {**record.properties, WAS: was_mark(self.recorded.revision, record.columns)},
             before.born if before is not None else deploy,
-            0 if step.how in (Action.CREATE, Action.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
+            0 if step.how in (StepAction.CREATE, StepAction.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
         )
 
-    def _columns(self, step: Step, record: RecordedObject, before: Thing | None) -> tuple[Column, ...]:
-        if step.how is Action.CREATE:
+    def _columns(self, step: PlanStep, record: RecordedObject, before: Thing | None) -> tuple[Column, ...]:
+        if step.how is StepAction.CREATE:
             return record.columns
         assert before is not None
         columns = run_updates(before.columns, step.details)
-        wanted = [(each.name, each.type, each.required) for each in record.columns]
-        assert [(each.name, each.type, each.required) for each in columns][: len(wanted)] == wanted, step
-        said = {each.name: each for each in record.columns}
-        return tuple(replace(each, comment=said[each.name].comment) if each.name in said else each for each in columns)
+        wanted = [(column.name, column.type, column.required) for column in record.columns]
+        assert [(column.name, column.type, column.required) for column in columns][: len(wanted)] == wanted, step
+        said = {column.name: column for column in record.columns}
+        return tuple(
+            replace(column, comment=said[column.name].comment) if column.name in said else column for column in columns
+        )
 
     def _resolve(self, key: str, used: Any) -> None:
         """What Spark does when a view is made: names and columns have to be there, and it may not read itself."""
@@ -325,7 +333,7 @@ class Catalog:
                 if theirs is None or theirs.broken is not None:
                     raise CatalogError(f"{key}: missing table {name}, or a broken view")
                 continue
-            known = {each.name.casefold() for each in thing.columns}
+            known = {column.name.casefold() for column in thing.columns}
             if columns is not None and known and not set(columns) <= known:
                 raise CatalogError(f"{key}: {name} has no column {sorted(set(columns) - known)}")
         waiting, seen = [name for name, _ in used], set()
@@ -344,20 +352,20 @@ class Catalog:
                 self._resolve(key, thing.used)
         for key, view in self.user_views.items():
             if view.broken is None:
-                self._resolve(key, [(each.name, each.columns) for each in view.reads or ()])
+                self._resolve(key, [(item.name, item.columns) for item in view.reads or ()])
 
 
 def run_updates(columns: tuple[Column, ...], details: Mapping[str, Any]) -> tuple[Column, ...]:
     """Schema updates as Iceberg does them: within one of them, names are those at its beginning."""
     current = list(columns)
     for batch in (*details.get("updates", ()), details.get("tighten", ())):
-        named = {each.name.casefold(): each for each in current}
+        named = {item.name.casefold(): item for item in current}
         after = list(current)
         added: list[Column] = []
         for operation in batch:
             _operate(operation, named, after, added)
         current = [*after, *added]
-        names = [each.name.casefold() for each in current]
+        names = [item.name.casefold() for item in current]
         assert len(set(names)) == len(names), (batch, names)
     return tuple(current)
 
@@ -369,7 +377,7 @@ def _operate(operation: Mapping[str, Any], named: dict[str, Column], after: list
         added.append(Column(operation["column"], operation["type"]))
         return
     assert name in named, f"{what} {name}: there is none among {sorted(named)}"
-    place = next(i for i, each in enumerate(after) if each.name.casefold() == name or each is named[name])
+    place = next(i for i, item in enumerate(after) if item.name.casefold() == name or item is named[name])
     old = after[place]
     if what == "drop":
         del after[place]
@@ -386,5 +394,5 @@ def _operate(operation: Mapping[str, Any], named: dict[str, Column], after: list
         assert what == "move", what
         del after[place]
         behind = operation["after"]
-        at = 0 if behind is None else 1 + [each.name.casefold() for each in after].index(behind.casefold())
+        at = 0 if behind is None else 1 + [item.name.casefold() for item in after].index(behind.casefold())
         after.insert(at, old)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import DeclarationError
 from tests.profile import examples
 
@@ -40,4 +40,4 @@ def problems(folder: Path, text: str, **options) -> list[str]:
     """What is wrong with a text, without the file's name."""
     with pytest.raises(DeclarationError) as refused:
         loaded(folder, text, **options)
-    return [str(each).replace(str(folder / "objects.yaml"), "") for each in refused.value.problems]
+    return [str(problem).replace(str(folder / "objects.yaml"), "") for problem in refused.value.problems]

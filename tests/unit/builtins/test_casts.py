@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.sql.casts import cast
-from airflow_provider_rfr.builtins.sql.parse import columns_read
+from airflow_provider_rfr.builtins.sql import cast, columns_read
 from airflow_provider_rfr.lake.types import parse_type
 
 

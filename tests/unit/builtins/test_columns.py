@@ -12,53 +12,53 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, NestedField, StringType
 
-from airflow_provider_rfr.builtins.planning.columns import Change, ColumnDiff
-from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.spec import Column, Was
-from airflow_provider_rfr.builtins.sql.parse import columns_read, compose
+from airflow_provider_rfr.builtins.columns import ChangeKind, ColumnDiff
+from airflow_provider_rfr.builtins.model import Column, Was
+from airflow_provider_rfr.builtins.plan import StepAction
+from airflow_provider_rfr.builtins.sql import columns_read, compose
 from airflow_provider_rfr.exceptions import QueryError
 from tests.profile import examples
 from tests.unit.builtins.catalogs import column, columns, made, run_updates
 from tests.unit.messages import raises
 
 
-def changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> tuple[list[str], Action | None]:
+def changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> tuple[list[str], StepAction | None]:
     found = ColumnDiff(old, new)
-    return [str(each) for each in found.changes], found.how
+    return [str(change) for change in found.changes], found.how
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said", "how"),
     [
-        (["a int"], ["a int", "b string"], ["+ column b string"], Action.EVOLVE),
-        (["a int"], ["b string", "a int"], ["+ column b string"], Action.EVOLVE),
-        (["a int"], ["a int", "b string!"], ["+ column b string, required"], Action.REWRITE),
-        (["a int", "b int"], ["a int"], ["- column b int (its values stay in older"], Action.EVOLVE),
-        (["a int"], ["b int < a"], ["> column a -> b (rename)"], Action.EVOLVE),
-        (["a int"], ["b int < a", "a int"], ["> column a -> b (rename)", "+ column a int"], Action.EVOLVE),
-        (["a int", "b int"], ["b int < a", "a int < b"], ["> column a -> b", "> column b -> a"], Action.EVOLVE),
-        (["a int", "b int"], ["b int", "a int"], ["~ column order: b, a"], Action.EVOLVE),
-        (["a int"], ["a bigint"], ["^ a: int -> bigint (widen)"], Action.EVOLVE),
-        (["a float"], ["a double"], ["^ a: float -> double (widen)"], Action.EVOLVE),
-        (["a decimal(10,2)"], ["a decimal(12,2)"], ["^ a: decimal(10,2) -> decimal(12,2)"], Action.EVOLVE),
-        (["a decimal(10,2)"], ["a decimal(20,4)"], ["! a: decimal(10,2) -> decimal(20,4)"], Action.REWRITE),
-        (["a decimal(12,2)"], ["a decimal(10,2)"], ["! a: decimal(12,2) -> decimal(10,2)"], Action.REWRITE),
-        (["a bigint"], ["a int"], ["! a: bigint -> int (incompatible)"], Action.REWRITE),
-        (["a string"], ["a int"], ["! a: string -> int (incompatible)"], Action.REWRITE),
-        (["a int"], ["a string"], ["! a: int -> string (incompatible)"], Action.REWRITE),
-        (["a date"], ["a timestamp"], ["! a: date -> timestamp (incompatible)"], Action.REWRITE),
-        (["a timestamp"], ["a timestamp_ntz"], ["! a: timestamp -> timestamp_ntz"], Action.REWRITE),
-        (["a struct<x:int>"], ["a struct<x:bigint>"], ["^ a: struct<x:int> -> struct<x:bigint>"], Action.EVOLVE),
-        (["a struct<x:int,y:int>"], ["a struct<y:int,z:int>"], ["- a: struct<x:int,y:int> -> "], Action.EVOLVE),
-        (["a struct<x:int>"], ["a struct<y:int>"], ["! a: struct<x:int> -> struct<y:int>"], Action.REWRITE),
-        (["a int!"], ["a int"], ["~ a: required -> optional"], Action.EVOLVE),
-        (["a int"], ["a int!"], ["~ a: optional -> required (if no value is NULL)"], Action.EVOLVE),
-        (["a int"], ["b bigint < a"], ["> column a -> b (rename)", "^ b: int -> bigint (widen)"], Action.EVOLVE),
+        (["a int"], ["a int", "b string"], ["+ column b string"], StepAction.EVOLVE),
+        (["a int"], ["b string", "a int"], ["+ column b string"], StepAction.EVOLVE),
+        (["a int"], ["a int", "b string!"], ["+ column b string, required"], StepAction.REWRITE),
+        (["a int", "b int"], ["a int"], ["- column b int (its values stay in older"], StepAction.EVOLVE),
+        (["a int"], ["b int < a"], ["> column a -> b (rename)"], StepAction.EVOLVE),
+        (["a int"], ["b int < a", "a int"], ["> column a -> b (rename)", "+ column a int"], StepAction.EVOLVE),
+        (["a int", "b int"], ["b int < a", "a int < b"], ["> column a -> b", "> column b -> a"], StepAction.EVOLVE),
+        (["a int", "b int"], ["b int", "a int"], ["~ column order: b, a"], StepAction.EVOLVE),
+        (["a int"], ["a bigint"], ["^ a: int -> bigint (widen)"], StepAction.EVOLVE),
+        (["a float"], ["a double"], ["^ a: float -> double (widen)"], StepAction.EVOLVE),
+        (["a decimal(10,2)"], ["a decimal(12,2)"], ["^ a: decimal(10,2) -> decimal(12,2)"], StepAction.EVOLVE),
+        (["a decimal(10,2)"], ["a decimal(20,4)"], ["! a: decimal(10,2) -> decimal(20,4)"], StepAction.REWRITE),
+        (["a decimal(12,2)"], ["a decimal(10,2)"], ["! a: decimal(12,2) -> decimal(10,2)"], StepAction.REWRITE),
+        (["a bigint"], ["a int"], ["! a: bigint -> int (incompatible)"], StepAction.REWRITE),
+        (["a string"], ["a int"], ["! a: string -> int (incompatible)"], StepAction.REWRITE),
+        (["a int"], ["a string"], ["! a: int -> string (incompatible)"], StepAction.REWRITE),
+        (["a date"], ["a timestamp"], ["! a: date -> timestamp (incompatible)"], StepAction.REWRITE),
+        (["a timestamp"], ["a timestamp_ntz"], ["! a: timestamp -> timestamp_ntz"], StepAction.REWRITE),
+        (["a struct<x:int>"], ["a struct<x:bigint>"], ["^ a: struct<x:int> -> struct<x:bigint>"], StepAction.EVOLVE),
+        (["a struct<x:int,y:int>"], ["a struct<y:int,z:int>"], ["- a: struct<x:int,y:int> -> "], StepAction.EVOLVE),
+        (["a struct<x:int>"], ["a struct<y:int>"], ["! a: struct<x:int> -> struct<y:int>"], StepAction.REWRITE),
+        (["a int!"], ["a int"], ["~ a: required -> optional"], StepAction.EVOLVE),
+        (["a int"], ["a int!"], ["~ a: optional -> required (if no value is NULL)"], StepAction.EVOLVE),
+        (["a int"], ["b bigint < a"], ["> column a -> b (rename)", "^ b: int -> bigint (widen)"], StepAction.EVOLVE),
         (["a int"], ["A int"], [], None),
         (["a int"], ["a int"], [], None),
     ],
 )
-def test_the_classes_of_column_changes(old: list[str], new: list[str], said: list[str], how: Action | None) -> None:
+def test_the_classes_of_column_changes(old: list[str], new: list[str], said: list[str], how: StepAction | None) -> None:
     words, found = changes(columns(*old), columns(*new))
     assert found is how
     assert len(words) == len(said) and all(word.startswith(start) for word, start in zip(words, said, strict=True))
@@ -66,7 +66,7 @@ def test_the_classes_of_column_changes(old: list[str], new: list[str], said: lis
 
 def test_a_comment_is_metadata() -> None:
     found = ColumnDiff((Column("a", "int"),), (Column("a", "int", comment="an a"),))
-    assert [each.what for each in found.changes] == [Change.COMMENT] and found.how is Action.METADATA
+    assert [change.what for change in found.changes] == [ChangeKind.COMMENT] and found.how is StepAction.METADATA
 
 
 def test_a_rename_that_was_done_is_not_done_again_though_it_is_still_declared() -> None:
@@ -189,7 +189,7 @@ def test_names_that_need_quotes_are_quoted_in_what_is_proposed_and_in_what_is_ta
 def test_what_is_missing_and_what_can_not_be_read_is_told_by_column() -> None:
     old = columns("a string", "b string", "c string")
     found = ColumnDiff(old, columns("a int", made("b int", "CAST(b AS"), made("c int", "x + c"), "d int!"))
-    assert [each.column for each in found.missing] == ["a", "d"]
+    assert [item.column for item in found.missing] == ["a", "d"]
     assert found.unreadable == {
         "b": "line 2, column 2: Expected TYPE after CAST",
         "c": "it reads x, and the table has a, b, c",
@@ -217,7 +217,7 @@ def test_a_column_is_narrowed_where_a_value_may_be_turned_down_or_its_type_could
 ) -> None:
     there = (Column("a", before), *columns("retry_count int", "try_count int"))
     narrowed = ColumnDiff(there, (made(f"a {after}", using, type=before),)).narrowed
-    assert [each.name for each in narrowed] == (["a"] if lossy else [])
+    assert [item.name for item in narrowed] == (["a"] if lossy else [])
 
 
 def test_nothing_is_proposed_where_no_expression_suggests_itself() -> None:
@@ -345,7 +345,7 @@ def test_a_using_is_taken_where_fields_of_a_struct_are_dropped() -> None:
 def test_a_was_is_proposed_for_whatever_needs_values(old: str, new: str, was: Was) -> None:
     before, after = columns(old), columns(new)
     found = ColumnDiff(before, after)
-    (needs,) = (each for each in found.changes if each.what in (Change.RETYPE, Change.ADD_REQUIRED))
+    (needs,) = (change for change in found.changes if change.what in (ChangeKind.RETYPE, ChangeKind.ADD_REQUIRED))
     assert found.proposed(needs) == was
     answered = ColumnDiff(before, columns(column(new.partition(" < ")[0], was)))
     assert answered.missing == [] and answered.unreadable == {}
@@ -403,21 +403,21 @@ def test_updates_lead_from_any_columns_to_any_others_and_carry_each_column_that_
 ) -> None:
     """Columns know where they came from by a comment, which travels with them."""
     old, new = two
-    old = tuple(Column(each.name, each.type, each.required, f"was {each.name}") for each in old)
+    old = tuple(Column(item.name, item.type, item.required, f"was {item.name}") for item in old)
     diff = ColumnDiff(old, new)
     result = run_updates(old, _without_comments(diff.updates()))
-    assert [(each.name, each.type, each.required) for each in result] == [
-        (each.name, each.type, each.required) for each in new
+    assert [(item.name, item.type, item.required) for item in result] == [
+        (item.name, item.type, item.required) for item in new
     ]
-    replaced = {each.column for each in diff.changes if each.what is Change.RETYPE}
-    for each in result:
-        source = diff.renames.get(each.name) or (each.name if each.name not in diff.called else None)
-        kept = source in {column.name for column in old} and each.name not in replaced
-        assert each.comment == (f"was {source}" if kept else None)
+    replaced = {change.column for change in diff.changes if change.what is ChangeKind.RETYPE}
+    for item in result:
+        source = diff.renames.get(item.name) or (item.name if item.name not in diff.called else None)
+        kept = source in {column.name for column in old} and item.name not in replaced
+        assert item.comment == (f"was {source}" if kept else None)
 
 
 def _without_comments(found: dict[str, Any]) -> dict[str, Any]:
-    batches = [[each for each in batch if each["op"] != "comment"] for batch in found.get("updates", [])]
+    batches = [[item for item in batch if item["op"] != "comment"] for batch in found.get("updates", [])]
     return {**found, "updates": batches}
 
 
@@ -453,8 +453,8 @@ def test_pyiceberg_does_the_updates_in_one_transaction(tmp_path: Path, old: list
     catalog.create_namespace("ops")
     before, after = columns(*old), columns(*new)
     fields = [
-        NestedField(number, each.name, ICEBERG[each.type], required=each.required)
-        for number, each in enumerate(before, 1)
+        NestedField(number, item.name, ICEBERG[item.type], required=item.required)
+        for number, item in enumerate(before, 1)
     ]
     table = catalog.create_table("ops.t", Schema(*fields))
     diff = ColumnDiff(before, after)
@@ -464,12 +464,12 @@ def test_pyiceberg_does_the_updates_in_one_transaction(tmp_path: Path, old: list
                 for operation in batch:
                     _update(update, operation)
     found = catalog.load_table("ops.t")
-    assert [(each.name, TEXTS[str(each.field_type)]) for each in found.schema().fields] == [
-        (each.name, each.type) for each in after
+    assert [(field.name, TEXTS[str(field.field_type)]) for field in found.schema().fields] == [
+        (item.name, item.type) for item in after
     ]
-    ids = {each.name: number for number, each in enumerate(before, 1)}
+    ids = {item.name: number for number, item in enumerate(before, 1)}
     for new_name, source in diff.renames.items():
-        if not any(each["op"] == "drop" and each["column"] == source for each in diff.updates()["updates"][0]):
+        if not any(update["op"] == "drop" and update["column"] == source for update in diff.updates()["updates"][0]):
             assert found.schema().find_field(new_name).field_id == ids[source]
     assert len(found.metadata.metadata_log) == 1
 

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.desired import DesiredObject
-from airflow_provider_rfr.builtins.fingerprint import contract_of, definition_of, same_query
-from airflow_provider_rfr.builtins.planning._decision import Decision, record_of
-from airflow_provider_rfr.builtins.reasons import Why
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Dependency, Kind, Place, Was, stable_id
+from airflow_provider_rfr.builtins.decide import Decision, record_of
+from airflow_provider_rfr.builtins.desired import DesiredObject, contract_of, definition_of, same_query
+from airflow_provider_rfr.builtins.model import (
+    BuiltinObject,
+    Column,
+    DeclarationPlace,
+    Dependency,
+    Kind,
+    Was,
+    Why,
+    stable_id,
+)
 from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
@@ -63,8 +70,8 @@ def differences(obj: BuiltinObject, **changes) -> set[Why]:
 
 
 def columns(*changed_columns: Column) -> tuple[Column, ...]:
-    by_name = {each.name: each for each in changed_columns}
-    return tuple(by_name.get(each.name, each) for each in RUNS.columns)
+    by_name = {changed_column.name: changed_column for changed_column in changed_columns}
+    return tuple(by_name.get(column.name, column) for column in RUNS.columns)
 
 
 def test_the_text_says_number_name_and_type_and_the_hash_is_of_the_text() -> None:
@@ -119,7 +126,7 @@ def test_number_and_type_of_columns_are_the_contract(columns: tuple[Column, ...]
 
 
 def test_a_column_that_is_only_renamed_is_another_contract() -> None:
-    renamed = tuple(replace(each, name="row_count") if each.name == "rows" else each for each in RUNS.columns)
+    renamed = tuple(replace(column, name="row_count") if column.name == "rows" else column for column in RUNS.columns)
     assert differences(RUNS, columns=renamed) == {Why.COLUMNS_CHANGED}
 
 
@@ -134,10 +141,10 @@ def test_two_columns_of_one_type_that_change_places_are_another_contract() -> No
         {"name": "ops.other"},
         {"id": stable_id("p", "x")},
         {"kind": Kind.LOG},
-        {"place": Place("a.yaml", 3)},
+        {"place": DeclarationPlace("a.yaml", 3)},
         {"columns": columns(Column("rows", "bigint", was=(Was("n"),)))},
         {"columns": columns(Column("rows", "bigint", was=(Was("n", "string", "CAST(n AS bigint)"), Was(type="int"))))},
-        {"columns": tuple(replace(each, name=each.name.upper()) for each in RUNS.columns)},
+        {"columns": tuple(replace(column, name=column.name.upper()) for column in RUNS.columns)},
         {"properties": dict(reversed([*RUNS.properties.items()]))},
         {"keys": ("RUN_ID",)},
     ],
@@ -208,8 +215,8 @@ LISTS = st.lists(st.tuples(NAMES, st.sampled_from(["int", "string", "array<int>"
 @PATIENT
 @given(LISTS, LISTS)
 def test_contracts_are_equal_exactly_where_columns_are(one, other) -> None:
-    first, second = (tuple(Column(name, kind) for name, kind in each) for each in (one, other))
-    folded = [[(name.casefold(), kind) for name, kind in each] for each in (one, other)]
+    first, second = (tuple(Column(name, kind) for name, kind in item) for item in (one, other))
+    folded = [[(name.casefold(), kind) for name, kind in item] for item in (one, other)]
     assert (contract_of(first) == contract_of(second)) == (folded[0] == folded[1])
 
 

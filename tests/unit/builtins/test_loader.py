@@ -125,18 +125,18 @@ def test_every_object_knows_its_file_and_line_and_is_equal_wherever_it_stands(tm
     one = load(write(tmp_path / "a", objects=EVERYTHING))
     other = load(write(tmp_path / "b", objects=f"# moved\n\n{EVERYTHING}"))
     assert str(one.by_key()["ops.recent"].place) == f"{tmp_path / 'a' / 'objects.yaml'}:21"
-    assert [str(each.place).rpartition("/")[2] for each in one.removed] == ["objects.yaml:54", "objects.yaml:57"]
+    assert [str(item.place).rpartition("/")[2] for item in one.removed] == ["objects.yaml:54", "objects.yaml:57"]
     assert one == other
 
 
 def test_objects_come_sorted_by_name_and_can_t_be_changed(tmp_path: Path) -> None:
     spec = load(write(tmp_path, objects=EVERYTHING))
-    assert [each.key for each in spec.objects] == sorted(each.key for each in spec.objects)
+    assert [obj.key for obj in spec.objects] == sorted(obj.key for obj in spec.objects)
     assert (spec.project, spec.version) == ("acme", "1.0")
     with pytest.raises(FrozenInstanceError):
         setattr(spec.objects[0], "name", "x")  # noqa: B010
-    for each in spec.objects:
-        for mapping in (each.properties, each.source):
+    for obj in spec.objects:
+        for mapping in (obj.properties, obj.source):
             with pytest.raises(TypeError):
                 mapping["x"] = "y"
 
@@ -158,7 +158,7 @@ def test_a_folder_is_read_with_those_inside_and_without_hidden_ones(tmp_path: Pa
     (tmp_path / "deep" / ".git").mkdir()
     (tmp_path / "deep" / ".git" / "e.yaml").write_text("nonsense: [")
     (tmp_path / "notes.json").write_text("{}")
-    assert [each.name for each in load(tmp_path).objects] == ["ops.a", "ops.b", "ops.c"]
+    assert [obj.name for obj in load(tmp_path).objects] == ["ops.a", "ops.b", "ops.c"]
 
 
 def test_a_hidden_folder_that_is_named_is_read(tmp_path: Path) -> None:
@@ -195,10 +195,10 @@ def test_mistakes_of_python_are_told_too() -> None:
     broken = BuiltinObject(Kind.TABLE, "runs", stable_id("p", "runs"), (Column("a", "strin"),))
     with pytest.raises(DeclarationError) as refused:
         load(broken, 3, {"a": 1}, None)
-    told = [str(each) for each in refused.value.problems]
+    told = [str(problem) for problem in refused.value.problems]
     assert "declared in Python: runs: 'runs' has no namespace; write namespace.name" in told
-    assert [each for each in told if "'strin' is not a type (character 1); did you mean string?" in each]
-    assert len([each for each in told if "a source is" in each]) == 3
+    assert [item for item in told if "'strin' is not a type (character 1); did you mean string?" in item]
+    assert len([item for item in told if "a source is" in item]) == 3
 
 
 def test_what_is_not_there_is_told_with_all_the_rest(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_what_is_not_there_is_told_with_all_the_rest(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"name: \xff\xfe")
     with pytest.raises(DeclarationError) as refused:
         load(tmp_path / "none", tmp_path / "empty", tmp_path / "bytes.yaml")
-    assert sorted(str(each).removeprefix(f"{tmp_path}/") for each in refused.value.problems) == [
+    assert sorted(str(problem).removeprefix(f"{tmp_path}/") for problem in refused.value.problems) == [
         "bytes.yaml: it can't be read: it is not text in UTF-8",
         "empty: the folder has no YAML files",
         "none: it can't be read: No such file or directory",
@@ -316,13 +316,13 @@ TABLES = st.builds(
 def document(obj: BuiltinObject) -> dict[str, object]:
     columns = [
         {
-            "name": each.name,
-            "type": each.type,
-            "required": each.required,
-            "comment": each.comment,
-            "was": [asdict(was) for was in each.was],
+            "name": column.name,
+            "type": column.type,
+            "required": column.required,
+            "comment": column.comment,
+            "was": [asdict(was) for was in column.was],
         }
-        for each in obj.columns
+        for column in obj.columns
     ]
     return {
         "kind": obj.kind.value,
@@ -346,7 +346,7 @@ Quoting.add_implicit_resolver("tag:yaml.org,2002:float", NUMBERS, list("-+.01234
 @PATIENT
 @given(st.lists(TABLES, min_size=1, max_size=3, unique_by=lambda table: table.key))
 def test_what_is_written_to_yaml_is_read_back_equal(tmp_path: Path, tables: list[BuiltinObject]) -> None:
-    text = yaml.dump_all([document(each) for each in tables], Dumper=Quoting, allow_unicode=True)
+    text = yaml.dump_all([document(table) for table in tables], Dumper=Quoting, allow_unicode=True)
     spec = load(write(tmp_path, objects=text))
     assert spec.objects == tuple(sorted(tables, key=lambda table: table.key)) == load(tables).objects
 
@@ -378,7 +378,7 @@ def test_a_thousand_views_on_top_of_each_other_load(tmp_path: Path) -> None:
 
 def test_problems_come_in_the_order_of_files_and_lines(tmp_path: Path) -> None:
     text = "\n---\n".join(f"kind: table\nname: ops.t{number}\ncolumns: []" for number in range(12))
-    lines = [each.split(": ")[0] for each in problems(tmp_path, text)]
+    lines = [problem.split(": ")[0] for problem in problems(tmp_path, text)]
     assert lines == [f":{number}" for number in range(3, 50, 4)]
 
 

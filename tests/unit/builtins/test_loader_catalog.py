@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, stable_id
 from airflow_provider_rfr.exceptions import DeclarationError
 from tests.unit.builtins.declaring import load, loaded, problems
 from tests.unit.messages import check_messages, raises
@@ -24,7 +24,7 @@ def catalog(*documents: str) -> str:
 
 
 def without_lines(found: list[str]) -> list[str]:
-    return [each.split(": ", 1)[1] for each in found]
+    return [item.split(": ", 1)[1] for item in found]
 
 
 def test_a_name_is_unique_over_all_kinds_and_cases(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_where_the_text_is_escaped_the_place_is_that_in_the_query(tmp_path: Path
 
 def test_a_column_that_a_view_does_not_give_is_told_and_problems_are_sorted_by_place(tmp_path: Path) -> None:
     text = catalog(T, view("SELECT a, q FROM ops.t"), view("SELECT v.a,\n v.x, v.b\nFROM ops.v", name="ops.w"))
-    assert [each.rpartition("; ")[0] for each in problems(tmp_path, text)] == [
+    assert [problem.rpartition("; ")[0] for problem in problems(tmp_path, text)] == [
         ":8:13: ops.v: ops.t has no column q",
         ":14:6: ops.w: ops.v has no column x",
         ":14:11: ops.w: ops.v has no column b",
@@ -167,8 +167,8 @@ def test_a_query_that_spark_alone_understands_needs_depends_on(tmp_path: Path) -
 
 def test_a_missing_object_may_be_in_a_document_that_could_not_be_read(tmp_path: Path) -> None:
     found = problems(tmp_path, catalog(T.replace("kind: table", "kind: tabel"), view("SELECT * FROM ops.t")))
-    assert [each for each in found if "kind: Input should be" in each]
-    assert not [each for each in found if "not declared" in each]
+    assert [item for item in found if "kind: Input should be" in item]
+    assert not [item for item in found if "not declared" in item]
 
 
 def test_what_a_broken_object_promises_is_not_held_against_its_readers(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.builtins import Removed
-from airflow_provider_rfr.builtins.declaration._rules import canonical_transform
-from airflow_provider_rfr.builtins.spec import Column, Was
+from airflow_provider_rfr.builtins.model import Column, Was
+from airflow_provider_rfr.builtins.rules import canonical_transform
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
 from tests.unit.builtins.declaring import load, loaded, problems
 from tests.unit.messages import check_messages, raises
@@ -118,7 +118,7 @@ def test_a_field_that_is_missing_strange_or_wrong_is_told(tmp_path: Path, text: 
 )
 def test_columns_are_named_and_typed(tmp_path: Path, columns: str, told: str) -> None:
     found = problems(tmp_path, table(columns=columns))
-    assert [each for each in found if told in each and each.startswith(":3: ops.t: ")]
+    assert [item for item in found if told in item and item.startswith(":3: ops.t: ")]
 
 
 @pytest.mark.parametrize("keep", ["7", "[billing]"])
@@ -143,7 +143,7 @@ def test_every_mistake_has_the_line_of_its_own_field(tmp_path: Path) -> None:
         partitioning:
           - days(b)
     """
-    assert [each.split(": ")[0] for each in problems(tmp_path, text)] == [":5", ":7", ":12", ":14"]
+    assert [problem.split(": ")[0] for problem in problems(tmp_path, text)] == [":5", ":7", ":12", ":14"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_removal_names_what_is_declared_no_longer_or_will_be_something_else(tm
     """It says nothing about when: a table of that name may still be declared."""
     names = ["ops.older", "ops.t", "ops.t.at", "ops.t.s.a", "ops.t.s.first name"]
     spec = load(*map(Removed, reversed(names)), *loaded(tmp_path, table()).values())
-    assert [each.name for each in spec.removed] == names
+    assert [item.name for item in spec.removed] == names
     with raises(DeclarationError):
         load(Removed("t"))
 
@@ -279,7 +279,7 @@ def sink(*fields: str) -> str:
 )
 def test_a_sink_says_what_goes_where(tmp_path: Path, fields: tuple[str, ...], told: str) -> None:
     found = problems(tmp_path, sink(*fields))
-    assert [each for each in found if told in each]
+    assert [item for item in found if told in item]
     assert "CANARY" not in "".join(found)
 
 

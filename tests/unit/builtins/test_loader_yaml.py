@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.declaration._document import _DEEPEST, documents
+from airflow_provider_rfr.builtins.declarations import _DEEPEST, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
 from tests.unit.messages import check_messages
@@ -115,7 +115,7 @@ def test_a_bomb_of_aliases_grows_to_nothing(tmp_path: Path) -> None:
     with soon(time.thread_time):
         found = problems(tmp_path, "l0: &l0 boom\n" + levels)
     assert len(found) <= 9 * 30
-    assert all("is an alias" in each for each in found)
+    assert all("is an alias" in item for item in found)
 
 
 def test_a_list_that_holds_itself_is_refused(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_a_list_that_holds_itself_is_refused(tmp_path: Path) -> None:
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
     lines = []
-    for each in documents(text):
-        lines += [*(mark.line for mark in each.marks.values()), *(flaw.line for flaw in each.flaws)]
+    for document in documents(text):
+        lines += [*(mark.line for mark in document.marks.values()), *(flaw.line for flaw in document.flaws)]
     assert all(1 <= line <= len(text) + 2 for line in lines)
 
 
@@ -144,5 +144,5 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_what_a_yaml_writer_writes_is_read_back(value: object) -> None:
     found = list(documents(yaml.safe_dump(value)))
-    assert [each.value for each in found] == ([] if value is None else [value])
-    assert not [flaw for each in found for flaw in each.flaws]
+    assert [item.value for item in found] == ([] if value is None else [value])
+    assert not [flaw for item in found for flaw in item.flaws]

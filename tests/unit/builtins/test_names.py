@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import name_problem, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier
+from airflow_provider_rfr.builtins.model import name_problem, namespace_of, nearest
+from airflow_provider_rfr.builtins.sql import canonical_sql, identifier
 from airflow_provider_rfr.lake.types import quoted
 from tests.unit.builtins.declaring import PATIENT
 

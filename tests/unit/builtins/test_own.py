@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 from airflow_provider_rfr.builtins import BuiltinObject, Kind, load_objects
-from airflow_provider_rfr.builtins.spec import CatalogSpec
-from airflow_provider_rfr.builtins.sql.facts import declared_columns, object_reads
+from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.queries import declared_columns, object_reads
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES
@@ -23,22 +23,22 @@ def own() -> CatalogSpec:
 
 
 def by_name(spec: CatalogSpec) -> dict[str, BuiltinObject]:
-    return {each.name.removeprefix("rfr_system."): each for each in spec.objects if each.name.startswith("rfr_system.")}
+    return {obj.name.removeprefix("rfr_system."): obj for obj in spec.objects if obj.name.startswith("rfr_system.")}
 
 
 def test_the_histories_are_logs_and_the_rest_are_views_over_them(own: CatalogSpec) -> None:
     found = by_name(own)
-    assert {name for name, each in found.items() if each.kind is Kind.LOG} == TABLES
-    assert {name for name, each in found.items() if each.kind is Kind.VIEW} == VIEWS
+    assert {name for name, item in found.items() if item.kind is Kind.LOG} == TABLES
+    assert {name for name, item in found.items() if item.kind is Kind.VIEW} == VIEWS
 
 
 def test_all_of_it_is_kept_and_said_and_the_histories_may_be_exported(own: CatalogSpec) -> None:
     """But for the list of objects, which each deploy can make again."""
-    for name, each in by_name(own).items():
-        assert each.keep is (name != "builtin_objects")
-        assert each.comment
-        assert each.exportable is (name in TABLES)
-        assert each.keys or name in VIEWS
+    for name, item in by_name(own).items():
+        assert item.keep is (name != "builtin_objects")
+        assert item.comment
+        assert item.exportable is (name in TABLES)
+        assert item.keys or name in VIEWS
 
 
 def test_tables_that_grow_are_filed_by_day_and_keep_few_snapshots_and_manifests(own: CatalogSpec) -> None:
@@ -53,9 +53,9 @@ def test_tables_that_grow_are_filed_by_day_and_keep_few_snapshots_and_manifests(
 
 
 def test_what_identifies_a_row_is_required(own: CatalogSpec) -> None:
-    for each in by_name(own).values():
-        required = {column.name for column in each.columns if column.required}
-        assert set(each.keys) <= required
+    for item in by_name(own).values():
+        required = {column.name for column in item.columns if column.required}
+        assert set(item.keys) <= required
 
 
 def test_the_views_read_the_packages_own_tables_and_name_their_columns(own: CatalogSpec) -> None:
@@ -64,21 +64,21 @@ def test_the_views_read_the_packages_own_tables_and_name_their_columns(own: Cata
         view = by_name(own)[name]
         reads = object_reads(view)
         assert reads
-        assert {each.name.removeprefix("rfr_system.") for each in reads} <= TABLES | VIEWS
-        assert all(each.columns is not None for each in reads)
-        for each in reads:
-            known = {column.casefold() for column in columns_of(each.name) or ()}
+        assert {read.name.removeprefix("rfr_system.") for read in reads} <= TABLES | VIEWS
+        assert all(read.columns is not None for read in reads)
+        for read in reads:
+            known = {column.casefold() for column in columns_of(read.name) or ()}
             made = {"place", "is_new", "attempts"}
-            assert set(each.columns or ()) - made <= known
+            assert set(read.columns or ()) - made <= known
 
 
 def names(spec: CatalogSpec, table: str) -> set[str]:
-    return {each.name for each in by_name(spec)[table].columns}
+    return {column.name for column in by_name(spec)[table].columns}
 
 
 def test_the_history_of_refreshes_holds_what_a_ledger_tells(own: CatalogSpec) -> None:
     renamed = {"replace_where": "part"}
-    told = {renamed.get(each.name, each.name) for each in fields(LedgerHeader)}
+    told = {renamed.get(field.name, field.name) for field in fields(LedgerHeader)}
     inner = {"state", "read_fingerprint", "publish_fingerprint", "committed_at", "refused_under", "run_key"}
     # What tells of an attempt that works, and what the table itself is.
     inner |= {"began_at", "silence", "found_pages", "found_records", "found_partitions", "bytes", "past"}
@@ -86,12 +86,12 @@ def test_the_history_of_refreshes_holds_what_a_ledger_tells(own: CatalogSpec) ->
 
 
 def test_the_history_of_commits_holds_what_a_commit_tells(own: CatalogSpec) -> None:
-    assert {each.name for each in fields(CommitEvent)} - {"merged_commits"} <= names(own, "commit_history")
+    assert {field.name for field in fields(CommitEvent)} - {"merged_commits"} <= names(own, "commit_history")
 
 
 def test_the_history_of_deliveries_holds_what_the_control_store_knows(own: CatalogSpec) -> None:
     renamed = {"id": "delivery_id", "number": "attempt", "at": "attempted_at", "due_at": "next_at"}
     inner = {"endpoint_id", "event", "attempts", "failures", "started_at", "ended_at", "lease_owner", "lease_until"}
     inner |= {"token", "on_failure", "notified_at", "dag_ids"}
-    known = {renamed.get(each.name, each.name) for table in (DELIVERIES, ATTEMPTS) for each in table.columns}
+    known = {renamed.get(column.name, column.name) for table in (DELIVERIES, ATTEMPTS) for column in table.columns}
     assert known - inner <= names(own, "delivery_history")

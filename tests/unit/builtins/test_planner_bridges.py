@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import Dependency
+from airflow_provider_rfr.builtins.model import Dependency
+from airflow_provider_rfr.builtins.plan import Plan
 from tests.unit.builtins.catalogs import Catalog, made, mview, spec, table, view
 from tests.unit.messages import check_messages
 
@@ -27,7 +27,7 @@ def deployed(*more: object) -> Catalog:
 
 
 def did(found: Plan) -> list[str]:
-    return [f"{each.how.value} {each.name}" for each in found.steps]
+    return [f"{step.how.value} {step.name}" for step in found.steps]
 
 
 def test_readers_of_a_wider_column_are_bridged_before_it_readers_first_and_get_their_text_again() -> None:
@@ -51,8 +51,8 @@ def test_a_view_that_was_left_bridged_gets_its_text_again(until: int) -> None:
     found = catalog.plan(wanted)
     assert found.applicable and found.drift == ()
     catalog.apply(found)
-    assert not any(each.bridged for each in catalog.user_views.values())
-    assert "FROM (" not in "".join(each.query or "" for each in catalog.things.values())
+    assert not any(user_view.bridged for user_view in catalog.user_views.values())
+    assert "FROM (" not in "".join(thing.query or "" for thing in catalog.things.values())
     assert catalog.plan(wanted).steps == ()
 
 
@@ -63,7 +63,7 @@ def test_a_users_view_that_was_left_bridged_by_a_deploy_that_is_given_up_gets_it
     found = catalog.plan(spec("1.0", T, *VIEWS))
     assert found.applicable
     catalog.apply(found)
-    assert not any(each.bridged for each in catalog.user_views.values())
+    assert not any(user_view.bridged for user_view in catalog.user_views.values())
     assert catalog.plan(spec("1.0", T, *VIEWS)).steps == ()
 
 
@@ -76,7 +76,7 @@ def test_a_users_view_that_was_left_bridged_by_a_deploy_that_is_given_up_gets_it
     ],
 )
 def test_what_no_view_feels_needs_no_bridge(table_after: object) -> None:
-    assert [each for each in did(deployed().plan(spec("1.1", table_after, *VIEWS))) if "bridge" in each] == []
+    assert [item for item in did(deployed().plan(spec("1.1", table_after, *VIEWS))) if "bridge" in item] == []
 
 
 def test_a_column_that_views_read_under_its_old_name_can_not_be_seamless_and_the_plan_says_so() -> None:
@@ -97,5 +97,5 @@ def test_a_view_has_its_text_right_after_its_table_and_before_what_takes_long() 
     number = table("ops.text", made("a int", "CAST(a AS int)"))
     wanted = (view("ops.v", "SELECT m AS n FROM ops.t"), mview("ops.sums", "SELECT m AS n FROM ops.t", "n int"))
     found = catalog.plan(spec("1.1", renamed, *wanted, number, view("ops.late", "SELECT a FROM ops.text")))
-    order = [each.removeprefix("rewrite ").removeprefix("evolve ") for each in did(found)]
+    order = [item.removeprefix("rewrite ").removeprefix("evolve ") for item in did(found)]
     assert order.index("ops.t") < order.index("replace ops.v") < order.index("recompute ops.sums"), did(found)

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import airflow_provider_rfr.builtins
-from airflow_provider_rfr.builtins.declaration.loader import load_objects
-from airflow_provider_rfr.builtins.planning.plan import Plan, exit_code
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.declarations import load_objects
+from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.plan import Plan, exit_code, render
 from tests.unit.builtins.catalogs import Catalog, did, problems
 
 RUNS = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
+from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code
 from tests.unit.builtins.catalogs import Catalog, column, did, problems, spec, steps, table, view
 from tests.unit.messages import check_messages
 
@@ -23,7 +23,7 @@ def deployed() -> Catalog:
 
 
 def told(found: Plan) -> list[str]:
-    return [str(problem) for each in found.drift for problem in each.problems]
+    return [str(problem) for item in found.drift for problem in item.problems]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_tables_are_read_under_the_names_that_the_catalog_has_for_them() -> None
     text = "SELECT r.id FROM `OPS`.RUNS AS r JOIN ops.runs ON r.ID = runs.id"
     wanted = spec("1.1", table("ops.runs", "id bigint"), view("ops.v", text), view("ops.w", "SELECT id FROM OPS.V"))
     found = catalog.deploy(wanted)
-    assert {each.name: each.sql for each in found.records if each.sql} == {
+    assert {record.name: record.sql for record in found.records if record.sql} == {
         "ops.v": "SELECT r.id FROM ops.Runs AS r JOIN ops.Runs ON r.ID = runs.id",
         "ops.w": "SELECT id FROM ops.v",
     }
@@ -123,7 +123,7 @@ def test_a_view_is_put_back_or_left_alone() -> None:
     catalog = deployed()
     catalog.edit("ops.v", query="SELECT 1 AS rows")
     repair = catalog.plan(WANTED, drift="repair")
-    assert [(each.how, each.reason) for each in repair.steps] == [(Action.REPLACE, "changed by hand")]
+    assert [(step.how, step.reason) for step in repair.steps] == [(StepAction.REPLACE, "changed by hand")]
     adopt = catalog.plan(WANTED, drift="adopt")
     assert (adopt.steps, exit_code(adopt)) == ((), 0) and told(adopt) == ["its text was changed by hand"]
     catalog.apply(repair)
@@ -138,7 +138,7 @@ def test_a_dropped_object_is_made_again_or_has_to_be_forgotten() -> None:
     adopt = catalog.plan(WANTED, drift="adopt")
     check_messages(problems(adopt))
     repair = catalog.deploy(WANTED, drift="repair")
-    assert [(each.how, each.name) for each in repair.steps] == [(Action.CREATE, "ops.v")]
+    assert [(step.how, step.name) for step in repair.steps] == [(StepAction.CREATE, "ops.v")]
     catalog.check()
     assert catalog.plan(WANTED).steps == ()
 
@@ -153,7 +153,7 @@ def test_a_column_that_was_added_by_hand_is_left_or_dropped_with_permission() ->
     repair = catalog.plan(WANTED, drift="repair")
     check_messages(problems(repair))
     repair = catalog.plan(WANTED, drift="repair", accept_data_loss={"ops.t.x"})
-    assert [(each.how, tuple(each.losses)) for each in repair.steps] == [(Action.EVOLVE, ("ops.t.x",))]
+    assert [(step.how, tuple(step.losses)) for step in repair.steps] == [(StepAction.EVOLVE, ("ops.t.x",))]
     catalog.apply(repair)
     assert catalog.plan(WANTED).drift == ()
 
@@ -181,12 +181,12 @@ def test_properties_and_partitionings_are_put_back() -> None:
     catalog = deployed()
     catalog.edit("ops.t", properties={"owner": "bob"}, partitioning=("days(x)",))
     repair = catalog.deploy(WANTED, drift="repair")
-    assert [(each.how, each.changes) for each in repair.steps] == [
-        (Action.EVOLVE, ("~ partitioned by: days(x) -> nothing",))
+    assert [(step.how, step.changes) for step in repair.steps] == [
+        (StepAction.EVOLVE, ("~ partitioned by: days(x) -> nothing",))
     ]
     assert catalog.plan(WANTED).drift == ()
     catalog.edit("ops.t", properties={"owner": "bob"})
-    assert [each.how for each in catalog.deploy(WANTED, drift="repair").steps] == [Action.METADATA]
+    assert [step.how for step in catalog.deploy(WANTED, drift="repair").steps] == [StepAction.METADATA]
     assert catalog.plan(WANTED).drift == ()
 
 
@@ -209,7 +209,9 @@ def test_what_is_adopted_is_not_put_back_and_has_to_be_declared(
     blocked = problems(catalog.plan(WANTED, drift="adopt"))
     assert blocked == [f"{told(catalog.plan(WANTED))[0]}, and adopting that means to declare it so"]
     found = catalog.plan(spec("1.1", replace(T, **declared), V), drift="adopt")
-    assert found.applicable and not [each.changes for each in found.steps if each.changes and each.how is Action.EVOLVE]
+    assert found.applicable and not [
+        step.changes for step in found.steps if step.changes and step.how is StepAction.EVOLVE
+    ]
 
 
 def test_a_copy_that_has_our_marker_does_not_take_the_place_of_what_was_dropped() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code, summary
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.model import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code, render, summary
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.unit.builtins.catalogs import (
     Catalog,
@@ -45,7 +44,7 @@ class Loss:
     after: BuiltinObject | None
     name: str
     what: str
-    step: Action
+    step: StepAction
     rest: tuple[BuiltinObject, ...] = (BASE,)
 
     def plan(self, *removed: str, before: bool | str = True, after: bool | str = True, **policies: Any) -> Plan:
@@ -58,72 +57,72 @@ class Loss:
 
     def wanted(self, *removed: str, keep: bool | str = True) -> Any:
         after: tuple[BuiltinObject, ...] = () if self.after is None else (self.after,)
-        after = tuple(replace(each, keep=keep) if each.kind is self.before.kind else each for each in after)
+        after = tuple(replace(item, keep=keep) if item.kind is self.before.kind else item for item in after)
         return spec("2.0", *after, *self.rest, removed=removed)
 
 
 SAME_KIND = {
-    "dropped column": Loss(T, table("ops.t", "id bigint"), "ops.t.note", "column note", Action.EVOLVE),
+    "dropped column": Loss(T, table("ops.t", "id bigint"), "ops.t.note", "column note", StepAction.EVOLVE),
     "values that may be turned down": Loss(
         T,
         table("ops.t", "id bigint", made("note int", "try_cast(note AS int)")),
         "ops.t.note",
         "values of note that are no int",
-        Action.REWRITE,
+        StepAction.REWRITE,
     ),
     "renamed values that may be turned down": Loss(
         T,
         table("ops.t", "id bigint", made("remark string", "try_to_date(note)", name="note")),
         "ops.t.remark",
         "values of remark that are no string",
-        Action.REWRITE,
+        StepAction.REWRITE,
     ),
     "dropped field": Loss(
         table("ops.t", "id bigint", "s struct<a:int,b:int>"),
         table("ops.t", "id bigint", "s struct<b:int,c:string>"),
         "ops.t.s.a",
         "field s.a",
-        Action.EVOLVE,
+        StepAction.EVOLVE,
     ),
     "field of an array that a rewrite drops": Loss(
         table("ops.t", "s array<struct<a:int,b:string>>"),
         table("ops.t", made("s array<struct<b:int>>", "transform(s, x -> named_struct('b', int(x.b)))")),
         "ops.t.s.a",
         "field s.a",
-        Action.REWRITE,
+        StepAction.REWRITE,
     ),
     "narrower type": Loss(
         T,
         table("ops.t", made("id int", "CAST(id AS int)"), "note string"),
         "ops.t.id",
         "values of id that are no int",
-        Action.REWRITE,
+        StepAction.REWRITE,
     ),
 }
 LOSSES = {
     **SAME_KIND,
-    "removed table": Loss(T, None, "ops.t", "all rows", Action.REMOVE),
-    "removed log": Loss(obj(Kind.LOG, "ops.t", "id bigint"), None, "ops.t", "all rows", Action.REMOVE),
+    "removed table": Loss(T, None, "ops.t", "all rows", StepAction.REMOVE),
+    "removed log": Loss(obj(Kind.LOG, "ops.t", "id bigint"), None, "ops.t", "all rows", StepAction.REMOVE),
     "removed source": Loss(
-        obj(Kind.SOURCE, "ops.t", "id bigint", source={"a": 1}), None, "ops.t", "all rows", Action.REMOVE
+        obj(Kind.SOURCE, "ops.t", "id bigint", source={"a": 1}), None, "ops.t", "all rows", StepAction.REMOVE
     ),
-    "table becomes a view": Loss(T, view("ops.t", "SELECT id FROM ops.base"), "ops.t", "all rows", Action.DROP),
+    "table becomes a view": Loss(T, view("ops.t", "SELECT id FROM ops.base"), "ops.t", "all rows", StepAction.DROP),
     "table becomes a materialized view": Loss(
-        T, mview("ops.t", "SELECT id FROM ops.base", "id bigint"), "ops.t", "all rows", Action.RECOMPUTE
+        T, mview("ops.t", "SELECT id FROM ops.base", "id bigint"), "ops.t", "all rows", StepAction.RECOMPUTE
     ),
 }
 every = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
 
-def lossy(found: Plan) -> list[tuple[Action, tuple[str, ...], tuple[str, ...]]]:
-    return [(each.how, tuple(each.losses), tuple(each.losses.values())) for each in found.steps if each.losses]
+def lossy(found: Plan) -> list[tuple[StepAction, tuple[str, ...], tuple[str, ...]]]:
+    return [(step.how, tuple(step.losses), tuple(step.losses.values())) for step in found.steps if step.losses]
 
 
 @every
 def test_nothing_is_done_before_the_loss_is_accepted_and_both_ways_are_said(loss: Loss) -> None:
     found = loss.plan()
     assert exit_code(found) == 1 and found.steps == ()
-    assert [each.name for each in found.blocked] == ["ops.t"]
+    assert [item.name for item in found.blocked] == ["ops.t"]
     (problem,) = problems(found)
     assert problem.partition(" would be lost")[0] in (loss.what, f"{loss.what} of {loss.name}")
     assert problem.endswith(
@@ -173,7 +172,7 @@ def test_a_reason_is_overruled_by_no_acceptance_and_has_to_go_in_an_earlier_depl
 def test_rows_that_may_be_made_again_need_no_acceptance_and_are_no_loss(loss: Loss) -> None:
     """Row 14, and its like for every change."""
     found = loss.plan(before=False, after=False)
-    assert found.applicable and lossy(found) == [] and loss.step in {each.how for each in found.steps}
+    assert found.applicable and lossy(found) == [] and loss.step in {step.how for step in found.steps}
     assert render(found).endswith(" 0 data loss.")
 
 
@@ -195,7 +194,7 @@ def test_each_loss_of_one_object_is_accepted_for_itself() -> None:
     catalog.deploy(spec("1.0", table("ops.t", "a bigint", "b string", "c string")))
     wanted = spec("2.0", table("ops.t", made("a int", "CAST(a AS int)")), removed=["ops.t.b"])
     found = catalog.plan(wanted, accept_data_loss={"ops.t.c"})
-    assert [each.split(" would")[0] for each in problems(found)] == ["values of a that are no int"]
+    assert [problem.split(" would")[0] for problem in problems(found)] == ["values of a that are no int"]
     found = catalog.plan(wanted, accept_data_loss={"ops.t.a", "ops.t.c"})
     assert tuple(found.steps[0].losses) == ("ops.t.b", "ops.t.c", "ops.t.a") and summary(found)["data_loss"] == 3
     assert "LOST: column b" in render(found)
@@ -263,9 +262,9 @@ def test_what_is_like_it_has_its_kind_and_half_of_its_columns_or_its_query(
     found = catalog.plan(spec("2.0", came, BASE))
     assert found.applicable is (asked is None)
     if asked is not None:
-        hints = [each for each in problems(found) if "comes and is like it" in each]
+        hints = [problem for problem in problems(found) if "comes and is like it" in problem]
         assert len(hints) == asked
-        assert any(each.startswith(f"id: {before.id}") for each in found.blocked[0].paste) is asked
+        assert any(item.startswith(f"id: {before.id}") for item in found.blocked[0].paste) is asked
 
 
 def test_what_goes_and_is_like_nothing_comes_with_the_document_to_paste() -> None:
@@ -274,14 +273,14 @@ def test_what_goes_and_is_like_nothing_comes_with_the_document_to_paste() -> Non
     objects = (T, BASE, view("ops.v", "SELECT id FROM ops.base"), sink("ops.k", "ops.base"))
     catalog.deploy(spec("1.0", *objects))
     found = catalog.plan(spec("2.0", BASE))
-    pasted = [yaml.safe_load(line) for each in found.blocked for line in each.paste]
+    pasted = [yaml.safe_load(line) for item in found.blocked for line in item.paste]
     assert pasted == [{"kind": "removed", "name": name} for name in ("ops.k", "ops.t", "ops.v")]
-    found = catalog.plan(spec("2.0", BASE, removed=[each["name"] for each in pasted]))
+    found = catalog.plan(spec("2.0", BASE, removed=[item["name"] for item in pasted]))
     assert did(found) == ["remove ops.k", "remove ops.v", "remove ops.t"] and found.applicable
-    assert [each.reason for each in found.steps] == ["no longer declared"] * 3
+    assert [step.reason for step in found.steps] == ["no longer declared"] * 3
     # A view and a sink hold no rows: they may not go by accident, and nothing is lost with them.
-    assert [tuple(each.losses) for each in found.steps] == [(), (), ("ops.t",)] and summary(found)["data_loss"] == 1
-    said = {each.name: str(each.problems[0]) for each in catalog.plan(spec("2.0", BASE)).blocked}
+    assert [tuple(step.losses) for step in found.steps] == [(), (), ("ops.t",)] and summary(found)["data_loss"] == 1
+    said = {item.name: str(item.problems[0]) for item in catalog.plan(spec("2.0", BASE)).blocked}
     assert said["ops.v"] == said["ops.k"].replace("sink ops.k", "view ops.v").replace("ops.k", "ops.v")
     assert said["ops.v"] == (
         "the view ops.v would be lost: accept that by a document {kind: removed, name: ops.v}, "
@@ -313,7 +312,7 @@ def test_a_column_that_a_hand_added_is_dropped_only_with_acceptance() -> None:
     found = catalog.plan(spec("1.0", T), drift="repair")
     check_messages(problems(found))
     found = catalog.plan(spec("1.0", T, removed=["ops.t.x"]), drift="repair")
-    assert lossy(found) == [(Action.EVOLVE, ("ops.t.x",), ("column x",))]
+    assert lossy(found) == [(StepAction.EVOLVE, ("ops.t.x",), ("column x",))]
 
 
 def test_a_loss_that_an_unfinished_deploy_has_done_is_not_asked_about_again() -> None:

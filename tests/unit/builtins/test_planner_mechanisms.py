@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.builtins.fingerprint import contract_of
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import Column, Kind, Removed, Was
+from airflow_provider_rfr.builtins.desired import contract_of
+from airflow_provider_rfr.builtins.model import Column, Kind, Removed, Was
+from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code, render
 from tests.unit.builtins.catalogs import Catalog, column, made, mview, obj, problems, spec, table, view
 from tests.unit.messages import check_messages
 
@@ -30,36 +29,36 @@ def from_to(before: Columns, after: Columns, **more: Any) -> tuple[Catalog, Plan
     return catalog, catalog.plan(spec("2.0", table("ops.t", *after, **more)), **policies)
 
 
-def only(found: Plan) -> tuple[Action, tuple[str, ...]]:
+def only(found: Plan) -> tuple[StepAction, tuple[str, ...]]:
     assert found.applicable, found.blocked
     (done,) = found.steps
     return done.how, tuple(done.losses)
 
 
 def shape(catalog: Catalog) -> list[tuple[str, str]]:
-    return [(each.name, each.type) for each in catalog.things["ops.t"].columns]
+    return [(column.name, column.type) for column in catalog.things["ops.t"].columns]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "how"),
     [
-        (["a int"], ["a int", "b string"], Action.EVOLVE),
-        (["a int"], ["a bigint"], Action.EVOLVE),
-        (["a decimal(10,2)"], ["a decimal(20,2)"], Action.EVOLVE),
-        (["a int", "b int"], ["b int", "a int"], Action.EVOLVE),
-        (["a int"], ["b int < a"], Action.EVOLVE),
-        (["a int"], ["b int < a", "a int"], Action.EVOLVE),
-        (["a int", "b int"], ["b int < a", "a int < b"], Action.EVOLVE),
-        (["a int!"], ["a int"], Action.EVOLVE),
-        (["a int"], ["a int!"], Action.EVOLVE),
-        (["a string"], [made("a int", "CAST(a AS int)")], Action.REWRITE),
-        (["a string"], [made("b int", "CAST(a AS int)", name="a", type="string")], Action.REWRITE),
-        (["a int"], ["a int", made("b string!", "CAST(a AS string)")], Action.REWRITE),
-        (["a int"], ["a int", made("b string", "CAST(a AS string)")], Action.REWRITE),
+        (["a int"], ["a int", "b string"], StepAction.EVOLVE),
+        (["a int"], ["a bigint"], StepAction.EVOLVE),
+        (["a decimal(10,2)"], ["a decimal(20,2)"], StepAction.EVOLVE),
+        (["a int", "b int"], ["b int", "a int"], StepAction.EVOLVE),
+        (["a int"], ["b int < a"], StepAction.EVOLVE),
+        (["a int"], ["b int < a", "a int"], StepAction.EVOLVE),
+        (["a int", "b int"], ["b int < a", "a int < b"], StepAction.EVOLVE),
+        (["a int!"], ["a int"], StepAction.EVOLVE),
+        (["a int"], ["a int!"], StepAction.EVOLVE),
+        (["a string"], [made("a int", "CAST(a AS int)")], StepAction.REWRITE),
+        (["a string"], [made("b int", "CAST(a AS int)", name="a", type="string")], StepAction.REWRITE),
+        (["a int"], ["a int", made("b string!", "CAST(a AS string)")], StepAction.REWRITE),
+        (["a int"], ["a int", made("b string", "CAST(a AS string)")], StepAction.REWRITE),
     ],
 )
 def test_what_loses_nothing_is_done_by_the_gentlest_action_and_done_once(
-    before: Columns, after: Columns, how: Action
+    before: Columns, after: Columns, how: StepAction
 ) -> None:
     catalog, found = from_to(before, after)
     assert only(found) == (how, ())
@@ -97,7 +96,7 @@ def test_a_column_that_needs_values_stops_with_an_entry_to_paste_and_goes_on_wit
     assert entry == {"name": wanted.name, "type": wanted.type, **required, "was": was}
     pasted = replace(wanted, was=(Was(**entry["was"]),))
     found = catalog.plan(spec("2.0", table("ops.t", pasted, "other int")))
-    assert only(found) == (Action.REWRITE, ())
+    assert only(found) == (StepAction.REWRITE, ())
     catalog.apply(found)
     assert catalog.plan(spec("2.0", table("ops.t", pasted, "other int"))).steps == ()
 
@@ -114,12 +113,14 @@ def test_only_the_object_that_changed_is_migrated_and_its_id_stays() -> None:
     catalog = Catalog()
     others = (table("ops.u", "x int"), view("ops.v", "SELECT x FROM ops.u"))
     catalog.deploy(spec("1.0", table("ops.t", *ONE), *others))
-    before = {each.name: each.uuid for each in catalog.recorded.objects}
+    before = {obj.name: obj.uuid for obj in catalog.recorded.objects}
     changed = table("ops.t", made("rows string", "CAST(rows AS STRING)"))
     found = catalog.deploy(spec("2.0", changed, *others))
-    assert [(each.name, each.how, each.uuid) for each in found.steps] == [("ops.t", Action.REWRITE, before["ops.t"])]
+    assert [(step.name, step.how, step.uuid) for step in found.steps] == [
+        ("ops.t", StepAction.REWRITE, before["ops.t"])
+    ]
     assert found.steps[0].details["expressions"] == {"rows": "CAST(rows AS STRING)"}
-    assert {each.name: each.uuid for each in catalog.recorded.objects} == before
+    assert {obj.name: obj.uuid for obj in catalog.recorded.objects} == before
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_using_for_another_type_or_name_than_the_live_one_is_not_used() -> Non
 def test_a_using_that_nothing_needs_touches_no_row() -> None:
     """The gentler of two ways is taken."""
     _, found = from_to(["a int"], [made("a bigint", "a * 2")])
-    assert only(found) == (Action.EVOLVE, ())
+    assert only(found) == (StepAction.EVOLVE, ())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_a_using_that_nothing_needs_touches_no_row() -> None:
 def test_a_using_makes_the_values_also_where_they_could_be_taken_as_they_are(before: Columns, after: Column) -> None:
     """Its author says how; they are made once, for the table then is not what the column was."""
     catalog, found = from_to(before, [after])
-    assert only(found) == (Action.REWRITE, ()) and found.stale == ()
+    assert only(found) == (StepAction.REWRITE, ()) and found.stale == ()
     assert found.steps[0].details["expressions"] == {"cents": after.was[0].using}
     catalog.apply(found)
     again = catalog.plan(spec("2.0", table("ops.t", after)))
@@ -166,11 +167,11 @@ def test_a_using_makes_the_values_also_where_they_could_be_taken_as_they_are(bef
 def test_a_was_is_met_by_what_is_live_not_by_what_the_version_before_said() -> None:
     """Declaration, registry and catalog are compared: a deploy that died after the table did is not repeated."""
     catalog, found = from_to(["a string"], wanted := [made("b int", "CAST(a AS int)", name="a")])
-    assert only(found)[0] is Action.REWRITE
+    assert only(found)[0] is StepAction.REWRITE
     catalog.apply(found, until=1)
     assert catalog.recorded.objects[0].columns == (column("a string"),)
     again = catalog.plan(spec("2.0", table("ops.t", *wanted)))
-    assert again.applicable and [each.how for each in again.steps if each.how is not Action.METADATA] == []
+    assert again.applicable and [step.how for step in again.steps if step.how is not StepAction.METADATA] == []
 
 
 def test_the_contract_stays_inside_with_the_columns_that_it_is_of() -> None:
@@ -199,11 +200,11 @@ VERSIONS: list[Columns] = [
 def test_a_list_of_was_leads_from_every_version_to_the_newest(first: int, stepwise: bool) -> None:
     """Row 22: the one that meets the live table counts."""
     catalog = Catalog()
-    for number, each in enumerate(VERSIONS):
+    for number, item in enumerate(VERSIONS):
         if number == first or (number > first and (stepwise or number == len(VERSIONS) - 1)):
-            found = catalog.deploy(spec(f"{number}.0", table("ops.t", *each)))
+            found = catalog.deploy(spec(f"{number}.0", table("ops.t", *item)))
     assert shape(catalog) == [("size", "int"), ("more", "int")]
-    assert only(found) == (Action.REWRITE, ())
+    assert only(found) == (StepAction.REWRITE, ())
     from_int = first == 0 and not stepwise
     text = "length(CAST(rows AS STRING))" if from_int else "length(rows)"
     assert found.steps[0].details["expressions"] == {"size": text}
@@ -213,12 +214,12 @@ def test_two_versions_that_evolve_are_one_step_with_the_same_result_as_one_after
     """Row 23."""
     v1, v2, v3 = ["a int"], ["b int < a"], ["c int < b < a", "d string"]
     straight, found = from_to(v1, v3)
-    assert only(found) == (Action.EVOLVE, ())
+    assert only(found) == (StepAction.EVOLVE, ())
     assert found.steps[0].changes == ("> column a -> c (rename)", "+ column d string")
     straight.apply(found)
     stepwise = Catalog()
-    for number, each in enumerate((v1, v2, v3), 1):
-        stepwise.deploy(spec(f"{number}.0", table("ops.t", *each)))
+    for number, item in enumerate((v1, v2, v3), 1):
+        stepwise.deploy(spec(f"{number}.0", table("ops.t", *item)))
     assert shape(straight) == shape(stepwise)
 
 
@@ -235,7 +236,7 @@ def test_a_was_that_meets_nothing_any_more_is_a_note_and_is_never_done_again() -
     renamed.apply(found)
     assert renamed.plan(spec("2.0", table("ops.t", "b int < a"))).stale == ("ops.t.b",)
     fresh = Catalog().plan(spec("2.0", table("ops.t", *wanted)))
-    assert [each.how for each in fresh.steps] == [Action.CREATE] and fresh.stale == ("ops.t.rows",)
+    assert [step.how for step in fresh.steps] == [StepAction.CREATE] and fresh.stale == ("ops.t.rows",)
 
 
 # Rows that may be made again
@@ -244,12 +245,12 @@ def test_a_was_that_meets_nothing_any_more_is_a_note_and_is_never_done_again() -
 def test_a_table_is_emptied_only_where_its_rows_may_be_made_again_and_nothing_says_how() -> None:
     """Row 22."""
     _, found = from_to(ONE, TWO, keep=False)
-    assert only(found) == (Action.REPLACE_EMPTY, ())
+    assert only(found) == (StepAction.REPLACE_EMPTY, ())
     assert "emptied: its rows may be made again" in render(found)
     _, found = from_to(ONE, [made("rows string", "CAST(rows AS STRING)")], keep=False)
-    assert only(found) == (Action.REWRITE, ())
+    assert only(found) == (StepAction.REWRITE, ())
     _, found = from_to(ONE, ["rows bigint"], keep=False)
-    assert only(found) == (Action.EVOLVE, ())
+    assert only(found) == (StepAction.EVOLVE, ())
     for old, new in ((True, False), (False, True), (True, True)):
         _, found = from_to(ONE, TWO, keep=new, old={"keep": old}, policies={"accept_data_loss": {"ops.t"}})
         check_messages(problems(found))
@@ -258,9 +259,9 @@ def test_a_table_is_emptied_only_where_its_rows_may_be_made_again_and_nothing_sa
 def test_rows_that_are_kept_for_a_reason_are_evolved_and_rewritten_all_the_same() -> None:
     """Row 26."""
     _, found = from_to(ONE, ["rows int", "more int"], keep="billing")
-    assert only(found) == (Action.EVOLVE, ())
+    assert only(found) == (StepAction.EVOLVE, ())
     _, found = from_to(ONE, [made("rows string", "CAST(rows AS STRING)")], keep="billing")
-    assert only(found) == (Action.REWRITE, ())
+    assert only(found) == (StepAction.REWRITE, ())
 
 
 # Older code
@@ -274,15 +275,15 @@ def test_older_code_changes_nothing_and_says_who_recorded_what_it_finds() -> Non
     older = spec("1.9", table("ops.t", "a int"), view("ops.v", "SELECT a FROM ops.t"))
     found = catalog.plan(older)
     assert exit_code(found) == 1 and found.steps == () and found.records == ()
-    assert {each.name for each in found.blocked} == {"ops.t", "ops.u", "ops.v"}
+    assert {item.name for item in found.blocked} == {"ops.t", "ops.u", "ops.v"}
     assert all(
-        str(each.problems[0]) == "downgrade not supported: recorded by 2.0, this is 1.9" for each in found.blocked
+        str(item.problems[0]) == "downgrade not supported: recorded by 2.0, this is 1.9" for item in found.blocked
     )
-    assert [each.paste for each in found.blocked] == [(), (), ()]
+    assert [item.paste for item in found.blocked] == [(), (), ()]
     assert exit_code(catalog.plan(replace(newer, version="1.9"))) == 0
     assert exit_code(catalog.plan(replace(newer, version="2.0.0.dev3"))) == 0
     found = catalog.plan(replace(older, removed=(Removed("ops.t.b"), Removed("ops.u"))), accept_data_loss={"ops.t.b"})
-    assert {each.name for each in found.blocked} == {"ops.t", "ops.u", "ops.v"} and found.steps == ()
+    assert {item.name for item in found.blocked} == {"ops.t", "ops.u", "ops.v"} and found.steps == ()
 
 
 def test_older_code_does_not_bring_back_what_newer_code_removed() -> None:
@@ -306,7 +307,7 @@ def test_metadata_is_written_in_place_and_asks_for_no_values() -> None:
         old={"comment": None, "properties": {"a": "1", "b": "1"}},
     )
     (done,) = found.steps
-    assert (done.how, tuple(done.losses)) == (Action.METADATA, ())
+    assert (done.how, tuple(done.losses)) == (StepAction.METADATA, ())
     assert done.changes == (
         "~ comment: nothing -> 'Runs.'", "~ property a: '1' -> '2'", "~ property b: '1' -> nothing",
         "~ property c: nothing -> '3'",
@@ -320,7 +321,7 @@ def test_a_partitioning_holds_for_new_rows_and_touches_no_row() -> None:
     )
     (done,) = found.steps
     assert (done.how, done.details["partitioning"], done.details["keys"]) == (
-        Action.EVOLVE, ["bucket(4, rows)"], ["rows"],
+        StepAction.EVOLVE, ["bucket(4, rows)"], ["rows"],
     )  # fmt: skip
 
 
@@ -330,21 +331,21 @@ def test_whitespace_comments_and_case_of_a_query_are_no_change_but_are_kept() ->
     catalog.deploy(spec("1.0", table("ops.t", *ONE), view("ops.v", "SELECT rows FROM ops.t")))
     found = catalog.plan(spec("1.1", table("ops.t", *ONE), view("ops.v", "select rows\nfrom OPS.T -- all of them\n")))
     assert found.steps == ()
-    assert [each.raw_sql for each in found.records] == ["select rows\nfrom OPS.T -- all of them\n"]
+    assert [record.raw_sql for record in found.records] == ["select rows\nfrom OPS.T -- all of them\n"]
 
 
 def test_queries_that_another_reader_recorded_are_compared_as_they_were_written() -> None:
     catalog = Catalog()
     wanted = spec("1.0", table("ops.t", *ONE), view("ops.v", "SELECT rows FROM ops.t"))
     catalog.deploy(wanted)
-    objects = tuple(replace(each, canonicalizer="sqlglot/1.0 rules/0") for each in catalog.recorded.objects)
+    objects = tuple(replace(obj, canonicalizer="sqlglot/1.0 rules/0") for obj in catalog.recorded.objects)
     catalog.recorded = replace(catalog.recorded, objects=objects)
     found = catalog.plan(wanted)
     assert found.steps == () and exit_code(found) == 0 and len(found.records) == 2
     reformatted = spec("1.0", table("ops.t", *ONE), view("ops.v", "select rows from ops.t"))
     assert catalog.plan(reformatted).steps == ()
     other = spec("1.0", table("ops.t", *ONE), view("ops.v", "SELECT rows FROM ops.t WHERE rows > 0"))
-    assert [each.how for each in catalog.plan(other).steps] == [Action.REPLACE]
+    assert [step.how for step in catalog.plan(other).steps] == [StepAction.REPLACE]
 
 
 def test_a_materialized_view_is_computed_again_where_a_table_would_need_values() -> None:
@@ -355,7 +356,7 @@ def test_a_materialized_view_is_computed_again_where_a_table_would_need_values()
         spec("2.0", base, mview("ops.m", "SELECT CAST(rows AS STRING) AS rows FROM ops.t", "rows string"))
     )
     (done,) = found.steps
-    assert (done.how, tuple(done.losses)) == (Action.RECOMPUTE, ())
+    assert (done.how, tuple(done.losses)) == (StepAction.RECOMPUTE, ())
     assert done.details["sql"].startswith("SELECT CAST") and done.details["updates"]
 
 
@@ -364,4 +365,7 @@ def test_a_sources_new_definition_is_noted_and_its_rows_stay() -> None:
     catalog.deploy(spec("1.0", obj(Kind.SOURCE, "ops.s", *ONE, source={"path": "/v1"})))
     found = catalog.plan(spec("1.1", obj(Kind.SOURCE, "ops.s", *ONE, source={"path": "/v2"})))
     (done,) = found.steps
-    assert (done.how, done.changes) == (Action.METADATA, ("~ definition: the next refresh starts a new generation",))
+    assert (done.how, done.changes) == (
+        StepAction.METADATA,
+        ("~ definition: the next refresh starts a new generation",),
+    )

@@ -7,9 +7,9 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Policies, exit_code
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import Dependency, Instance, Kind, name_problem
+from airflow_provider_rfr.builtins.model import Dependency, Instance, Kind, name_problem
+from airflow_provider_rfr.builtins.plan import Policies, exit_code
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RegistryState, UserView
 from tests.unit.builtins.catalogs import Catalog, Thing, column, did, mview, obj, problems, spec, stable_id, table, view
 from tests.unit.messages import check_messages
@@ -107,7 +107,7 @@ def test_a_renamed_object_is_not_made_anew() -> None:
     assert found.steps[0].details == {"to": "ops.runs"}
     catalog.check()
     assert catalog.garbage == []
-    recorded = {each.uuid: each for each in catalog.recorded.objects}
+    recorded = {obj.uuid: obj for obj in catalog.recorded.objects}
     assert recorded[T.id].name == "ops.runs"
 
 
@@ -116,10 +116,10 @@ def test_objects_that_exchange_their_names_go_by_a_name_in_between() -> None:
     catalog = deployed(a, b, c)
     found = catalog.deploy(spec("1.1", replace(a, name="ops.b"), replace(b, name="ops.a"), replace(c, name="ops.d")))
     between = f"ops.a__r{a.id.hex[:8]}"
-    assert [(each.name, each.details["to"]) for each in found.steps] == [
+    assert [(step.name, step.details["to"]) for step in found.steps] == [
         ("ops.c", "ops.d"), ("ops.a", between), ("ops.b", "ops.a"), (between, "ops.b"),
     ]  # fmt: skip
-    assert {key: each.marker for key, each in catalog.things.items()} == {"ops.b": a.id, "ops.a": b.id, "ops.d": c.id}
+    assert {key: thing.marker for key, thing in catalog.things.items()} == {"ops.b": a.id, "ops.a": b.id, "ops.d": c.id}
 
 
 def test_a_new_object_gets_the_name_that_another_one_gives_up() -> None:
@@ -151,7 +151,7 @@ def test_a_table_becomes_a_view_under_its_name_and_its_id_and_its_rows_are_kept_
     assert did(found) == ["drop ops.t", "create ops.t"]
     assert found.dependents == () and found.steps[1].uuid == T.id
     assert found.steps[0].details == {"keep_days": 7}
-    assert [catalog.things[each].marker for each in catalog.garbage] == [T.id]
+    assert [catalog.things[item].marker for item in catalog.garbage] == [T.id]
     check_messages(found.steps[0].reason)
     catalog.check()
     back = catalog.deploy(spec("3.0", T, base, view("ops.reader", "SELECT id FROM ops.t")))
@@ -196,8 +196,8 @@ def test_an_object_that_is_not_kept_is_removed_when_it_is_no_longer_declared() -
     assert did(found) == ["remove ops.tmp"]
     assert found.steps[0].reason == "no longer declared" and tuple(found.steps[0].losses) == ()
     assert found.forgotten == (stable_id("ops", "ops.tmp"),)
-    assert [each.name for each in catalog.recorded.objects] == ["ops.t"]
-    assert [each[:7] for each in catalog.garbage] == ["ops.tmp"]
+    assert [obj.name for obj in catalog.recorded.objects] == ["ops.t"]
+    assert [item[:7] for item in catalog.garbage] == ["ops.tmp"]
 
 
 def test_an_object_is_removed_only_with_acceptance() -> None:
@@ -269,22 +269,22 @@ def test_a_generated_name_takes_a_number_until_nobody_has_it_and_is_kept_whateve
     wanted = spec("1.1", T, LOG)
     found = catalog.plan(wanted, instances={"lake": (Instance("l1", "Main"),)})
     assert did(found) == ["create ops.log_Main_2"]
-    assert [each.instance for each in found.records] == ["l1"]
+    assert [record.instance for record in found.records] == ["l1"]
     catalog.apply(found)
     found = catalog.plan(wanted, instances={"lake": (Instance("l1", "renamed"), Instance("l2", "eu west"))})
     assert did(found) == ["create ops.log_eu_west"]
     catalog.apply(found)
-    assert {each.name: each.instance for each in catalog.recorded.objects} == {
+    assert {obj.name: obj.instance for obj in catalog.recorded.objects} == {
         "ops.t": None, "ops.log_Main_2": "l1", "ops.log_eu_west": "l2",
     }  # fmt: skip
-    assert {each.uuid for each in catalog.recorded.objects} == {T.id, uuid5(LOG.id, "l1"), uuid5(LOG.id, "l2")}
+    assert {obj.uuid for obj in catalog.recorded.objects} == {T.id, uuid5(LOG.id, "l1"), uuid5(LOG.id, "l2")}
 
 
 @pytest.mark.parametrize("called", ["Zürich 東京", "x" * 300, "__", "a.b/c"])
 def test_a_generated_name_is_one_that_could_have_been_declared(called: str) -> None:
     wanted = spec("1.0", T, LOG)
     instances = {"lake": (Instance("l1", called), Instance("l2", called))}
-    names = {each.name for each in Catalog().plan(wanted, instances=instances).steps} - {"ops.t"}
+    names = {step.name for step in Catalog().plan(wanted, instances=instances).steps} - {"ops.t"}
     assert len(names) == 2 and [name_problem(name) for name in names] == [None, None]
 
 
@@ -332,4 +332,4 @@ def test_each_instances_object_follows_its_template_though_nobody_lists_it() -> 
 @pytest.mark.parametrize("query", ["SELECT (", "SELECT id FROM ops.t; SELECT 1"])
 def test_a_query_that_cannot_be_read_says_so(query: str) -> None:
     found = plan(spec("1.0", T, view("ops.v", query)), RegistryState(), ActualState())
-    assert any("its query can't be read" in each for each in problems(found))
+    assert any("its query can't be read" in problem for problem in problems(found))

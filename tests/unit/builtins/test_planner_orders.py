@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import Dependency
+from airflow_provider_rfr.builtins.model import Dependency
+from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from airflow_provider_rfr.exceptions import DeclarationError, PlanError
 from tests.unit.builtins.catalogs import (
@@ -31,8 +31,8 @@ T = table("ops.t", "id bigint", "rows int")
 
 
 def names(found: Plan, order: list[UUID | None]) -> list[str]:
-    known = {each.uuid: each.name for each in found.steps}
-    return [known[each] for each in order]
+    known = {step.uuid: step.name for step in found.steps}
+    return [known[item] for item in order]
 
 
 def test_the_same_version_again_is_nothing() -> None:
@@ -49,7 +49,7 @@ def test_a_new_catalog_is_created_at_its_present_version_and_makes_no_values() -
     wanted = spec("3.0", T, view("ops.v", "SELECT rows FROM ops.t"))
     found = plan(wanted, RegistryState(), ActualState())
     assert did(found) == ["create ops.t", "create ops.v"]
-    assert {each.reason for each in found.steps} == {"new"}
+    assert {step.reason for step in found.steps} == {"new"}
     assert exit_code(found) == 2
 
 
@@ -70,10 +70,10 @@ def test_a_table_that_becomes_a_view_leaves_before_it_comes_and_comes_before_its
     assert did(found) == ["drop ops.t", "create ops.t", "rebind ops.v1"]
     assert names(found, drop_order(found)) == ["ops.t"]
     assert names(found, create_order(found)) == ["ops.t", "ops.v1"]
-    before = {each.name: each.uuid for each in catalog.recorded.objects}
+    before = {obj.name: obj.uuid for obj in catalog.recorded.objects}
     catalog.apply(found)
     catalog.check()
-    assert {each.name: each.uuid for each in catalog.recorded.objects} == before
+    assert {obj.name: obj.uuid for obj in catalog.recorded.objects} == before
     assert did(catalog.plan(wanted)) == []
 
 
@@ -96,31 +96,31 @@ def test_a_diamond_twice_with_changed_roots_below_each_other() -> None:
     changed = {1, 3, 5, 2, 7, 9, 11, 14, 16, 17}
 
     def version(number: str, kind: str) -> object:
-        def made(each: int) -> object:
-            columns = f"c{each} {kind if each in changed else 'int'}"
-            if not reads[each]:
-                return table(f"ops.o{each:02}", columns)
-            inputs = ", ".join(f"t{read}.c{read}" for read in reads[each])
-            tables = " CROSS JOIN ".join(f"ops.o{read:02} t{read}" for read in reads[each])
-            return view(f"ops.o{each:02}", f"SELECT 1 AS c{each}, {inputs} FROM {tables}")
+        def made(node: int) -> object:
+            columns = f"c{node} {kind if node in changed else 'int'}"
+            if not reads[node]:
+                return table(f"ops.o{node:02}", columns)
+            inputs = ", ".join(f"t{read}.c{read}" for read in reads[node])
+            tables = " CROSS JOIN ".join(f"ops.o{read:02} t{read}" for read in reads[node])
+            return view(f"ops.o{node:02}", f"SELECT 1 AS c{node}, {inputs} FROM {tables}")
 
-        return spec(number, *(made(each) for each in reads))
+        return spec(number, *(made(read) for read in reads))
 
     catalog = Catalog()
     catalog.deploy(version("1.0", "int"))
     found = catalog.plan(version("2.0", "bigint"))
     # Tables 1, 2 and 16 are wider; 13 is not, and everything but that reads one of them.
-    assert {each.name for each in found.steps} == {f"ops.o{each:02}" for each in reads if each != 13}
+    assert {step.name for step in found.steps} == {f"ops.o{read:02}" for read in reads if read != 13}
     created = names(found, create_order(found))
-    removed = catalog.plan(spec("2.0", removed=[f"ops.o{each:02}" for each in reads]))
+    removed = catalog.plan(spec("2.0", removed=[f"ops.o{read:02}" for read in reads]))
     dropped = names(removed, drop_order(removed))
     assert len(set(created)) == len(created) == 17 and len(set(dropped)) == len(dropped) == 18
-    for each, inputs in reads.items():
+    for item, inputs in reads.items():
         for read in inputs:
-            if f"ops.o{read:02}" in created and f"ops.o{each:02}" in created:
-                assert created.index(f"ops.o{read:02}") < created.index(f"ops.o{each:02}")
+            if f"ops.o{read:02}" in created and f"ops.o{item:02}" in created:
+                assert created.index(f"ops.o{read:02}") < created.index(f"ops.o{item:02}")
             if f"ops.o{read:02}" in dropped:
-                assert dropped.index(f"ops.o{each:02}") < dropped.index(f"ops.o{read:02}")
+                assert dropped.index(f"ops.o{item:02}") < dropped.index(f"ops.o{read:02}")
     assert catalog.plan(version("2.0", "bigint")) == found
     catalog.apply(found)
     catalog.check()
@@ -155,7 +155,7 @@ def test_a_wider_column_binds_again_those_who_read_it_and_who_reads_those() -> N
     catalog.deploy(spec("1.0", T, *views))
     found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "rows bigint"), *views))
     assert did(found) == ["evolve ops.t", "rebind ops.a", "rebind ops.b"]
-    assert [str(each.reason) for each in found.dependents] == ["reads ops.t.rows", "reads ops.a"]
+    assert [str(dependent.reason) for dependent in found.dependents] == ["reads ops.t.rows", "reads ops.a"]
     catalog.apply(found)
     catalog.check()
 
@@ -234,7 +234,7 @@ def test_everything_that_was_bound_again_is_written_down_with_what_it_reads_now(
     reader = view("ops.v", "SELECT rows FROM ops.t")
     catalog.deploy(spec("1.0", T, reader))
     found = catalog.plan(spec("2.0", table("ops.t", "id bigint", "rows bigint"), reader))
-    assert {each.name: each.deps for each in found.records} == {
+    assert {record.name: record.deps for record in found.records} == {
         "ops.t": (),
         "ops.v": (Dependency("ops.t", T.id, ("rows",)),),
     }
@@ -258,18 +258,18 @@ def test_stars_are_written_out_once_and_a_later_column_changes_no_view() -> None
     catalog = Catalog()
     readers = (view("ops.v", "SELECT * FROM ops.t"), view("ops.w", "SELECT v.* FROM ops.v v"))
     catalog.deploy(spec("1.0", T, *readers))
-    recorded = {each.name: each for each in catalog.recorded.objects}
+    recorded = {obj.name: obj for obj in catalog.recorded.objects}
     assert recorded["ops.v"].sql == "SELECT id, `rows` FROM ops.t"
     assert recorded["ops.v"].raw_sql == "SELECT * FROM ops.t"
     assert recorded["ops.w"].sql == "SELECT v.id, v.`rows` FROM ops.v v"
     found = catalog.deploy(spec("1.1", table("ops.t", "id bigint", "rows int", "more string"), *readers))
     assert did(found) == ["evolve ops.t"]
-    assert {each.name: each.sql for each in catalog.recorded.objects}["ops.v"] == "SELECT id, `rows` FROM ops.t"
+    assert {obj.name: obj.sql for obj in catalog.recorded.objects}["ops.v"] == "SELECT id, `rows` FROM ops.t"
     # A column that is gone takes itself out of them, and brings in nothing that came since.
     without = table("ops.t", "id bigint", "more string")
     found = catalog.plan(spec("1.2", without, *readers))
-    assert [each.name for each in found.blocked] == ["ops.t"]
-    assert [each.details["sql"] for each in found.steps] == ["SELECT id FROM ops.t", "SELECT v.id FROM ops.v v"]
+    assert [item.name for item in found.blocked] == ["ops.t"]
+    assert [step.details["sql"] for step in found.steps] == ["SELECT id FROM ops.t", "SELECT v.id FROM ops.v v"]
 
 
 def test_a_star_follows_a_renamed_column_over_versions_that_were_skipped() -> None:
@@ -291,7 +291,7 @@ def test_a_star_is_recorded_with_its_columns_whatever_becomes_of_the_view(become
     )
     catalog = Catalog()
     catalog.deploy(spec("1.0", wide, reader))
-    before = {each.name: each.deps for each in catalog.recorded.objects}["ops.v"]
+    before = {obj.name: obj.deps for obj in catalog.recorded.objects}["ops.v"]
     later = {
         "renamed": replace(reader, name="ops.w"),
         "moved": replace(reader, name="other.v"),
@@ -299,12 +299,12 @@ def test_a_star_is_recorded_with_its_columns_whatever_becomes_of_the_view(become
         "read by another version": reader,
     }[becomes]
     if later is reader:
-        objects = tuple(replace(each, canonicalizer="older") for each in catalog.recorded.objects)
+        objects = tuple(replace(obj, canonicalizer="older") for obj in catalog.recorded.objects)
         catalog.recorded = replace(catalog.recorded, objects=objects)
     catalog.deploy(spec("1.1", wide, later))
-    assert {each.name: each.deps for each in catalog.recorded.objects}[later.name] == before
+    assert {obj.name: obj.deps for obj in catalog.recorded.objects}[later.name] == before
     found = catalog.plan(spec("2.0", narrow, replace(later, columns=later.columns[:1]), removed=["ops.t.n"]))
-    assert {each.name: each.details.get("sql") for each in found.steps}[later.name] == "SELECT id FROM ops.t"
+    assert {step.name: step.details.get("sql") for step in found.steps}[later.name] == "SELECT id FROM ops.t"
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ def test_a_star_over_a_star_follows_the_order_that_is_declared(query: str, text:
         later, over, mview("ops.m", query, *later.columns), project="ops", version="2.0", entry_points=False
     )
     catalog.deploy(wanted)
-    assert {each.name: each.sql for each in catalog.recorded.objects}["ops.v"] == "SELECT id, a, b FROM ops.t"
-    assert {each.name: each.sql for each in catalog.recorded.objects}["ops.m"] == text
+    assert {obj.name: obj.sql for obj in catalog.recorded.objects}["ops.v"] == "SELECT id, a, b FROM ops.t"
+    assert {obj.name: obj.sql for obj in catalog.recorded.objects}["ops.m"] == text
     assert catalog.plan(wanted).steps == ()
     fresh.deploy(wanted)
     with raises(DeclarationError):
@@ -347,11 +347,11 @@ def test_declared_columns_say_what_a_star_stands_for(kind: Any) -> None:
     first, later = kind("ops.v", "SELECT * FROM ops.t", "a int", "b int"), ("a int", "b int", "c int")
     catalog, fresh = Catalog(), Catalog()
     catalog.deploy(spec("1.0", narrow, first))
-    assert [each.name for each in catalog.deploy(spec("1.1", wide, first)).steps] == ["ops.t"]
+    assert [step.name for step in catalog.deploy(spec("1.1", wide, first)).steps] == ["ops.t"]
     fresh.deploy(spec("1.1", wide, first))
-    for each in (catalog, fresh):
-        assert [known.sql for known in each.recorded.objects if known.name == "ops.v"] == ["SELECT a, b FROM ops.t"]
-        step = each.deploy(spec("1.2", wide, kind("ops.v", "SELECT * FROM ops.t", *later))).steps[0]
+    for item in (catalog, fresh):
+        assert [known.sql for known in item.recorded.objects if known.name == "ops.v"] == ["SELECT a, b FROM ops.t"]
+        step = item.deploy(spec("1.2", wide, kind("ops.v", "SELECT * FROM ops.t", *later))).steps[0]
         assert step.details["sql"] == "SELECT a, b, c FROM ops.t"
     strange = kind("ops.v", "SELECT * FROM ops.t", "a int", "z int")
     problem = "its columns are a, z, and its query gives a, b, c; write them alike, in the same order"
@@ -362,7 +362,7 @@ def test_declared_columns_say_what_a_star_stands_for(kind: Any) -> None:
 def test_a_star_that_cannot_be_written_out_stops_the_plan(query: str) -> None:
     """Row 46."""
     found = plan(spec("1.0", T, view("ops.v", query)), RegistryState(), ActualState())
-    assert [each.name for each in found.blocked] == ["ops.v"]
+    assert [item.name for item in found.blocked] == ["ops.v"]
     assert "write" in problems(found)[0]
 
 
@@ -376,9 +376,9 @@ def test_whoever_reads_a_name_that_another_object_has_now_is_made_again() -> Non
         rest = () if came is other else (other,)
         wanted = spec("1.1", replace(gone, name="ops.old"), replace(came, name="ops.x"), *rest, *readers)
         found = catalog.deploy(wanted)
-        assert [(each.how, each.name, each.reason) for each in found.steps if each.name in ("ops.v", "ops.m")] == [
-            (Action.REBIND, "ops.v", "reads ops.x, which is another object now"),
-            (Action.RECOMPUTE, "ops.m", "reads ops.x, which is another object now"),
+        assert [(step.how, step.name, step.reason) for step in found.steps if step.name in ("ops.v", "ops.m")] == [
+            (StepAction.REBIND, "ops.v", "reads ops.x, which is another object now"),
+            (StepAction.RECOMPUTE, "ops.m", "reads ops.x, which is another object now"),
         ]
         catalog.check()
         assert catalog.plan(wanted).steps == ()

@@ -13,10 +13,18 @@ from uuid import UUID
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.reasons import Why
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Dependency, Kind, Was, stable_id
+from airflow_provider_rfr.builtins.model import (
+    BuiltinObject,
+    CatalogSpec,
+    Column,
+    Dependency,
+    Kind,
+    Was,
+    Why,
+    stable_id,
+)
+from airflow_provider_rfr.builtins.plan import Plan, Policies, StepAction
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from tests.profile import examples
 from tests.unit.builtins.catalogs import Catalog, create_order, drop_order, spec
@@ -99,16 +107,16 @@ def _query(draw: Any, number: int, name: str, kind: Kind, found: dict[int, Draft
     reads = old.reads if old is not None else ()
     if not reads or not _valid(reads, found) or not draw(st.integers(0, 2)):
         inputs = draw(st.lists(st.sampled_from(sorted(found)), min_size=1, max_size=3, unique=True))
-        reads = tuple((each, draw(st.sampled_from(sorted(found[each].types)))) for each in inputs)
-    columns = ", ".join(f"t{each}.{column} AS c{place}" for place, (each, column) in enumerate(reads))
-    tables = " CROSS JOIN ".join(f"{found[each].name} AS t{each}" for each in dict.fromkeys(each for each, _ in reads))
-    types = {f"c{place}": found[each].types[column] for place, (each, column) in enumerate(reads)}
+        reads = tuple((item, draw(st.sampled_from(sorted(found[item].types)))) for item in inputs)
+    columns = ", ".join(f"t{item}.{column} AS c{place}" for place, (item, column) in enumerate(reads))
+    tables = " CROSS JOIN ".join(f"{found[name].name} AS t{name}" for name in dict.fromkeys(name for name, _ in reads))
+    types = {f"c{place}": found[item].types[column] for place, (item, column) in enumerate(reads)}
     declared = kind is Kind.MATERIALIZED_VIEW or draw(st.booleans())
     return Draft(number, name, kind, types, f"SELECT {columns} FROM {tables}", reads, declared)
 
 
 def _valid(reads: Sequence[tuple[int, str]], found: dict[int, Draft]) -> bool:
-    return all(each in found and column in found[each].types for each, column in reads)
+    return all(read in found and column in found[read].types for read, column in reads)
 
 
 def changed(draft: Draft, old: Draft | None) -> BuiltinObject:
@@ -133,21 +141,21 @@ EVERYTHING = frozenset(NAMES) | {f"{name}.{column}" for name in NAMES for column
 
 def deployed(first: dict[int, Draft]) -> Catalog:
     catalog = Catalog()
-    catalog.deploy(spec("1.0", *(each.made() for each in first.values())))
+    catalog.deploy(spec("1.0", *(item.made() for item in first.values())))
     return catalog
 
 
 def second_version(first: dict[int, Draft], second: dict[int, Draft]) -> CatalogSpec:
-    return spec("2.0", *(changed(each, first.get(number)) for number, each in second.items()))
+    return spec("2.0", *(changed(item, first.get(number)) for number, item in second.items()))
 
 
 def positions(order: Sequence[Any]) -> dict[Any, int]:
     assert len(set(order)) == len(order)
-    return {each: place for place, each in enumerate(order)}
+    return {item: place for place, item in enumerate(order)}
 
 
 def old_edges(recorded: RegistryState) -> set[tuple[Any, Any]]:
-    return {(each.uuid, dep.uuid) for each in recorded.objects for dep in each.deps if dep.uuid is not None}
+    return {(obj.uuid, dep.uuid) for obj in recorded.objects for dep in obj.deps if dep.uuid is not None}
 
 
 @examples(200, suppress_health_check=[HealthCheck.too_slow])
@@ -162,7 +170,7 @@ def test_a_catalog_that_does_the_steps_meets_nothing_that_is_missing_and_ends_as
     found = catalog.deploy(wanted, accept_data_loss=EVERYTHING)
     catalog.check()
     assert_orders(found, edges, second)
-    assert sorted(set(catalog.things) - set(catalog.garbage)) == sorted(each.name for each in second.values())
+    assert sorted(set(catalog.things) - set(catalog.garbage)) == sorted(item.name for item in second.values())
     again = catalog.plan(wanted)
     assert (again.steps, again.records, again.drift, again.blocked) == ((), (), (), ())
 
@@ -175,7 +183,7 @@ def test_a_deploy_that_died_anywhere_is_gone_on_with_or_taken_back_and_ends_as_d
     """Rows 29, 30, 31 and 58, at the level of a plan."""
     first, second = two
     catalog = deployed(first)
-    tables = [each.name for each in first.values() if each.kind is Kind.TABLE]
+    tables = [item.name for item in first.values() if item.kind is Kind.TABLE]
     wanted, allowed = second_version(first, second), {"accept_data_loss": EVERYTHING}
     begun = catalog.plan(wanted, **allowed)
     assert begun.applicable
@@ -184,7 +192,7 @@ def test_a_deploy_that_died_anywhere_is_gone_on_with_or_taken_back_and_ends_as_d
         wanted = second_version(second, first)
     catalog.deploy(wanted, **allowed)
     catalog.check()
-    assert sorted(set(catalog.things) - set(catalog.garbage)) == sorted(each.name for each in wanted.objects)
+    assert sorted(set(catalog.things) - set(catalog.garbage)) == sorted(obj.name for obj in wanted.objects)
     again = catalog.plan(wanted)
     assert (again.steps, again.records, again.drift, again.blocked) == ((), (), (), ())
     if back:
@@ -201,25 +209,25 @@ def test_nothing_is_lost_that_was_not_accepted_and_the_names_in_the_plan_are_all
     catalog = deployed(first)
     wanted = second_version(first, second)
     found = catalog.plan(wanted)
-    reasons = [reason for each in found.blocked for reason in each.problems]
+    reasons = [reason for item in found.blocked for reason in item.problems]
     asked = {reason.facts[-1] for reason in reasons if reason.why is Why.WOULD_LOSE}
     assert found.applicable is not bool(asked)
-    assert not any(tuple(each.losses) for each in found.steps)
+    assert not any(tuple(step.losses) for step in found.steps)
     for name in asked:
         assert not catalog.plan(wanted, accept_data_loss=asked - {name}).applicable
     found = catalog.deploy(wanted, accept_data_loss=asked)
-    assert not any("loses nothing" in each for each in found.warnings)
-    assert {name for each in found.steps for name in tuple(each.losses)} <= asked
-    there = {each.marker: each for key, each in catalog.things.items() if key not in catalog.garbage}
-    for number, each in first.items():
-        names = {each.name, second[number].name if number in second else each.name}
-        if each.kind is not Kind.TABLE or not each.keep or names & asked:
+    assert not any("loses nothing" in warning for warning in found.warnings)
+    assert {name for step in found.steps for name in tuple(step.losses)} <= asked
+    there = {thing.marker: thing for key, thing in catalog.things.items() if key not in catalog.garbage}
+    for number, item in first.items():
+        names = {item.name, second[number].name if number in second else item.name}
+        if item.kind is not Kind.TABLE or not item.keep or names & asked:
             continue
-        # Its rows are where they were, with each column that nobody let go.
-        thing = there[each.id]
+        # Its rows are where they were, with item column that nobody let go.
+        thing = there[item.id]
         gone = {name.rpartition(".")[2] for name in asked if name.startswith(f"{thing.name}.")}
-        assert thing.born == "d1" and each.types.keys() - gone <= {column.name for column in thing.columns}
-        assert each.id not in {catalog.things[key].marker for key in catalog.garbage}
+        assert thing.born == "d1" and item.types.keys() - gone <= {column.name for column in thing.columns}
+        assert item.id not in {catalog.things[key].marker for key in catalog.garbage}
 
 
 def assert_orders(found: Plan, edges: set[tuple[Any, Any]], second: dict[int, Draft]) -> None:
@@ -232,7 +240,7 @@ def assert_orders(found: Plan, edges: set[tuple[Any, Any]], second: dict[int, Dr
         for read, _ in draft.reads:
             if ids[number] in created and ids[read] in created:
                 assert created[ids[read]] < created[ids[number]]
-    touched = [(each.uuid, each.how) for each in found.steps if each.how is not Action.RENAME]
+    touched = [(step.uuid, step.how) for step in found.steps if step.how is not StepAction.RENAME]
     assert len(set(touched)) == len(touched)
 
 
@@ -257,8 +265,8 @@ def test_the_plan_does_not_depend_on_the_order_in_which_things_are_given(
     once = plan(wanted, catalog.recorded, live, policies=policies)
     views, objects, there = list(live.user_views), list(catalog.recorded.objects), list(live.objects.items())
     declared = list(wanted.objects)
-    for each in (views, objects, there, declared):
-        shuffler.shuffle(each)
+    for item in (views, objects, there, declared):
+        shuffler.shuffle(item)
     again = plan(
         replace(wanted, objects=tuple(declared)),
         replace(catalog.recorded, objects=tuple(objects)),
@@ -273,28 +281,28 @@ def test_the_plan_does_not_depend_on_the_order_in_which_things_are_given(
 def test_exactly_the_views_that_read_a_changed_column_are_bound_again(first: dict[int, Draft], data: Any) -> None:
     """A view that does not declare its columns may pass on a change in any of them. A materialized view has columns of
     its own, and passes on that its rows may be others."""
-    drafts = {number: replace(each, declared=each.kind is not Kind.VIEW) for number, each in first.items()}
+    drafts = {number: replace(item, declared=item.kind is not Kind.VIEW) for number, item in first.items()}
     catalog = deployed(drafts)
-    tables = [number for number, each in drafts.items() if each.kind is Kind.TABLE and "int" in each.types.values()]
+    tables = [number for number, draft in drafts.items() if draft.kind is Kind.TABLE and "int" in draft.types.values()]
     widened = set(data.draw(st.lists(st.sampled_from(tables), unique=True))) if tables else set()
     second = {
-        number: replace(each, types={**_wider(each.types), "new": "int"}) if number in widened else each
-        for number, each in drafts.items()
+        number: replace(draft, types={**_wider(draft.types), "new": "int"}) if number in widened else draft
+        for number, draft in drafts.items()
     }
     found = catalog.plan(second_version(drafts, second))
     changed = {(number, name) for number in widened for name, kind in drafts[number].types.items() if kind == "int"}
     shape, contents = set(), set()
-    for number, each in drafts.items():
-        is_view = each.kind is Kind.VIEW
-        sees = any(read in shape or (read, name) in changed for read, name in each.reads)
+    for number, draft in drafts.items():
+        is_view = draft.kind is Kind.VIEW
+        sees = any(read in shape or (read, name) in changed for read, name in draft.reads)
         if is_view and sees:
             shape.add(number)
-        if (not is_view and sees) or any(read in contents for read, _ in each.reads):
+        if (not is_view and sees) or any(read in contents for read, _ in draft.reads):
             contents.add(number)
     expected = shape | {number for number in contents if drafts[number].kind is not Kind.VIEW}
-    steps = {each.uuid for each in found.steps if each.how in (Action.REBIND, Action.RECOMPUTE)}
+    steps = {step.uuid for step in found.steps if step.how in (StepAction.REBIND, StepAction.RECOMPUTE)}
     assert steps == {stable_id("ops", f"ops.o{number}") for number in expected}
-    assert {each.uuid for each in found.steps} - steps == {stable_id("ops", f"ops.o{each}") for each in widened}
+    assert {step.uuid for step in found.steps} - steps == {stable_id("ops", f"ops.o{item}") for item in widened}
 
 
 def _wider(types: Types) -> Types:

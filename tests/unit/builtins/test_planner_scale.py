@@ -19,8 +19,8 @@ def test_the_benchmark_ends_with_its_figures() -> None:
     runs = figures["cases"]
     assert set(runs) == {"unchanged", "one_in_a_hundred", "every_table", "first", "load"}
     for sizes in runs.values():
-        assert [(each["objects"], each["edges"]) for each in sizes] == [(300, 900), (600, 1800)]
-    steps = {name: each[-1]["steps"] for name, each in runs.items()}
+        assert [(size["objects"], size["edges"]) for size in sizes] == [(300, 900), (600, 1800)]
+    steps = {name: run[-1]["steps"] for name, run in runs.items()}
     assert steps["load"] == steps["unchanged"] == 0
     # A view that feels a change is bridged before it, and defined again after it.
     assert 0 < steps["one_in_a_hundred"] < steps["every_table"] < 2 * steps["first"] == 2 * 600

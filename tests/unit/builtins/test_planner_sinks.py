@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Dependency, stable_id
+from airflow_provider_rfr.builtins.model import BuiltinObject, Dependency, stable_id
+from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code
 from tests.unit.builtins.catalogs import Catalog, made, mview, problems, sink, spec, table, view
 from tests.unit.messages import check_messages
 
@@ -23,7 +23,11 @@ def deployed(*objects: BuiltinObject) -> Catalog:
 
 
 def sinks(found: Plan) -> list[tuple[str, str, str]]:
-    return [(each.name, each.how, str(each.reason)) for each in found.dependents if each.kind.value == "sink"]
+    return [
+        (dependent.name, dependent.how, str(dependent.reason))
+        for dependent in found.dependents
+        if dependent.kind.value == "sink"
+    ]
 
 
 SOFT = replace(T, keep=False)
@@ -48,7 +52,7 @@ def test_a_sink_goes_on_from_its_cursor(wanted: Any, why: str) -> None:
     catalog = deployed(T, sink("ops.k", "ops.t"))
     found = catalog.plan(spec("1.1", wanted, sink("ops.k", wanted.name)))
     assert sinks(found) == [("ops.k", "continue", why)] and found.applicable
-    assert [each.kind.value for each in found.steps] == ["table"]
+    assert [step.kind.value for step in found.steps] == ["table"]
 
 
 def test_the_cursor_is_shown() -> None:
@@ -69,7 +73,10 @@ def test_a_materialized_view_that_is_computed_again_sends_nothing_if_nothing_is_
     catalog = Catalog()
     catalog.deploy(version("1.0", "int", "SELECT CAST(rows AS BIGINT) AS rows FROM ops.t"))
     found = catalog.plan(version("1.1", "bigint", "SELECT rows FROM ops.t"))
-    assert [(each.name, each.how) for each in found.steps] == [("ops.t", Action.EVOLVE), ("ops.m", Action.RECOMPUTE)]
+    assert [(step.name, step.how) for step in found.steps] == [
+        ("ops.t", StepAction.EVOLVE),
+        ("ops.m", StepAction.RECOMPUTE),
+    ]
     assert sinks(found) == [("ops.k", "continue", "cursor kept, nothing is sent again")]
 
 
@@ -89,7 +96,7 @@ def test_where_the_rows_are_gone_the_declared_choice_is_made_and_a_sink_stops_be
     catalog = deployed(SOFT, declared)
     found = catalog.plan(spec("1.1", EMPTIED, declared))
     assert found.applicable
-    assert [(each.how.value, each.name) for each in found.steps] == order
+    assert [(step.how.value, step.name) for step in found.steps] == order
     assert sinks(found)[0][1] == choice and sinks(found)[0][2] == "ops.t is emptied"
     found = catalog.plan(spec("1.1", EMPTIED, declared), sinks={"OPS.K": "resend"})
     assert sinks(found)[0][1] == "resend"
@@ -102,7 +109,7 @@ def test_where_nobody_chose_nothing_is_emptied_and_nothing_is_sent_again() -> No
     wanted = spec("1.1", EMPTIED)
     check_messages(problems(catalog.plan(wanted)))
     found = catalog.plan(wanted, sinks={"bob.k": "hold"})
-    assert found.applicable and found.steps[0].how is Action.HOLD
+    assert found.applicable and found.steps[0].how is StepAction.HOLD
 
 
 def test_a_table_that_is_made_again_as_a_view_is_a_case_for_a_choice_too() -> None:
@@ -111,7 +118,7 @@ def test_a_table_that_is_made_again_as_a_view_is_a_case_for_a_choice_too() -> No
     catalog = deployed(T, base, declared)
     wanted = spec("2.0", view("ops.t", "SELECT id, rows FROM ops.base", *OLD), base, declared, removed=["ops.t"])
     found = catalog.plan(wanted)
-    assert [(each.how.value, each.name) for each in found.steps] == [
+    assert [(step.how.value, step.name) for step in found.steps] == [
         ("hold", "ops.k"), ("drop", "ops.t"), ("create", "ops.t"),
     ]  # fmt: skip
 
@@ -144,7 +151,7 @@ def test_a_column_that_is_renamed_stops_no_sink(before: tuple[str, ...], after: 
     catalog = deployed(table("ops.t", *MORE, exportable=True), sink("ops.k", "ops.t", *before))
     wanted = spec("1.1", renamed("id bigint", "Comment int < n", "rows int"), sink("ops.k", "ops.t", *after))
     found = catalog.deploy(wanted)
-    assert [(each.how.value, each.name) for each in found.steps] == [("evolve", "ops.t"), ("metadata", "ops.k")]
+    assert [(step.how.value, step.name) for step in found.steps] == [("evolve", "ops.t"), ("metadata", "ops.k")]
     assert found.steps[1].details["columns"] == ["id", reads, *([] if before else ["rows"])]
     check_messages(found.steps[1].reason)
     assert sinks(found) == [("ops.k", "continue", "cursor kept, nothing is sent again")]
@@ -183,18 +190,18 @@ def test_a_sink_that_exports_another_object_has_no_use_for_its_cursor() -> None:
     other = table("ops.u", *OLD)
     catalog = deployed(T, other, sink("ops.k", "ops.t"))
     found = catalog.plan(spec("1.1", T, other, sink("ops.k", "ops.u")))
-    assert [(each.how.value, each.name) for each in found.steps] == [("hold", "ops.k"), ("metadata", "ops.k")]
+    assert [(step.how.value, step.name) for step in found.steps] == [("hold", "ops.k"), ("metadata", "ops.k")]
 
 
 def test_a_sinks_new_settings_are_no_reason_to_send_anything() -> None:
     catalog = deployed(T, sink("ops.k", "ops.t"))
     found = catalog.plan(spec("1.1", T, sink("ops.k", "ops.t", settings={"path": "s3://elsewhere"})))
-    assert [(each.how.value, each.reason) for each in found.steps] == [("metadata", "definition changed")]
+    assert [(step.how.value, step.reason) for step in found.steps] == [("metadata", "definition changed")]
 
 
 def test_a_sink_is_created_after_its_source_and_its_source_is_not_removed_below_it() -> None:
     catalog = deployed(SOFT, sink("ops.k", "ops.t"))
-    assert [each.name for each in catalog.recorded.objects] == ["ops.k", "ops.t"]
+    assert [obj.name for obj in catalog.recorded.objects] == ["ops.k", "ops.t"]
     found = catalog.plan(spec("1.1", sink("ops.k", "ops.t")))
     check_messages(problems(found))
     catalog = deployed(SOFT)
@@ -206,7 +213,7 @@ def test_a_sink_that_is_no_longer_declared_ends_before_its_source_goes() -> None
     soft = {"keep": False}
     catalog = deployed(table("ops.t", *OLD, **soft), sink("ops.k", "ops.t", **soft))
     found = catalog.deploy(spec("1.1"))
-    assert [(each.how.value, each.name) for each in found.steps] == [("remove", "ops.k"), ("remove", "ops.t")]
+    assert [(step.how.value, step.name) for step in found.steps] == [("remove", "ops.k"), ("remove", "ops.t")]
     assert catalog.recorded.objects == ()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.model import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.plan import Plan, StepAction
 from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, problems, spec, table
 from tests.unit.messages import check_messages
 
@@ -45,7 +45,7 @@ def deployed(catalog: Catalog, wanted: BuiltinObject, **policies: Any) -> Plan:
 
 def test_the_first_rows_of_a_new_source_are_asked_for() -> None:
     found = Catalog().plan(spec("1.0", source()))
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.CREATE], CREATED)
+    assert ([step.how for step in found.steps], found.sources_to_load()) == ([StepAction.CREATE], CREATED)
 
 
 def test_nothing_is_refreshed_where_nothing_changed(catalog: Catalog) -> None:
@@ -73,7 +73,7 @@ def test_another_definition_of_a_renamed_source_is_refreshed_under_the_new_name(
 )
 def test_a_source_that_keeps_its_rows_is_not_refreshed(catalog: Catalog, wanted: BuiltinObject) -> None:
     found = deployed(catalog, wanted)
-    assert {each.name for each in found.steps} <= {"raw.Orders", "raw.sales"}
+    assert {step.name for step in found.steps} <= {"raw.Orders", "raw.sales"}
     assert found.steps
     assert found.sources_to_load() == {}
 
@@ -84,7 +84,7 @@ def test_how_and_when_a_source_is_refreshed_takes_no_step(catalog: Catalog) -> N
 
 def test_an_emptied_source_is_refreshed(catalog: Catalog) -> None:
     found = deployed(catalog, EMPTIED)
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.REPLACE_EMPTY], IS_EMPTIED)
+    assert ([step.how for step in found.steps], found.sources_to_load()) == ([StepAction.REPLACE_EMPTY], IS_EMPTIED)
 
 
 def test_a_source_whose_table_is_gone_is_refreshed(catalog: Catalog) -> None:
@@ -98,7 +98,7 @@ def test_a_table_that_becomes_a_source_and_one_that_is_taken_over_get_their_firs
     foreign = Catalog()
     foreign.things["raw.orders"] = Thing("raw.Orders", Kind.TABLE, None, tuple(map(column, ONE)))
     found = foreign.plan(spec("1.0", source()), adopt=ADOPTED)
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.ADOPT], CREATED)
+    assert ([step.how for step in found.steps], found.sources_to_load()) == ([StepAction.ADOPT], CREATED)
 
 
 @pytest.mark.parametrize("kind", [Kind.TABLE, Kind.LOG])

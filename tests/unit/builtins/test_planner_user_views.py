@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import Dependency, Was, stable_id
+from airflow_provider_rfr.builtins.model import Dependency, Was, stable_id
+from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code, render
 from airflow_provider_rfr.builtins.state import UserView
 from tests.unit.builtins.catalogs import Catalog, column, did, problems, spec, steps, table, view
 from tests.unit.messages import check_messages
@@ -37,19 +36,19 @@ def deployed(*objects: Any) -> Catalog:
 
 def less(catalog: Catalog, **policies: Any) -> Plan:
     """The plan that drops the column, which is accepted."""
-    there = {each.name for each in catalog.things["ops.t"].columns}
+    there = {column.name for column in catalog.things["ops.t"].columns}
     return catalog.plan(LESS, **policies, accept_data_loss={"ops.t.rows"} if "rows" in there else ())
 
 
 def told(found: Plan) -> dict[str, str]:
-    return {each.name: each.how for each in found.dependents if each.user}
+    return {dependent.name: dependent.how for dependent in found.dependents if dependent.user}
 
 
 def test_those_who_read_a_wider_column_are_bound_again_in_order_and_after_ours() -> None:
     catalog = deployed(T, view("ops.v", "SELECT rows FROM ops.t"))
     catalog.user_view("bob.over", "SELECT rows FROM ops.v", reading("ops.v", "rows"))
     found = catalog.plan(spec("1.1", WIDER, view("ops.v", "SELECT rows FROM ops.t")))
-    assert [(each.how.value, each.name, each.user) for each in steps(found)] == [
+    assert [(step.how.value, step.name, step.user) for step in steps(found)] == [
         ("evolve", "ops.t", False),
         ("rebind", "ops.v", False),
         ("rebind", "bob.daily", True),
@@ -72,7 +71,7 @@ def test_a_view_breaks_if_it_reads_a_field_that_goes_from_a_struct() -> None:
     lost = {"ops.t.s.a", "ops.t.s.b.c"}
     found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "s struct<b:struct<d:int>>")), accept_data_loss=lost)
     assert told(found) == {"bob.a": "blocked", "bob.all": "rebind", "bob.b": "rebind", "bob.c": "blocked"}
-    assert {each.name: str(each.problems[0]) for each in found.blocked} == {
+    assert {item.name: str(item.problems[0]) for item in found.blocked} == {
         "bob.a": "reads ops.t.s.a, which is removed",
         "bob.c": "reads ops.t.s.b.c, which is removed",
     }
@@ -91,7 +90,7 @@ def test_a_view_breaks_if_it_reads_a_field_that_gets_another_name() -> None:
 def test_a_view_that_would_break_stops_the_deploy_until_it_is_named() -> None:
     catalog = deployed()
     found = less(catalog)
-    assert {each.name: [str(problem) for problem in each.problems] for each in found.blocked} == {
+    assert {item.name: [str(problem) for problem in item.problems] for item in found.blocked} == {
         "bob.daily": [
             "reads ops.t.rows, which is removed", "change the view, or let it break with break_views: bob.daily",
         ],
@@ -99,7 +98,7 @@ def test_a_view_that_would_break_stops_the_deploy_until_it_is_named() -> None:
     }  # fmt: skip
     assert told(found) == {"bob.daily": "blocked", "bob.weekly": "blocked"}
     found = less(catalog, break_views={"BOB.Daily"})
-    assert [each.name for each in found.blocked] == ["bob.weekly"] and told(found)["bob.daily"] == "break"
+    assert [item.name for item in found.blocked] == ["bob.weekly"] and told(found)["bob.daily"] == "break"
     found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "count int < rows")))
     check_messages(problems(found))
 
@@ -120,7 +119,7 @@ def test_a_view_that_was_let_break_is_marked_and_shown_until_it_is_mended() -> N
     both = {"break_views": {"bob.daily", "bob.weekly"}}
     found = less(catalog, **both)
     assert did(found) == ["evolve ops.t", "mark_broken bob.daily", "mark_broken bob.weekly"] and found.applicable
-    assert [each.details for each in found.steps[1:]] == [
+    assert [step.details for step in found.steps[1:]] == [
         {"broken": "reads ops.t.rows, which is removed"}, {"broken": "reads bob.daily"},
     ]  # fmt: skip
     check_messages(found.warnings)
@@ -132,7 +131,7 @@ def test_a_view_that_was_let_break_is_marked_and_shown_until_it_is_mended() -> N
     )
     found = less(catalog)
     assert (found.steps, found.warnings, exit_code(found)) == ((), shown, 0)
-    assert all(each in render(found) for each in shown)
+    assert all(item in render(found) for item in shown)
     catalog.user_view("bob.daily", "SELECT id AS rows FROM ops.t", reading("ops.t", "id"))
     assert less(catalog).warnings == shown[1:]
 
@@ -166,7 +165,7 @@ def test_an_object_that_somebody_reads_is_neither_removed_nor_renamed_under_them
     """Spark would not mind; we do."""
     catalog = deployed(replace(T, keep=False))
     found = catalog.plan(spec("2.0"))
-    assert {each.name: str(each.problems[0]) for each in found.blocked} == {
+    assert {item.name: str(item.problems[0]) for item in found.blocked} == {
         "bob.daily": "reads ops.t, which is removed",
         "bob.ids": "reads ops.t, which is removed",
         "bob.weekly": "reads bob.daily",
@@ -186,10 +185,10 @@ def test_a_deploy_that_died_after_a_rename_is_no_reason_to_ask_nobody(other: str
     wanted = spec("2.0", replace(T, name=other), table("ops.t" if other == "ops.u" else "ops.u", *OLD, id=U))
     named = {"break_views": {"bob.daily", "bob.ids", "bob.weekly"}}
     begun = catalog.plan(wanted, **named)
-    catalog.apply(begun, until=sum(not each.user for each in begun.steps))
+    catalog.apply(begun, until=sum(not step.user for step in begun.steps))
     check_messages(problems(catalog.plan(wanted)))
     catalog.deploy(wanted, **named)
-    assert all(each.broken for each in catalog.user_views.values())
+    assert all(user_view.broken for user_view in catalog.user_views.values())
     assert catalog.plan(wanted).steps == ()
 
 
@@ -200,7 +199,7 @@ def test_a_view_over_one_that_a_deploy_marked_before_it_died_is_marked_too() -> 
     assert catalog.user_views["bob.daily"].broken and not catalog.user_views["bob.weekly"].broken
     assert problems(less(catalog))[0] == "reads bob.daily"
     found = less(catalog, **both)
-    assert [each.name for each in found.steps if each.user] == ["bob.weekly"]
+    assert [step.name for step in found.steps if step.user] == ["bob.weekly"]
     catalog.apply(found)
     catalog.check()
     assert less(catalog).steps == ()
@@ -212,7 +211,7 @@ def test_a_view_that_can_not_be_read_may_read_anything() -> None:
     catalog.user_views["bob.x"] = UserView("bob.x", "SELECT weird", None)
     assert catalog.plan(spec("1.1", table("ops.t", *OLD, "more int"))).applicable
     found = catalog.plan(spec("1.1", WIDER))
-    assert [(each.how, each.name) for each in found.steps if each.user] == [(Action.REBIND, "bob.x")]
+    assert [(step.how, step.name) for step in found.steps if step.user] == [(StepAction.REBIND, "bob.x")]
     check_messages(problems(less(catalog)))
     assert less(catalog, break_views={"bob.x"}).applicable
 

@@ -10,9 +10,8 @@ from importlib import resources
 import jsonschema
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, exit_code, summary
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Dependency, Instance, Kind, Place, Was
+from airflow_provider_rfr.builtins.model import CatalogSpec, DeclarationPlace, Dependency, Instance, Kind, Was
+from airflow_provider_rfr.builtins.plan import Plan, exit_code, render, summary
 from airflow_provider_rfr.exceptions import PlanError
 from tests.unit.builtins.catalogs import (
     Catalog,
@@ -52,7 +51,7 @@ def versions() -> tuple[CatalogSpec, CatalogSpec]:
         table("ops.ingest_runs", "rows bigint", "ended_at timestamp < finished_at", "attempts int"),
         table("ops.audit", made("actor struct<name:string>", "named_struct('name', actor)"), exportable=True),
         view("ops.v_failures", "SELECT rows FROM ops.ingest_runs WHERE attempts > 1"),
-        table("ops.usage", "bytes string", keep="billing", place=Place("objects/usage.yaml", 3)),
+        table("ops.usage", "bytes string", keep="billing", place=DeclarationPlace("objects/usage.yaml", 3)),
         removed=["ops.old", "ops.older"],
     )
     return before, after
@@ -63,7 +62,7 @@ def planned(**policies: object) -> Plan:
     catalog = Catalog()
     catalog.deploy(before)
     catalog.user_view("bob.daily", "SELECT rows FROM ops.v_recent", Dependency("ops.v_recent", None, ("rows",)))
-    catalog.attach("bob.export", {each.name: each.uuid for each in catalog.recorded.objects}["ops.audit"], cursor=8843)
+    catalog.attach("bob.export", {obj.name: obj.uuid for obj in catalog.recorded.objects}["ops.audit"], cursor=8843)
     catalog.edit("ops.locks", columns=(column("name string"), column("x int")))
     return catalog.plan(after, **{"accept_data_loss": {"ops.ingest_runs.note"}, **policies})
 
@@ -165,7 +164,7 @@ def unusual() -> Iterator[Plan]:
     yield catalog.plan(spec("1.1", index, dropped, new, sink("ops.k", "ops.b")))
     wanted = spec("1.1", index, replace(dropped, keep=True), new, sink("ops.k", "ops.b"), table("ops.c", "x int!"))
     found = catalog.plan(wanted, accept_data_loss={"ops.a.y"}, break_views={"bob.y"}, sinks={"ops.k": "resend"})
-    details = {key for each in found.steps for key in each.details}
+    details = {key for step in found.steps for key in step.details}
     assert found.applicable and {"since", "broken", "lists_objects"} <= details
     yield found
     yield catalog.plan(spec("1.1", obj(Kind.SOURCE, "ops.s", "x int", source={"a": 1})), adopt={"ops.s"})
@@ -191,7 +190,7 @@ def test_the_hash_holds_what_is_done_and_where_it_starts_and_not_what_is_only_sh
     found = planned()
     assert replace(found, warnings=(), stale=(), unchanged=0).digest() == found.digest()
     assert (
-        replace(found, steps=tuple(replace(each, rows=11, bytes=5) for each in found.steps)).digest() == found.digest()
+        replace(found, steps=tuple(replace(step, rows=11, bytes=5) for step in found.steps)).digest() == found.digest()
     )
     for other in (
         replace(found, base_revision=2),

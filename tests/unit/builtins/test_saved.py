@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import ensure_current, load_plan, save_plan
-from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.plan import ensure_current, load_plan, save_plan
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.exceptions import PlanError, StalePlanError
 from tests.unit.builtins.catalogs import Catalog, spec, table, view
 from tests.unit.messages import raises
@@ -22,7 +22,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     found = Catalog().plan(TWO)
     path = save_plan(found, tmp_path / "plan.json")
     assert load_plan(path) == found
-    assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
+    assert [item.name for item in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_it_is_applied_while_nothing_has_changed_though_rows_came_in(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_it_is_applied_while_nothing_has_changed_though_rows_came_in(tmp_path: P
     catalog.deploy(ONE)
     saved = load_plan(save_plan(catalog.plan(TWO), tmp_path / "plan.json"))
     live = catalog.live()
-    more = replace(live, objects={key: replace(each, rows=1_000, bytes=9) for key, each in live.objects.items()})
+    more = replace(live, objects={key: replace(obj, rows=1_000, bytes=9) for key, obj in live.objects.items()})
     assert ensure_current(saved, plan(TWO, catalog.recorded, more, policies=saved.policies)) is saved
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.facts import column_problems, declared_columns
+from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.queries import column_problems, declared_columns
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.builtins.spark_queries import COLUMNS, QUERIES
 

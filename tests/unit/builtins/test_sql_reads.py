@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Dependency, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.facts import dependencies, object_reads, unqualified
+from airflow_provider_rfr.builtins.model import BuiltinObject, Dependency, Kind, stable_id
+from airflow_provider_rfr.builtins.queries import dependencies, object_reads, unqualified
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
@@ -17,7 +17,7 @@ ALL = None
 
 
 def reads(query: str) -> dict[str, tuple[str, ...] | None]:
-    return {each.name: each.columns for each in dependencies(query, "ops")}
+    return {dependency.name: dependency.columns for dependency in dependencies(query, "ops")}
 
 
 def view(query: str, *depends_on: str) -> BuiltinObject:
@@ -169,10 +169,10 @@ def test_no_table_is_missed_wherever_it_stands(query: str, names: set[str]) -> N
     st.sampled_from([", ", " CROSS JOIN "]),
 )
 def test_however_sources_are_combined_each_is_read(sources: list[str], comma: str) -> None:
-    query = "SELECT s0.a FROM " + comma.join(f"{each} s{number}" for number, each in enumerate(sources))
+    query = "SELECT s0.a FROM " + comma.join(f"{item} s{number}" for number, item in enumerate(sources))
     wanted = {"t": {"ops.t"}, "raw.u": {"raw.u"}, "(SELECT a FROM v)": {"ops.v"}}
-    names = set().union(*(wanted.get(each, {"ops.w", "ops.x"}) for each in sources))
-    assert {each.name for each in dependencies(query, "OPS")} == names
+    names = set().union(*(wanted.get(source, {"ops.w", "ops.x"}) for source in sources))
+    assert {dependency.name for dependency in dependencies(query, "OPS")} == names
 
 
 def test_a_pivot_over_what_with_names_reads_no_table_of_that_name() -> None:
@@ -182,7 +182,7 @@ def test_a_pivot_over_what_with_names_reads_no_table_of_that_name() -> None:
 
 def test_the_metadata_of_a_known_table_is_read_from_that_table() -> None:
     query = "SELECT h.snapshot_id FROM ops.runs.history h JOIN lake.ops.runs.files f ON 1 = 1 JOIN ops.runs.branch_x b"
-    known = {each.name: each.columns for each in dependencies(query, "", known={"ops.runs"})}
+    known = {dependency.name: dependency.columns for dependency in dependencies(query, "", known={"ops.runs"})}
     assert known == {"ops.runs": None, "lake.ops.runs.files": ()}
 
 

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from airflow_provider_rfr.builtins.sql.facts import dependencies
-from airflow_provider_rfr.builtins.sql.parse import canonical_sql, columns_read, parse_query
+from airflow_provider_rfr.builtins.queries import dependencies
+from airflow_provider_rfr.builtins.sql import canonical_sql, columns_read, parse_query
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, UnreadableQueryError
 
 

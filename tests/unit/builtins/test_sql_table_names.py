@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark.engine import reading, resolved
-from airflow_provider_rfr.builtins.sql.parse import NamedTable, replace_tables
+from airflow_provider_rfr.builtins.engine import reading, resolved
+from airflow_provider_rfr.builtins.sql import NamedTable, replace_tables
 from airflow_provider_rfr.exceptions import UnreadableQueryError
 
 

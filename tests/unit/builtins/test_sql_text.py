@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.sql.parse import _RULES, CANONICALIZER, canonical_sql, without_comments
+from airflow_provider_rfr.builtins.sql import _RULES, CANONICALIZER, canonical_sql, without_comments
 from tests.unit.builtins.declaring import PATIENT
 
 WORDS = ["select", "from", "where", "group by", "order by", "job_id", "Rows", "x1", "count", "date", "and", "not in"]
@@ -39,7 +39,7 @@ def test_white_space_comments_and_the_case_of_words_make_no_difference(texts: tu
 @given(st.lists(st.sampled_from(WORDS + EXACT + SIGNS), min_size=1, max_size=12), st.data())
 def test_every_other_word_makes_a_difference(words: list[str], data) -> None:
     at = data.draw(st.integers(0, len(words) - 1))
-    other = data.draw(st.sampled_from([each for each in WORDS + EXACT + SIGNS if each != words[at]]))
+    other = data.draw(st.sampled_from([item for item in WORDS + EXACT + SIGNS if item != words[at]]))
     changed = [*words[:at], other, *words[at + 1 :]]
     assert canonical_sql(" ".join(words)) != canonical_sql(" ".join(changed))
 

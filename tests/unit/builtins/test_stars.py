@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.facts import declared_columns, dependencies, expand_stars, output_columns
-from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier
+from airflow_provider_rfr.builtins.model import BuiltinObject, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.queries import declared_columns, dependencies, expand_stars, output_columns
+from airflow_provider_rfr.builtins.sql import canonical_sql, identifier
 from airflow_provider_rfr.exceptions import QueryError
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.messages import raises
@@ -184,8 +184,10 @@ def test_without_stars_a_query_gives_the_same_columns_and_reads_the_same_tables(
     query = f"SELECT {'a.*, b.*' if qualified else '*'} FROM ops.t a JOIN ops.u b ON 1 = 1"
     text = expand_stars(query, known)
     assert output_columns(text, known) == output_columns(query, known) == (*left, *right)
-    assert {each.name for each in dependencies(text, "")} == {each.name for each in dependencies(query, "")}
-    used = {each.name: set(each.columns or ()) for each in dependencies(text, "")}
+    assert {dependency.name for dependency in dependencies(text, "")} == {
+        dependency.name for dependency in dependencies(query, "")
+    }
+    used = {dependency.name: set(dependency.columns or ()) for dependency in dependencies(text, "")}
     assert used == {"ops.t": {n.lower() for n in left}, "ops.u": {n.lower() for n in right}}
 
 
@@ -194,9 +196,9 @@ def test_without_stars_a_query_gives_the_same_columns_and_reads_the_same_tables(
 def test_except_leaves_out_what_it_names(columns, data) -> None:
     assume(len(columns) > 1)
     left_out = data.draw(st.sets(st.sampled_from(columns), min_size=1, max_size=len(columns) - 1))
-    listed = ", ".join(identifier(each.upper()) for each in left_out)
+    listed = ", ".join(identifier(item.upper()) for item in left_out)
     text = expand_stars(f"SELECT * EXCEPT ({listed}) FROM ops.t", {"ops.t": tuple(columns)}.get)
-    assert text == f"SELECT {', '.join(identifier(each) for each in columns if each not in left_out)} FROM ops.t"
+    assert text == f"SELECT {', '.join(identifier(column) for column in columns if column not in left_out)} FROM ops.t"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_a_union_of_hundreds_has_columns() -> None:
 
 
 def view(name: str, query: str, *columns: str) -> BuiltinObject:
-    declared = tuple(Column(each, "string") for each in columns)
+    declared = tuple(Column(column, "string") for column in columns)
     return BuiltinObject(Kind.VIEW, name, stable_id("p", name), declared, query=query)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.fingerprint import _masked
+from airflow_provider_rfr.builtins.desired import _masked
 from airflow_provider_rfr.http.redaction import Masker, Redactor, is_secret, is_secret_extra, secrets_in
 from airflow_provider_rfr.refresh.errors import redact
 

@@ -257,7 +257,7 @@ def test_a_table_that_a_dead_deploy_made_once_more_is_told_by_the_next_run(
     lake.catalog.drop_table("raw.Orders")
     repair = {"policies": {"drift": "repair"}}
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider_rfr.builtins.execution.deploy._close", died)
+        patch.setattr("airflow_provider_rfr.builtins.deploy._close", died)
         with pytest.raises(MemoryError):
             run(migrate(objects, **repair), "dies")
     planned, _ = run(migrate(objects, action="plan", **repair))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins import Kind, load_objects
-from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.deploy import apply
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
 from airflow_provider_rfr.store.engine import open_store

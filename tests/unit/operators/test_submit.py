@@ -96,7 +96,7 @@ def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
 
 def test_a_migration_takes_along_what_it_imports(tmp_path: Path) -> None:
     archive = submit.zip_package(tmp_path, submit._MIGRATION_PARTS)
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import airflow_provider_rfr.builtins.execution.deploy as m"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import airflow_provider_rfr.builtins.deploy as m"
     code += "; assert m.__file__.startswith(sys.argv[1]), m.__file__; assert 'airflow' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(archive)}
     subprocess.run([sys.executable, "-c", code, str(archive)], check=True, env=environment, cwd=tmp_path)

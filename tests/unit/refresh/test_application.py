@@ -16,9 +16,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from airflow_provider_rfr.builtins import Kind, load_objects
-from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.deploy import apply
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.refresh import application

@@ -20,8 +20,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType, NestedField, StringType
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.sinks.registry import decide_sink, register_sink, sink_states
-from airflow_provider_rfr.sinks.run import SinkRun, run_sink
+from airflow_provider_rfr.sinks.run import SinkRun, decide_sink, register_sink, run_sink, sink_states
 from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
 from airflow_provider_rfr.sinks.targets import HttpTarget
 from airflow_provider_rfr.store.engine import ControlStore, open_store
@@ -42,7 +41,7 @@ def tag(step: int = 1, deploy: str = DEPLOY) -> dict[str, str]:
 
 
 def rows(*pairs: tuple[int, str | None]) -> pa.Table:
-    ids, values = [each[0] for each in pairs], [each[1] for each in pairs]
+    ids, values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.string())})
 
 
@@ -121,7 +120,7 @@ class Scene:
         return self.folder / "out"
 
     def deploy(self, how: str, *, deploy_id: str = DEPLOY, **more: Any) -> None:
-        self.store.run(lambda each: decide(each, how, self.sink, self.store.now(each), about=deploy_id, **more))
+        self.store.run(lambda value: decide(value, how, self.sink, self.store.now(value), about=deploy_id, **more))
 
     def create(self, *columns: str) -> Scene:
         self.deploy("create", columns=columns or self.sink.spec.columns or COLUMNS)
@@ -171,11 +170,11 @@ class Scene:
             return sink_states(connection)[0]
 
     def operations(self) -> list[str]:
-        return [each.summary.operation.value for each in self.table.metadata.snapshots]
+        return [snapshot.summary.operation.value for snapshot in self.table.metadata.snapshots]
 
 
 def numbers(values: Iterable[int]) -> list[tuple[int, str]]:
-    return [(each, f"v{each}") for each in values]
+    return [(value, f"v{value}") for value in values]
 
 
 class Replacing(_OverwriteFiles):

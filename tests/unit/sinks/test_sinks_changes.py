@@ -29,7 +29,7 @@ def changing(scene: Scene) -> Scene:
     scene.create()
     scene.add(*numbers((1, 2, 3)))
     scene.run()
-    assert scene.sent() == [{"_op": "upsert", "id": each, "v": f"v{each}"} for each in (1, 2, 3)]
+    assert scene.sent() == [{"_op": "upsert", "id": item, "v": f"v{item}"} for item in (1, 2, 3)]
     return scene
 
 
@@ -90,10 +90,10 @@ def test_another_type_of_a_column_is_no_change_of_its_values(scene: Scene) -> No
 
 
 def test_an_interrupted_comparison_goes_on_with_the_same_batches(changing: Scene) -> None:
-    replace_files(changing.table, rows(*((each, "new") for each in range(1, 11))), Overwriting)
+    replace_files(changing.table, rows(*((number, "new") for number in range(1, 11))), Overwriting)
     changing.run(batches=1)
     half = [file.name for file in changing.files()]
-    replace_files(changing.table, rows(*((each, "newer") for each in range(1, 4))), Overwriting)
+    replace_files(changing.table, rows(*((number, "newer") for number in range(1, 4))), Overwriting)
     changing.run()
     assert [file.name for file in changing.files()][: len(half)] == half
     assert [row.get("v") for row in news(changing)] == ["new"] * 10 + ["newer"] * 3 + [None] * 7

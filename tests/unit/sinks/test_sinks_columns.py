@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.sinks._windows import Pin, Pins
 from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks.windows import SentColumn, SentColumns
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import Overwriting, Scene, replace_files, rows, tag
 
@@ -28,7 +28,7 @@ def retype(scene: Scene, old: str, new: str, *pairs: tuple[int, int]) -> None:
             update.delete_column(old)
         with transaction.update_schema() as update:
             update.add_column(new, LongType())
-        ids, values = [each[0] for each in pairs], [each[1] for each in pairs]
+        ids, values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         transaction.append(pa.table({"id": ids, new: values}), snapshot_properties=tag())
 
 
@@ -203,36 +203,40 @@ SPEC = SinkSpec("ops.t", "files")
 
 
 def test_pins_know_a_column_by_its_id_then_by_its_name() -> None:
-    seen = Pins((Pin("id", "id"), Pin("v", "v", (2,)))).seen(NOW, "t")
-    assert seen == Pins((Pin("id", "Id", (1,)), Pin("v", "w", (2,))), table="t")
-    assert Pins.loads(seen.dumps()) == seen
+    seen = SentColumns((SentColumn("id", "id"), SentColumn("v", "v", (2,)))).seen(NOW, "t")
+    assert seen == SentColumns((SentColumn("id", "Id", (1,)), SentColumn("v", "w", (2,))), table="t")
+    assert SentColumns.loads(seen.dumps()) == seen
     assert seen.resolve(NOW, (), "k") == (("Id", 1), ("w", 2))
     other = (("id", 2), ("v", 1), ("w", 3))
-    assert seen.seen(other, "t2") == Pins((Pin("id", "id", (2,)), Pin("v", "w", (3,))), table="t2")
-    assert Pins().seen(NOW, "t").columns == (Pin("Id", "Id", (1,)), Pin("w", "w", (2,)), Pin("v", "v", (9,)))
-    assert Pins().seen((("Id", 1),), "t").resolve((("Id", 1),), NOW, "k") == (("Id", 1),)
-    again = Pins((Pin("v", "v", (8, 7)),)).seen(NOW, "t")
-    assert again.columns == (Pin("v", "v", (9, 8, 7)),)
+    assert seen.seen(other, "t2") == SentColumns((SentColumn("id", "id", (2,)), SentColumn("v", "w", (3,))), table="t2")
+    assert SentColumns().seen(NOW, "t").columns == (
+        SentColumn("Id", "Id", (1,)),
+        SentColumn("w", "w", (2,)),
+        SentColumn("v", "v", (9,)),
+    )
+    assert SentColumns().seen((("Id", 1),), "t").resolve((("Id", 1),), NOW, "k") == (("Id", 1),)
+    again = SentColumns((SentColumn("v", "v", (8, 7)),)).seen(NOW, "t")
+    assert again.columns == (SentColumn("v", "v", (9, 8, 7)),)
     assert again.resolve((("x", 7),), NOW, "k") == (("v", 7),)
     assert again.resolve((), NOW, "k") == (("v", 9),)
     with raises(SinkError):
-        Pins((Pin("x", "x", (6,)),)).resolve(NOW, NOW, "k")
+        SentColumns((SentColumn("x", "x", (6,)),)).resolve(NOW, NOW, "k")
 
 
 def test_a_declaration_keeps_the_ids_of_known_columns() -> None:
-    declared = Pins((Pin("a", "a", (1,)), Pin("b", "x", (2,))), named=True, table="t")
+    declared = SentColumns((SentColumn("a", "a", (1,)), SentColumn("b", "x", (2,))), named=True, table="t")
 
-    def columns(*names: str, called: tuple[str, ...], before: Pins = declared, **renamed: str) -> Pins:
-        return Pins.of(SinkSpec("ops.t", "files", columns=names), called, before, renamed)
+    def columns(*names: str, called: tuple[str, ...], before: SentColumns = declared, **renamed: str) -> SentColumns:
+        return SentColumns.of(SinkSpec("ops.t", "files", columns=names), called, before, renamed)
 
-    again = Pins((Pin("a", "C", (1,)), Pin("b", "x", (2,))), named=True, table="t")
+    again = SentColumns((SentColumn("a", "C", (1,)), SentColumn("b", "x", (2,))), named=True, table="t")
     assert columns("a", "b", called=("C", "x"), a="C") == again
     assert columns("a", "b", called=("C", "x"), before=again, a="C") == again
-    assert columns("C", called=("c",), a="C").columns == (Pin("C", "c", (1,)),)
-    assert columns("b", called=("b",)).columns == (Pin("b", "b"),), "another column has that name now"
-    assert columns("c", "a", called=("c", "a"), a="c").columns == (Pin("c", "c"), Pin("a", "a"))
-    assert columns("n", called=()).columns == (Pin("n", "n"),)
-    assert Pins.of(SPEC, ("C", "x"), declared) == Pins(again.columns, table="t")
-    assert Pins.of(SPEC, (), declared).columns == declared.columns
-    assert Pins.of(SPEC, ("a", "b")) == Pins((Pin("a", "a"), Pin("b", "b")))
-    assert Pins.of(SinkSpec("ops.t", "files", follow_schema=True), ("a",), declared) == Pins()
+    assert columns("C", called=("c",), a="C").columns == (SentColumn("C", "c", (1,)),)
+    assert columns("b", called=("b",)).columns == (SentColumn("b", "b"),), "another column has that name now"
+    assert columns("c", "a", called=("c", "a"), a="c").columns == (SentColumn("c", "c"), SentColumn("a", "a"))
+    assert columns("n", called=()).columns == (SentColumn("n", "n"),)
+    assert SentColumns.of(SPEC, ("C", "x"), declared) == SentColumns(again.columns, table="t")
+    assert SentColumns.of(SPEC, (), declared).columns == declared.columns
+    assert SentColumns.of(SPEC, ("a", "b")) == SentColumns((SentColumn("a", "a"), SentColumn("b", "b")))
+    assert SentColumns.of(SinkSpec("ops.t", "files", follow_schema=True), ("a",), declared) == SentColumns()

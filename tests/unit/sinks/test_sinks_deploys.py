@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import SinkHeldError
-from airflow_provider_rfr.sinks.registry import release_sink
-from airflow_provider_rfr.sinks.run import SinkRun, run_sink
+from airflow_provider_rfr.sinks.run import SinkRun, release_sink, run_sink
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink
 from tests.unit.builtins.catalogs import column, made, mview, sink, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
@@ -68,7 +67,7 @@ class Deployed:
 
     def release(self, choice: str) -> None:
         store = self.place.store
-        store.run(lambda each: release_sink(each, self.sink().id, choice, store.now(each)))
+        store.run(lambda value: release_sink(value, self.sink().id, choice, store.now(value)))
 
     def decided(self) -> bool:
         return self._row().decided_by is not None

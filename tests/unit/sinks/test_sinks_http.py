@@ -34,7 +34,7 @@ def posting(scene: Scene, server: Receiver) -> Scene:
 
 
 def keys(server: Receiver) -> list[str]:
-    return [each.headers["idempotency-key"] for each in server.received]
+    return [item.headers["idempotency-key"] for item in server.received]
 
 
 def test_a_batch_says_what_it_is(posting: Scene, server: Receiver) -> None:
@@ -63,7 +63,7 @@ def test_what_is_sent_once_more_says_so(posting: Scene, server: Receiver) -> Non
     posting.run()
     posting.deploy("resend")
     posting.run()
-    assert [each.json["resend"] for each in server.received] == [0, 1]
+    assert [item.json["resend"] for item in server.received] == [0, 1]
     assert len(set(keys(server))) == 2
 
 
@@ -80,7 +80,7 @@ def test_a_batch_that_is_refused_is_sent_again_by_the_next_run_with_its_id(
     ids = keys(server)
     assert ids[1] == ids[2] and len(set(ids)) == 3
     assert server.received[1].body == server.received[2].body
-    assert [row["id"] for each in (0, 2, 3) for row in server.received[each].json["rows"]] == [0, 1, 2, 9]
+    assert [row["id"] for item in (0, 2, 3) for row in server.received[item].json["rows"]] == [0, 1, 2, 9]
 
 
 def test_a_busy_endpoint_is_asked_again_when_it_says_so(posting: Scene, server: Receiver) -> None:
@@ -164,7 +164,7 @@ def test_no_error_and_no_text_tells_a_secret(posting: Scene, server: Receiver) -
     with pytest.raises(SinkDeliveryError) as caught:
         posting.run()
     texts = [str(caught.value), repr(caught.value), repr(posting.target)]
-    assert not [each for each in texts if SECRET in each]
+    assert not [text for text in texts if SECRET in text]
     assert caught.value.__cause__ is None and caught.value.sink == SINK
 
 
@@ -227,7 +227,7 @@ def test_a_run_that_slept_through_its_lease_moves_nothing(posting: Scene, server
     sleeper = Thread(target=run)
     sleeper.start()
     assert inside.wait(60)
-    posting.store.run(lambda each: each.execute(update(LEASES).values(until=0)))
+    posting.store.run(lambda value: value.execute(update(LEASES).values(until=0)))
     assert posting.run().batches == 2
     go_on.set()
     sleeper.join(60)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.sinks._windows import dumps, rows_of
+from airflow_provider_rfr.sinks.windows import dumps, rows_of
 
 UTC = timezone.utc
 PAIR = pa.struct({"a": pa.decimal128(3, 0), "b": pa.date32()})

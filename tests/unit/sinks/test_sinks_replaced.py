@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.exceptions import ConfigurationError, CursorExpiredError, SinkError, SinkHeldError
 from airflow_provider_rfr.lake.increments import SourceTable
-from airflow_provider_rfr.sinks.registry import needed_physicals, release_sink
+from airflow_provider_rfr.sinks.run import needed_physicals, release_sink
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import (
     SCHEMA,
@@ -35,7 +35,7 @@ def made_anew(scene: Scene) -> None:
 
 
 def release(scene: Scene, choice: str) -> None:
-    scene.store.run(lambda each: release_sink(each, scene.sink.id, choice, scene.store.now(each)))
+    scene.store.run(lambda value: release_sink(value, scene.sink.id, choice, scene.store.now(value)))
 
 
 def expire(scene: Scene, *snapshots: int) -> None:
@@ -135,7 +135,7 @@ def test_a_sink_that_is_not_held_may_send_everything_again(filled: Scene) -> Non
     filled.run()
     assert sorted(filled.ids()) == [1, 1, 2, 2, 3, 3]
     with raises(ConfigurationError, UUID(int=0)):
-        filled.store.run(lambda each: release_sink(each, UUID(int=0), "resend", 1))
+        filled.store.run(lambda value: release_sink(value, UUID(int=0), "resend", 1))
 
 
 def test_a_later_deploy_may_decide_about_a_sink_that_is_held(filled: Scene) -> None:

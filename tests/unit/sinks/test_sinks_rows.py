@@ -14,7 +14,7 @@ from pyiceberg.types import IntegerType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError, SinkError
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, HOLD, expire_table
-from airflow_provider_rfr.sinks.registry import hold_snapshots
+from airflow_provider_rfr.sinks.run import hold_snapshots
 from airflow_provider_rfr.store.sinks import load_sink
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files
@@ -89,7 +89,7 @@ def test_migrations_are_passed_and_appends_around_them_are_sent_once(scene: Scen
     scene.add((2, "b"))
     scene.rewrite((1, "A"), (2, "B"))
     scene.add((3, "c"))
-    assert [each.summary.operation.value for each in scene.table.metadata.snapshots][-3:] == [
+    assert [snapshot.summary.operation.value for snapshot in scene.table.metadata.snapshots][-3:] == [
         "delete",
         "append",
         "append",

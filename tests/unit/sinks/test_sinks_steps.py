@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import delete, select
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkLeaseLostError
-from airflow_provider_rfr.sinks._windows import Pin, Pins, Window, batch_id
-from airflow_provider_rfr.sinks.registry import release_sink, sink_states
+from airflow_provider_rfr.sinks.run import release_sink, sink_states
 from airflow_provider_rfr.sinks.spec import SinkSpec
+from airflow_provider_rfr.sinks.windows import SentColumn, SentColumns, SinkWindow, batch_id
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import Lease, LeaseKind, lease_state
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
@@ -47,7 +47,7 @@ def store(database: ControlStore) -> ControlStore:
 
 def do(store: ControlStore, how: str, sink: Sink = OBJ, now: int = 5, deploy: str = "d1", **more: Any) -> None:
     given = {"columns": COLUMNS, **more}
-    store.run(lambda each: decide(each, how, sink, now, about=deploy, **given))
+    store.run(lambda value: decide(value, how, sink, now, about=deploy, **given))
 
 
 def row(store: ControlStore) -> SinkRow:
@@ -59,19 +59,19 @@ def row(store: ControlStore) -> SinkRow:
 
 def kept(store: ControlStore) -> list[dict[str, Any]]:
     with store.read() as connection:
-        return [dict(each) for each in connection.execute(select(SINKS)).mappings()]
+        return [dict(mapping) for mapping in connection.execute(select(SINKS)).mappings()]
 
 
 def leased(store: ControlStore) -> Lease:
     """As a run has the sink."""
-    grant = store.run(lambda each: take_sink_lease(each, store.now(each), OBJ.id, "run", 60_000))
+    grant = store.run(lambda value: take_sink_lease(value, store.now(value), OBJ.id, "run", 60_000))
     assert grant is not None
     return Lease(store, grant, lambda ours, present: SinkLeaseLostError(SINK))
 
 
 def write(store: ControlStore, **values: Any) -> None:
     with leased(store) as lease:
-        lease.write(lambda each, now: move_sink(each, OBJ.id, **values))
+        lease.write(lambda connection, now: move_sink(connection, OBJ.id, **values))
 
 
 @pytest.mark.parametrize("how", ["metadata", "hold", "resume_from_new", "resend", "remove"])
@@ -90,7 +90,7 @@ def test_a_sink_is_registered_with_its_sources_columns_and_no_cursor(store: Cont
     with store.read() as connection:
         (state,) = sink_states(connection)
     assert (state.uuid, state.name, state.source, state.cursor) == (OBJ.id, SINK, SOURCE_ID, None)
-    assert Pins.loads(row(store).pins) == Pins((Pin("id", "id"), Pin("v", "v")))
+    assert SentColumns.loads(row(store).pins) == SentColumns((SentColumn("id", "id"), SentColumn("v", "v")))
     assert row(store).created_at == 5
     do(store, "remove")
     with store.read() as connection:
@@ -104,7 +104,7 @@ def test_other_metadata_leaves_cursor_and_window(store: ControlStore) -> None:
     do(store, "metadata", replace(OBJ, spec=sink), columns=["v"])
     found = row(store)
     assert (found.cursor, found.physical, found.window, found.on_replace) == (7, "p", "w", "resend")
-    assert Pins.loads(found.pins) == Pins((Pin("V", "v"),), named=True)
+    assert SentColumns.loads(found.pins) == SentColumns((SentColumn("V", "v"),), named=True)
 
 
 def test_another_source_ends_the_cursor(store: ControlStore) -> None:
@@ -113,7 +113,7 @@ def test_another_source_ends_the_cursor(store: ControlStore) -> None:
     do(store, "metadata", source=OTHER, columns=["n"])
     found = row(store)
     assert (found.source, found.cursor, found.physical, found.window) == (OTHER, None, None, None)
-    assert Pins.loads(found.pins) == Pins((Pin("n", "n"),))
+    assert SentColumns.loads(found.pins) == SentColumns((SentColumn("n", "n"),))
 
 
 def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
@@ -129,32 +129,32 @@ def test_a_choice_that_is_none_is_refused(store: ControlStore) -> None:
     do(store, "create")
     do(store, "hold")
     with raises(ConfigurationError):
-        store.run(lambda each: release_sink(each, OBJ.id, "hold", 9))
+        store.run(lambda value: release_sink(value, OBJ.id, "hold", 9))
 
 
 def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
     do(store, "create")
-    first = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "one", 5000))
+    first = store.run(lambda value: take_sink_lease(value, 100, OBJ.id, "one", 5000))
     with raises(SinkBusyError):
-        store.run(lambda each: take_sink_lease(each, 900, OBJ.id, "two", 5000))
+        store.run(lambda value: take_sink_lease(value, 900, OBJ.id, "two", 5000))
     assert first is not None
-    assert store.run(lambda each: first.renew(each, 4000))
+    assert store.run(lambda value: first.renew(value, 4000))
     with pytest.raises(SinkBusyError):
-        store.run(lambda each: take_sink_lease(each, 8999, OBJ.id, "two", 5000))
-    second = store.run(lambda each: take_sink_lease(each, 9000, OBJ.id, "two", 5000))
+        store.run(lambda value: take_sink_lease(value, 8999, OBJ.id, "two", 5000))
+    second = store.run(lambda value: take_sink_lease(value, 9000, OBJ.id, "two", 5000))
     assert second is not None and second.token == first.token + 1
-    assert not store.run(lambda each: first.renew(each, 9001))
+    assert not store.run(lambda value: first.renew(value, 9001))
     store.run(first.release)
     with store.read() as connection:
         assert lease_state(connection, LeaseKind.SINK, str(OBJ.id)).holder == "two"
     store.run(second.release)
-    assert store.run(lambda each: take_sink_lease(each, 1, OBJ.id, "three", 5000)) is not None
+    assert store.run(lambda value: take_sink_lease(value, 1, OBJ.id, "three", 5000)) is not None
 
 
 def test_a_lease_by_a_clock_that_ran_ahead_does_not_count(store: ControlStore) -> None:
     do(store, "create")
-    store.run(lambda each: take_sink_lease(each, 10**9, OBJ.id, "one", 5000))
-    assert store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "two", 5000)) is not None
+    store.run(lambda value: take_sink_lease(value, 10**9, OBJ.id, "one", 5000))
+    assert store.run(lambda value: take_sink_lease(value, 100, OBJ.id, "two", 5000)) is not None
 
 
 @pytest.mark.parametrize("how", ["hold", "resend", "metadata", "remove"])
@@ -163,16 +163,16 @@ def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: Con
     lease = leased(store)
     do(store, how)
     with raises(SinkLeaseLostError):
-        lease.write(lambda each, now: move_sink(each, OBJ.id, cursor=1))
+        lease.write(lambda connection, now: move_sink(connection, OBJ.id, cursor=1))
     with pytest.raises(SinkLeaseLostError):
         lease.ensure()
-    assert not [each for each in kept(store) if each["cursor"] == 1]
+    assert not [item for item in kept(store) if item["cursor"] == 1]
 
 
 def test_a_batchs_id_tells_its_sink_its_window_its_part_and_its_round() -> None:
-    window = Window(1, 2, (("id", 1),), None, (), 5)
-    for each in (window, replace(window, earlier=(("id", 3),), keys=("id",), part=2)):
-        assert Window.loads(each.dumps()) == each
+    window = SinkWindow(1, 2, (("id", 1),), None, (), 5)
+    for item in (window, replace(window, earlier=(("id", 3),), keys=("id",), part=2)):
+        assert SinkWindow.loads(item.dumps()) == item
     known = batch_id(OBJ.id, "p", window, 3, 0)
     assert known == batch_id(OBJ.id, "p", replace(window, size=9, columns=(("id", 4),)), 3, 0)
     others = [

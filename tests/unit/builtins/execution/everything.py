@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.builtins.state import BROKEN
-from airflow_provider_rfr.sinks.registry import sink_states
+from airflow_provider_rfr.sinks.run import sink_states
 from tests.unit.builtins.catalogs import made, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import Place
 
@@ -82,9 +82,9 @@ CORRECTED = replace(
             "ops.filled": mview("ops.filled", "SELECT id + 7 AS id FROM ops.evolved", "id bigint"),
             "ops.bound": view("ops.bound", "SELECT number + 1 AS n FROM ops.evolved"),
             "ops.called": replace(_NAMED, name="ops.named"),
-        }.get(each.name, each)
-        for each in AFTER.objects
-        if each.name != "ops.more"
+        }.get(obj.name, obj)
+        for obj in AFTER.objects
+        if obj.name != "ops.more"
     ),
 )
 """The second version once more, as somebody corrected it after a deploy of it died."""
@@ -117,7 +117,7 @@ def check(place: Place, wanted: CatalogSpec = AFTER) -> None:
     assert place.rows("ops.summed") == [{"id": 2}, {"id": 3}] and place.rows("ops.filled") == [{"id": 1}, {"id": 2}]
     assert place.rows("ops.called") == [{"id": 2}] and place.rows("ops.widened") == [{"id": 7}]
     markers = place.markers()
-    ours = {each.name: str(each.id) for each in AFTER.objects if each.sink is None}
+    ours = {obj.name: str(obj.id) for obj in AFTER.objects if obj.sink is None}
     assert {name: markers.pop(name) for name in ours} == ours
     check_users(place, markers)
     aside = {name.partition("__")[0] for name in markers}
@@ -131,7 +131,7 @@ def check(place: Place, wanted: CatalogSpec = AFTER) -> None:
 def check_users(place: Place, markers: dict[str, str | None]) -> None:
     """Users' views are theirs, with their own texts; the one that was let break says so."""
     assert [markers.pop(name) for name in USERS] == [None] * len(USERS)
-    found = {each.name: each for each in place.engine.views(place.catalog)}
+    found = {view.name: view for view in place.engine.views(place.catalog)}
     properties = {name: dict(found[name].properties) for name in USERS}
     assert properties["bob.old"].pop(BROKEN).endswith("reads ops.lost, which is removed")
     assert properties == {name: {"team": "b"} for name in USERS}
@@ -141,20 +141,20 @@ def check_users(place: Place, markers: dict[str, str | None]) -> None:
 
 def check_corrected(place: Place, wanted: CatalogSpec) -> None:
     """The corrected version is there. What was done before it was corrected stays: it is in no recorded state."""
-    assert [each["number"] for each in place.rows("ops.evolved")] == [10, 20]
+    assert [row["number"] for row in place.rows("ops.evolved")] == [10, 20]
     done = {"ops.rewritten": ("20", "40"), "ops.emptied": ()}
     right = {"ops.rewritten": ("30", "60"), "ops.emptied": ("10", "20")}
     for name, values in right.items():
-        assert tuple(each["n"] for each in place.rows(name)) in (values, done[name]), name
+        assert tuple(row["n"] for row in place.rows(name)) in (values, done[name]), name
     assert place.rows("ops.filled") == [{"id": 8}, {"id": 9}] and place.rows("ops.summed") == [{"id": 2}, {"id": 3}]
     assert place.rows("ops.named") == [{"id": 2}] and place.rows("ops.theirs") == [{"id": 9}]
     assert place.catalog.load_table("ops.said").properties["comment"] == "corrected"
     markers = place.markers()
-    ours = {each.name: str(each.id) for each in wanted.objects if each.sink is None}
+    ours = {obj.name: str(obj.id) for obj in wanted.objects if obj.sink is None}
     assert {name: markers.pop(name) for name in ours} == ours
     check_users(place, markers)
     assert all("__g" in name for name in markers), markers
     again = place.plan(wanted)
     assert (again.steps, again.drift, again.records, again.blocked) == ((), (), (), ())
     with place.store.read() as connection:
-        assert {each.name for each in sink_states(connection)} == {"ops.out", "ops.stopped"}
+        assert {sink_state.name for sink_state in sink_states(connection)} == {"ops.out", "ops.stopped"}

@@ -16,12 +16,12 @@ import sqlglot
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables
 
-from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
-from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spark.engine import Outputs
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Column, Kind, namespace_of
+from airflow_provider_rfr.builtins.deploy import Applied, apply
+from airflow_provider_rfr.builtins.engine import Outputs
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.model import CatalogSpec, Column, Kind, namespace_of
+from airflow_provider_rfr.builtins.plan import Plan, Policies
+from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -47,8 +47,8 @@ def _metadata(view: ViewEntry) -> dict[str, Any]:
         "representations": [{"type": "sql", "sql": view.query, "dialect": "spark"}],
     }
     fields = [
-        {"id": number, "name": each.name, "type": each.type.replace("bigint", "long"), "required": False}
-        for number, each in enumerate(view.columns, 1)
+        {"id": number, "name": item.name, "type": item.type.replace("bigint", "long"), "required": False}
+        for number, item in enumerate(view.columns, 1)
     ]
     schema = {"type": "struct", "schema-id": 0, "fields": fields}
     return {"properties": dict(view.properties), "schemas": [schema], "versions": [version], "current-version-id": 1}
@@ -90,11 +90,11 @@ class DuckEngine:
                 connection.execute(rows.insert().values(**row, **names))
 
     def _known(self) -> dict[str, ViewEntry]:
-        return {each.name: each for each in list_views(self._catalog)}
+        return {view.name: view for view in list_views(self._catalog)}
 
     def create_view(self, name: str, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = ()) -> None:
         self.calls.append(f"create_view {name}")
-        self._write(name, ViewEntry(name, sql, dict(properties), self.shown(sql, [each.name for each in columns])))
+        self._write(name, ViewEntry(name, sql, dict(properties), self.shown(sql, [column.name for column in columns])))
 
     def shown(self, sql: str, columns: Sequence[str]) -> tuple[LiveColumn, ...]:
         """What the catalog says of the columns of a view with this text; nothing here."""
@@ -105,10 +105,10 @@ class DuckEngine:
     ) -> dict[str, Outputs]:
         with duckdb.connect() as connection:
             for name, columns in tables.items():
-                nulls = ", ".join(f'CAST(NULL AS {_duck_type(each.type)}) AS "{each.name}"' for each in columns)
+                nulls = ", ".join(f'CAST(NULL AS {_duck_type(column.type)}) AS "{column.name}"' for column in columns)
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
                 connection.execute(f"CREATE TABLE {name} AS SELECT {nulls} LIMIT 0")
-            self._show_others(connection, [*tables, *(each.name for each in queries)])
+            self._show_others(connection, [*tables, *(query.name for query in queries)])
             for query in queries:
                 self._check(connection, query)
             found = {}
@@ -134,7 +134,7 @@ class DuckEngine:
 
     def tables(self) -> set[str]:
         there = self._catalog.namespace_exists("ops")
-        return {".".join(each) for each in self._catalog.list_tables("ops")} if there else set()
+        return {".".join(table) for table in self._catalog.list_tables("ops")} if there else set()
 
     def _check(self, connection: duckdb.DuckDBPyConnection, query: RecordedObject) -> None:
         text, _ = self._outputs(connection, query.name, str(query.sql))
@@ -187,7 +187,7 @@ class DuckEngine:
 
     def _views_in(self, query: str) -> dict[str, str]:
         """Texts of the views that the query names, each before those that it names itself."""
-        found = {name: each.query for name, each in self._known().items() if name in query}
+        found = {name: item.query for name, item in self._known().items() if name in query}
         for text in list(found.values()):
             found |= self._views_in(text)
         return found
@@ -244,7 +244,7 @@ class Place:
         table = self.catalog.load_table(name)
         layout = FileLayout.of(table)
         target = FileTarget(layout, FileStore(dict(table.io.properties)), f"{table.location()}/data", layout.arrow)
-        found = pa.Table.from_pylist(list(rows), schema=pa.schema(each.remove_metadata() for each in layout.arrow))
+        found = pa.Table.from_pylist(list(rows), schema=pa.schema(item.remove_metadata() for item in layout.arrow))
         append_files(table, [file.describe(layout) for file, _ in target.write(found)], {})
 
     def rows(self, name: str) -> list[dict[str, Any]]:
@@ -253,20 +253,20 @@ class Place:
 
     def recorded(self, name: str) -> RecordedObject:
         objects = observe(self.catalog, self.store, project=PROJECT)[0].objects
-        return next(each for each in objects if each.name == name)
+        return next(obj for obj in objects if obj.name == name)
 
     def tables(self) -> list[str]:
-        return sorted(".".join(each) for each in self.catalog.list_tables("ops"))
+        return sorted(".".join(table) for table in self.catalog.list_tables("ops"))
 
     def markers(self) -> dict[str, str | None]:
         """Every table's and view's marker."""
         found = {name: self.catalog.load_table(name).properties.get(MARKER) for name in self.tables()}
-        return {**found, **{each.name: each.properties.get(MARKER) for each in self.engine.views(self.catalog)}}
+        return {**found, **{view.name: view.properties.get(MARKER) for view in self.engine.views(self.catalog)}}
 
     def snapshots(self) -> dict[str, list[int]]:
         """Of every table, with the version of its metadata."""
         tables = {name: self.catalog.load_table(name) for name in self.tables()}
         return {
-            name: [len(each.metadata.metadata_log), *(one.snapshot_id for one in each.metadata.snapshots)]
-            for name, each in tables.items()
+            name: [len(table.metadata.metadata_log), *(one.snapshot_id for one in table.metadata.snapshots)]
+            for name, table in tables.items()
         }

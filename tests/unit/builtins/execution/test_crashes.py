@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Was
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Was
+from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.exceptions import BlockedPlanError, StalePlanError, StepError
 from tests.unit.builtins.catalogs import column, made, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
@@ -37,7 +37,7 @@ def approved_or_refused(place: Place, plan: Plan, wanted: CatalogSpec) -> bool:
     except StalePlanError:
         after = place.snapshots()
         assert {name: after[name] for name in before if "__g" not in name} == {
-            name: each for name, each in before.items() if "__g" not in name
+            name: item for name, item in before.items() if "__g" not in name
         }
         return False
     return True
@@ -78,7 +78,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worlds, Plan]:
     place = worlds.open()
     prepare(place)
     plan = place.plan(AFTER, **POLICIES)
-    assert {each.how.value for each in plan.steps} == MECHANISMS
+    assert {step.how.value for step in plan.steps} == MECHANISMS
     worlds.record(place, lambda: place.apply(plan, AFTER))
     check(place)
     place.close()
@@ -320,9 +320,9 @@ def test_a_loss_that_is_taken_back_after_a_failed_deploy_loses_nothing(
     failed(spec("2.0", first, lossy), accept_data_loss=loss)
     wanted = spec("2.0", first, rewritten("CAST(n AS string)"))
     plan = place.plan(wanted, accept_data_loss=loss)
-    assert [tuple(each.losses) for each in plan.steps if each.losses] == []
+    assert [tuple(step.losses) for step in plan.steps if step.losses] == []
     done = place.apply(plan, wanted)
-    assert [(each.name, each.how) for each in done.steps] == [("ops.a", "rewrite"), ("ops.b", "rewrite")]
+    assert [(step.name, step.how) for step in done.steps] == [("ops.a", "rewrite"), ("ops.b", "rewrite")]
     assert place.rows("ops.b") == [{"id": 1, "n": "10"}, {"id": 2, "n": "20"}]
 
 

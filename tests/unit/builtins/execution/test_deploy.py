@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from airflow_provider_rfr.builtins.execution.deploy import Applied
-from airflow_provider_rfr.builtins.execution.maintenance import gc
-from airflow_provider_rfr.builtins.planning.plan import summary
-from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Was, stable_id
+from airflow_provider_rfr.builtins.deploy import Applied
+from airflow_provider_rfr.builtins.maintenance import gc
+from airflow_provider_rfr.builtins.model import BuiltinObject, Kind, Was, stable_id
+from airflow_provider_rfr.builtins.plan import render, summary
 from airflow_provider_rfr.builtins.state import BROKEN, DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
@@ -38,17 +37,20 @@ FIRST = spec("1.0", T, V, M)
 
 
 def told(done: Applied) -> list[tuple[str, str]]:
-    return [(each.how, each.name) for each in done.steps]
+    return [(step.how, step.name) for step in done.steps]
 
 
 def waiting(place: Place) -> dict[str, Garbage]:
     with place.store.read() as connection:
-        return {each.physical: each for each in queued(connection, PROJECT)}
+        return {item.physical: item for item in queued(connection, PROJECT)}
 
 
 def tags(place: Place, name: str) -> list[str | None]:
     snapshots = place.catalog.load_table(name).metadata.snapshots
-    return [each.summary.additional_properties.get(MIGRATION_TAG) if each.summary else None for each in snapshots]
+    return [
+        snapshot.summary.additional_properties.get(MIGRATION_TAG) if snapshot.summary else None
+        for snapshot in snapshots
+    ]
 
 
 def test_a_first_deploy_creates_everything_and_the_next_one_does_nothing(place: Place) -> None:
@@ -63,7 +65,7 @@ def test_a_deploy_that_finds_nothing_to_do_is_in_the_journal_and_nowhere_else(pl
     """Row 1."""
     place.settle(FIRST)
     with place.store.read() as connection:
-        assert [(each.state.value, each.revision) for each in history(connection, PROJECT)] == [
+        assert [(item.state.value, item.revision) for item in history(connection, PROJECT)] == [
             ("nothing", None),
             ("done", 1),
         ]
@@ -89,8 +91,8 @@ def test_columns_partitioning_and_keys_change_in_one_commit_that_makes_no_snapsh
     assert place.rows("ops.t") == [{"made": None, "number": 7, "id": 1, "more": None}]
     assert place.snapshots()["ops.t"] == [before[0] + 1, *before[1:]]
     live = place.catalog.load_table("ops.t")
-    assert [each.name for each in live.schema().fields] == ["made", "number", "id", "more"]
-    assert [each.name for each in live.spec().fields] == ["id_bucket_4"]
+    assert [field.name for field in live.schema().fields] == ["made", "number", "id", "more"]
+    assert [field.name for field in live.spec().fields] == ["id_bucket_4"]
     assert live.properties["comment"] == "lines"
 
 
@@ -188,7 +190,7 @@ def test_a_column_is_required_only_if_every_row_has_a_value(place: Place) -> Non
     place.catalog.load_table("ops.t").delete("id is null")
     place.settle(wanted)
     schema = place.catalog.load_table("ops.t").schema()
-    assert [each.required for each in schema.fields] == [True, True] and schema.identifier_field_names() == {"id"}
+    assert [field.required for field in schema.fields] == [True, True] and schema.identifier_field_names() == {"id"}
 
 
 @pytest.mark.parametrize("kind", ["struct<a:int>", "array<int>", "map<string,int>"])
@@ -393,9 +395,9 @@ def test_versions_in_between_may_be_left_out(place: Place, tmp_path_factory: Any
         ),
     ]
     one = Place(tmp_path_factory.mktemp("one"))
-    for each in (place, one):
-        each.deploy(spec("1.0", versions[0]))
-        each.append("ops.t", {"id": 1, "n": "7"})
+    for item in (place, one):
+        item.deploy(spec("1.0", versions[0]))
+        item.append("ops.t", {"id": 1, "n": "7"})
     assert [told(place.settle(spec(f"1.{number}", versions[number]))) for number in (1, 2)] == [
         [("evolve", "ops.t")],
         [("rewrite", "ops.t")],
@@ -403,7 +405,7 @@ def test_versions_in_between_may_be_left_out(place: Place, tmp_path_factory: Any
     assert told(one.settle(spec("1.2", versions[2]))) == [("rewrite", "ops.t")]
     assert place.rows("ops.t") == one.rows("ops.t") == [{"id": 1, "a": None, "sum": 7, "b": None}]
     schemas = [
-        [(each.name, each.field_type) for each in where.catalog.load_table("ops.t").schema().fields]
+        [(field.name, field.field_type) for field in where.catalog.load_table("ops.t").schema().fields]
         for where in (place, one)
     ]
     assert schemas[0] == schemas[1]
@@ -451,7 +453,7 @@ def test_whatever_makes_rows_unreachable_is_counted_and_accepted_by_name(
     if how == "removed":
         wanted, accepted = spec("2.0", *after, removed=(name,)), frozenset()
     found = place.plan(wanted, accept_data_loss=accepted)
-    assert (summary(found)["data_loss"], [tuple(each.losses) for each in found.steps if each.losses]) == (1, [(name,)])
+    assert (summary(found)["data_loss"], [tuple(step.losses) for step in found.steps if step.losses]) == (1, [(name,)])
     assert render(found).splitlines()[-1].endswith(", 1 data loss.")
     place.settle(wanted, accept_data_loss=accepted)
 
@@ -460,7 +462,7 @@ def test_whatever_makes_rows_unreachable_is_counted_and_accepted_by_name(
 def test_rows_that_may_be_made_again_are_no_loss(place: Place, after: tuple[BuiltinObject, ...], name: str) -> None:
     """Where the deploy before said so as well; what holds rows again afterwards says it, too."""
     place.deploy(spec("1.0", T, replace(OLD, keep=False)))
-    wanted = spec("2.0", *(replace(each, keep=False) if each.key == OLD.key else each for each in after))
+    wanted = spec("2.0", *(replace(item, keep=False) if item.key == OLD.key else item for item in after))
     assert summary(place.plan(wanted))["data_loss"] == 0
     place.settle(wanted)
 
@@ -516,7 +518,7 @@ def test_tables_that_swap_their_names_keep_their_rows_and_ids(place: Place) -> N
     place.append("ops.a", {"id": 1})
     place.append("ops.b", {"id": 2})
     done = place.settle(spec("1.1", table("ops.b", "id int", id=one.id), table("ops.a", "id int", id=two.id)))
-    assert [each.how for each in done.steps] == ["rename"] * 3
+    assert [step.how for step in done.steps] == ["rename"] * 3
     assert (place.rows("ops.a"), place.rows("ops.b")) == ([{"id": 2}], [{"id": 1}])
     assert place.markers() == {"ops.a": str(two.id), "ops.b": str(one.id)}
 
@@ -621,7 +623,7 @@ def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:
     place.engine.calls.clear()
     done = place.settle(spec("1.1", table("ops.t", "id bigint")))
     assert told(done) == [("bridge", "bob.daily"), ("evolve", "ops.t"), ("rebind", "bob.daily")]
-    found = next(each for each in place.engine.views(place.catalog))
+    found = next(view for view in place.engine.views(place.catalog))
     assert dict(found.properties) == {"team": "b", "comment": "mine"}
     assert found.query == "SELECT id FROM ops.t"
     assert place.engine.calls == ["create_view bob.daily"] * 2
@@ -636,10 +638,10 @@ def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(
     place.engine.create_view("bob.count", "SELECT count(*) AS n FROM ops.t", {})
     wider = table("ops.u", "id int", "k int")
     done = place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string"), wider))
-    assert told(done) == [*(("rebind", f"bob.{each}") for each in ("both", "more", "unlike")), ("evolve", "ops.t")]
+    assert told(done) == [*(("rebind", f"bob.{item}") for item in ("both", "more", "unlike")), ("evolve", "ops.t")]
     done = place.settle(spec("1.2", table("ops.t", "m string", "id int", "n int"), wider))
     assert told(done) == [("rebind", "bob.star"), ("evolve", "ops.t")]
-    assert {each.name: each.query for each in place.engine.views(place.catalog)} == {
+    assert {view.name: view.query for view in place.engine.views(place.catalog)} == {
         "bob.both": "SELECT id, t.n, u.k FROM ops.t JOIN ops.u USING (id)",
         "bob.count": "SELECT count(*) AS n FROM ops.t",
         "bob.more": "SELECT id, n, 1 AS one FROM ops.t",
@@ -657,7 +659,7 @@ def test_a_star_is_written_out_without_what_came_since_its_view_was_made(
     place.engine.create_view("bob.star", "SELECT * FROM ops.t", {})
     assert told(place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string")))) == [("evolve", "ops.t")]
     place.settle(spec("1.2", table("ops.t", "n int", "m string", "id int")))
-    assert [each.query for each in place.engine.views(place.catalog)] == ["SELECT id, n FROM ops.t"]
+    assert [view.query for view in place.engine.views(place.catalog)] == ["SELECT id, n FROM ops.t"]
 
 
 def test_a_users_view_that_is_let_break_says_so_until_somebody_mends_it(place: Place) -> None:

@@ -8,19 +8,18 @@ from datetime import datetime, timezone
 
 import pytest
 
-from airflow_provider_rfr.builtins import Kind, load_objects
-from airflow_provider_rfr.builtins.execution import maintenance, mechanisms
-from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, stable_id
+from airflow_provider_rfr.builtins import Kind, load_objects, maintenance, steps
+from airflow_provider_rfr.builtins.deploy import apply
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, stable_id
+from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.history import History
 from tests.unit.builtins.execution.places import Place
 from tests.unit.messages import raises
 
 COMMITS = "rfr_system.commit_history"
-LOGS = [each for each in load_objects().objects if each.kind is Kind.LOG]
+LOGS = [obj for obj in load_objects().objects if obj.kind is Kind.LOG]
 
 
 def dies(*arguments: object, **more: object) -> int:
@@ -36,19 +35,19 @@ def deploy(place: Place, *more: BuiltinObject, logs: Sequence[BuiltinObject] = L
 def test_they_list_every_object_and_every_step_and_a_deploy_without_changes_adds_nothing(place: Place) -> None:
     assert deploy(place) == "done"
     objects = place.rows("rfr_system.builtin_objects")
-    assert {row["name"] for row in objects} == {each.name for each in LOGS}
+    assert {row["name"] for row in objects} == {item.name for item in LOGS}
     assert {row["kind"] for row in objects} == {"log"}
     columns = (Column("a", "int"),)
     more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns, keep="billing, seven years")
     assert deploy(place, more) == "done"
     objects = place.rows("rfr_system.builtin_objects")
-    kept = dict.fromkeys((each.name for each in LOGS), "true")
+    kept = dict.fromkeys((item.name for item in LOGS), "true")
     kept |= {"rfr_system.builtin_objects": "false", "ops.more": "billing, seven years"}
     assert {row["name"]: row["keep"] for row in objects} == kept
     steps = place.rows("rfr_system.migration_history")
     assert {row["state"] for row in steps} == {"done"}
     assert {(row["object_name"], row["how"]) for row in steps if row["seq"]} == {
-        *((each.name, "create") for each in LOGS),
+        *((item.name, "create") for item in LOGS),
         ("ops.more", "create"),
         ("rfr_system.builtin_objects", "recompute"),
     }
@@ -79,7 +78,7 @@ def test_steps_are_filed_by_the_day_on_which_they_ended_or_their_deploy_did(
     more = [BuiltinObject(Kind.TABLE, f"ops.t{n}", stable_id("rfr", f"ops.t{n}"), columns) for n in range(2)]
     deploy(place)
     with monkeypatch.context() as patch, raises(StepError):
-        patch.setattr(mechanisms.CreateTable, "do", dies)
+        patch.setattr(steps.CreateTable, "do", dies)
         deploy(place, *more)
     deploy(place, *more)
     rows = place.rows("rfr_system.migration_history")

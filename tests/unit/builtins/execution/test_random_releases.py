@@ -20,11 +20,11 @@ import pytest
 import sqlglot
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.execution.maintenance import gc
-from airflow_provider_rfr.builtins.execution.refresh import refresh
-from airflow_provider_rfr.builtins.fingerprint import same_query
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
+from airflow_provider_rfr.builtins.desired import same_query
+from airflow_provider_rfr.builtins.maintenance import gc
+from airflow_provider_rfr.builtins.model import CatalogSpec, Column
+from airflow_provider_rfr.builtins.plan import Plan
+from airflow_provider_rfr.builtins.refresh import refresh
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
 from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink
@@ -56,17 +56,17 @@ class ReadAsSpark(DuckEngine):
 
     def shapes(self) -> dict[str, Shape]:
         found = json.loads(self._shapes_at.read_text()) if self._shapes_at.exists() else {}
-        return {name: [(each[0], each[1]) for each in shape] for name, shape in found.items()}
+        return {name: [(item[0], item[1]) for item in shape] for name, shape in found.items()}
 
     def create_view(self, name: str, sql: str, properties: Mapping[str, str], columns: Sequence[Column] = ()) -> None:
-        shape = self._shape(sql, [each.name for each in columns])
+        shape = self._shape(sql, [column.name for column in columns])
         super().create_view(name, sql, properties, columns)
         self._shapes_at.write_text(json.dumps({**self.shapes(), name: shape}))
 
     def _shape(self, sql: str, columns: Sequence[str]) -> Shape:
         with self._connected() as connection:
             found = _outputs(connection, sql)
-        names = columns or [each for each, _ in found]
+        names = columns or [item for item, _ in found]
         return [(called, kind) for called, (_, kind) in zip(names, found, strict=True)]
 
     def shown(self, sql: str, columns: Sequence[str]) -> tuple[LiveColumn, ...]:
@@ -80,40 +80,40 @@ class ReadAsSpark(DuckEngine):
     def _views_in(self, query: str) -> dict[str, str]:
         """Each before those that it names itself, also where two of them name the same one."""
         found: dict[str, str] = {}
-        for name, each in self._known().items():
+        for name, item in self._known().items():
             if name in query:
-                below = self._views_in(each.query)
-                found = {name: each.query, **{key: text for key, text in found.items() if key not in below}, **below}
+                below = self._views_in(item.query)
+                found = {name: item.query, **{key: text for key, text in found.items() if key not in below}, **below}
         return found
 
     def unreadable(self) -> dict[str, str]:
         """Each view that a reader would get an error from, but those that a user was told of, with the error."""
         found, shapes = {}, self.shapes()
         with self._connected() as connection:
-            for each in self.views(self._catalog):
+            for view in self.views(self._catalog):
                 try:
-                    self._read(connection, each.query, shapes[each.name])
+                    self._read(connection, view.query, shapes[view.name])
                 except (duckdb.Error, ValueError) as error:
-                    if BROKEN not in each.properties:
-                        found[each.name] = f"{error} in {each.query}"
+                    if BROKEN not in view.properties:
+                        found[view.name] = f"{error} in {view.query}"
         return found
 
     def contents(self) -> dict[str, tuple[Shape, list[dict[str, Any]]]]:
         """Columns and rows of each view that can be read."""
         found, shapes = dict[str, tuple[Shape, list[dict[str, Any]]]](), self.shapes()
         with self._connected(rows=True) as connection:
-            left = {each.name: each for each in self.views(self._catalog)}
-            while ready := [name for name, each in left.items() if not any(one in each.query for one in left)]:
+            left = {view.name: view for view in self.views(self._catalog)}
+            while ready := [name for name, item in left.items() if not any(one in item.query for one in left)]:
                 for name in ready:
                     view = left.pop(name)
                     if BROKEN in view.properties:
                         continue
                     text = self._read(connection, view.query, shapes[name])
                     connection.execute(f"DROP TABLE {name}; CREATE TABLE {name} AS {text}")
-                    names = [each for each, _ in shapes[name]]
+                    names = [shape for shape, _ in shapes[name]]
                     rows = [dict(zip(names, row, strict=True)) for row in connection.execute(text).fetchall()]
                     found[name] = (shapes[name], rows)
-            assert not [name for name, each in left.items() if BROKEN not in each.properties], "views in a circle"
+            assert not [name for name, item in left.items() if BROKEN not in item.properties], "views in a circle"
         return found
 
     def _connected(self, *, rows: bool = False) -> duckdb.DuckDBPyConnection:
@@ -132,7 +132,7 @@ class ReadAsSpark(DuckEngine):
         known = self._known()
         for name, shape in self.shapes().items():
             if name in known:
-                connection.execute(f"CREATE TABLE {name} ({', '.join(f'{each} {kind}' for each, kind in shape)})")
+                connection.execute(f"CREATE TABLE {name} ({', '.join(f'{item} {kind}' for item, kind in shape)})")
         return connection
 
     def state(self) -> list[tuple[str, str, str]]:
@@ -241,7 +241,7 @@ class Releases:
         self.live_on()
 
     def declared(self, new: Release, bases: Sequence[Release]) -> tuple[list[dict[str, Any]], CatalogSpec]:
-        self.accepted = {each for each in sorted(new.losses) if self.dice.random() < 0.5}
+        self.accepted = {loss for loss in sorted(new.losses) if self.dice.random() < 0.5}
         documents = new.documents(bases, str(self.folder / "out"), removed=new.losses - self.accepted)
         return documents, self.load(documents)
 
@@ -309,14 +309,14 @@ class Releases:
             candidates = [] if old is None else [old]
             if wanted is not None and wanted.kind == "table":
                 candidates.append((old or Table(wanted.cols)).becomes(wanted))
-            names = [each for each in live[str(obj.id)] if "__g" not in each]
+            names = [item for item in live[str(obj.id)] if "__g" not in item]
             if not names and old is not None:
                 # Put aside, and to be found again.
                 names = live[str(obj.id)]
             if not names or not candidates:
                 assert old is None, f"{before.objects[number].name} is gone"
                 continue
-            found = [(name, each) for name in names for each in candidates if self.is_at(each, name)]
+            found = [(name, candidate) for name in names for candidate in candidates if self.is_at(candidate, name)]
             assert found, f"{names} is neither as it was nor as it is to be"
             name, self.tables[number] = found[-1]
             if "__g" not in name and self.dice.random() < 0.2:
@@ -324,7 +324,7 @@ class Releases:
 
     def is_at(self, table: Table, name: str) -> bool:
         live = self.place.catalog.load_table(name)
-        return [each.name for each in live.schema().fields] == [each.name for each in table.cols] and self.place.rows(
+        return [field.name for field in live.schema().fields] == [col.name for col in table.cols] and self.place.rows(
             name
         ) == sorted(table.typed(), key=str)
 
@@ -332,11 +332,11 @@ class Releases:
         """The tables' rows as they have to be, and users' views that may be broken now."""
         known = self.tables
         self.tables = {
-            each.number: known[each.number].becomes(each) if each.number in known else Table(each.cols)
-            for each in new.of("table")
+            item.number: known[item.number].becomes(item) if item.number in known else Table(item.cols)
+            for item in new.of("table")
         }
         self.release = registered(new, before, documents)
-        broken = {each.name for each in self.engine.views(self.place.catalog) if BROKEN in each.properties}
+        broken = {view.name for view in self.engine.views(self.place.catalog) if BROKEN in view.properties}
         for name, view in list(self.users.items()):
             said = self.breaks(view, before, broken)
             if said is not None and not (crashed and name in broken):
@@ -355,7 +355,7 @@ class Releases:
             old = {called: key for key, called, _ in before.outputs(number)}
             if columns is not None and not columns <= now.keys():
                 return True
-            if any(now.get(each) != old.get(each) for each in (old if columns is None else columns)):
+            if any(now.get(item) != old.get(item) for item in (old if columns is None else columns)):
                 sure = None
         return sure
 
@@ -365,33 +365,33 @@ class Releases:
         """Applications write rows, users make views and mend them."""
         for number, table in self.tables.items():
             self.append(self.place, self.release.objects[number].name, number, self.author.rows(table, self.ids))
-        broken = {each.name for each in self.engine.views(self.place.catalog) if BROKEN in each.properties}
+        broken = {view.name for view in self.engine.views(self.place.catalog) if BROKEN in view.properties}
         for name in sorted(broken & self.users.keys()):
             self.drop(name)
         if len(self.users) < 4 and self.dice.random() < 0.7:
             self.make_view()
 
     def make_view(self) -> None:
-        name = f"bob.{self.dice.choice([each for each in 'uvwxyz' if f'bob.{each}' not in self.users])}"
+        name = f"bob.{self.dice.choice([item for item in 'uvwxyz' if f'bob.{item}' not in self.users])}"
         query = self.author.query(self.release, 1000)
         assert query is not None
         reads = []
-        for each in query.inputs:
-            used = {key for one, key, _ in query.picks if one == each} | ({"id"} if query.form == "join" else set())
+        for item in query.inputs:
+            used = {key for one, key, _ in query.picks if one == item} | ({"id"} if query.form == "join" else set())
             used |= {"id"} if query.even else set()
-            names = frozenset(called for key, called, _ in self.release.outputs(each) if key in used)
-            reads.append((each, self.release.objects[each].name, None if query.form == "star" else names))
+            names = frozenset(called for key, called, _ in self.release.outputs(item) if key in used)
+            reads.append((item, self.release.objects[item].name, None if query.form == "star" else names))
         view = Theirs(self.release.sql(query), reads)
         if self.users and self.dice.random() < 0.3:
             over = self.dice.choice(sorted(self.users))
-            columns = [each for each, _ in self.engine.shapes()[over]]
+            columns = [shape for shape, _ in self.engine.shapes()[over]]
             view = Theirs(f"SELECT {self.dice.choice(columns)} AS w FROM {over}", [], over)
         self.users[name] = view
         self.theirs(self.place, name)
 
     def drop(self, name: str) -> None:
         """With what is over it."""
-        for other in [each for each, view in self.users.items() if view.over == name]:
+        for other in [user for user, view in self.users.items() if view.over == name]:
             self.drop(other)
         if self.users.pop(name, None) is not None:
             self.engine.drop_view(name)
@@ -425,9 +425,9 @@ class Releases:
         fresh.deploy(spec)
         for number, table in self.tables.items():
             self.append(fresh, self.release.objects[number].name, number, table.rows)
-        known = {each.name: each for each in self.engine.views(self.place.catalog)}
+        known = {view.name: view for view in self.engine.views(self.place.catalog)}
         left = [name for name in self.users if BROKEN not in known[name].properties]
-        for name in sorted(left, key=lambda each: self.users[each].over is not None):
+        for name in sorted(left, key=lambda value: self.users[value].over is not None):
             self.theirs_in_order(fresh, name)
         for place in (self.place, fresh):
             where: dict[str, Any] = {"catalog": place.catalog, "store": place.store}
@@ -437,11 +437,11 @@ class Releases:
             assert _described(self.place, obj.name) == _described(fresh, obj.name)
             ours_rows, wanted = self.place.rows(obj.name), fresh.rows(obj.name)
             assert ours_rows == wanted, f"rows of {obj.name}: {ours_rows}, and fresh {wanted}"
-        tables = {each.name for each in self.release.of("table", "mview")}
-        assert {each for each in self.place.tables() if "__g" not in each} == tables
-        views = {each.name for each in self.release.of("view")}
+        tables = {item.name for item in self.release.of("table", "mview")}
+        assert {table for table in self.place.tables() if "__g" not in table} == tables
+        views = {item.name for item in self.release.of("view")}
         assert known.keys() == views | self.users.keys()
-        made = {each.name: each for each in fresh.engine.views(fresh.catalog)}
+        made = {view.name: view for view in fresh.engine.views(fresh.catalog)}
         ours, theirs = self.engine.contents(), fresh.engine.contents()
         for obj in self.release.of("view"):
             assert _said(known[obj.name].properties) == _said(made[obj.name].properties), obj.name
@@ -452,22 +452,22 @@ class Releases:
                 assert ours[obj.name][0] == theirs[obj.name][0], f"columns of {obj.name}"
                 assert same_query(known[obj.name].query, made[obj.name].query), obj.name
         for name in (*views, *left):
-            names = [each for each, _ in ours[name][0]]
+            names = [our for our, _ in ours[name][0]]
             assert set(ours[name][0]) <= set(theirs[name][0]), f"types of {name}"
             assert _rows(ours[name][1], names) == _rows(theirs[name][1], names), f"rows of {name}"
         fresh.close()
 
     def theirs_in_order(self, place: Place, name: str) -> None:
         over = self.users[name].over
-        if over is not None and over not in {each.name for each in place.engine.views(place.catalog)}:
+        if over is not None and over not in {view.name for view in place.engine.views(place.catalog)}:
             self.theirs_in_order(place, over)
         self.theirs(place, name)
 
 
 def _described(place: Place, name: str) -> Any:
     table = place.catalog.load_table(name)
-    fields = [(each.name, str(each.field_type), each.required, each.doc) for each in table.schema().fields]
-    return fields, _said(table.properties), [str(each.transform) for each in table.spec().fields]
+    fields = [(field.name, str(field.field_type), field.required, field.doc) for field in table.schema().fields]
+    return fields, _said(table.properties), [str(field.transform) for field in table.spec().fields]
 
 
 def _said(properties: Mapping[str, str]) -> dict[str, str]:

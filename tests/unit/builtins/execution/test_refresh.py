@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from airflow_provider_rfr.builtins.execution.refresh import Refreshed, due, refresh
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.refresh import Refreshed, due, refresh
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkHeldError, StepError
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG, SnapshotKind, SourceTable
 from airflow_provider_rfr.sinks.run import run_sink
@@ -30,7 +30,7 @@ FIRST = spec("1.0", T, V, M)
 
 def again(place: Place, *names: str, force: bool = False) -> list[tuple[str, str]]:
     """Name and state of each."""
-    return [(each.name, each.state) for each in refreshed(place, names, force)]
+    return [(item.name, item.state) for item in refreshed(place, names, force)]
 
 
 def refreshed(place: Place, names: Sequence[str] = (), force: bool = False) -> tuple[Refreshed, ...]:
@@ -61,7 +61,7 @@ def summary(place: Place, name: str = "ops.m") -> dict[str, str]:
 def data_files(place: Place, name: str = "ops.m") -> list[str]:
     """All that lie in the table's folder, whether a commit names them or not."""
     folder = Path(head(place, name).location().removeprefix("file://")) / "data"
-    return sorted(each.name for each in folder.rglob("*.parquet"))
+    return sorted(item.name for item in folder.rglob("*.parquet"))
 
 
 def named_files(place: Place, name: str = "ops.m") -> list[str]:
@@ -69,10 +69,10 @@ def named_files(place: Place, name: str = "ops.m") -> list[str]:
     loaded = head(place, name)
     found = {
         task.file.file_path
-        for each in loaded.metadata.snapshots
-        for task in loaded.scan(snapshot_id=each.snapshot_id).plan_files()
+        for snapshot in loaded.metadata.snapshots
+        for task in loaded.scan(snapshot_id=snapshot.snapshot_id).plan_files()
     }
-    return sorted(each.rpartition("/")[2] for each in found)
+    return sorted(item.rpartition("/")[2] for item in found)
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_what_a_deploy_has_changed_waits_until_it_is_finished(filled: Place, mon
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider_rfr.builtins.execution.deploy._close", die)
+        patch.setattr("airflow_provider_rfr.builtins.deploy._close", die)
         with pytest.raises(MemoryError):
             filled.deploy(NEWER)
     before = filled.snapshots()

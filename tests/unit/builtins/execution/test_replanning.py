@@ -23,7 +23,7 @@ def test_a_plan_that_nobody_approved_is_made_again_when_another_deploy_came_firs
     place.deploy(TWO)
     done = place.apply(slower, THREE, replan=True)
     assert done.state == "done" and done.plan_hash != slower.plan_hash
-    assert [each.how for each in done.steps] == ["evolve"]
+    assert [step.how for step in done.steps] == ["evolve"]
     assert place.plan(THREE).steps == ()
 
 
@@ -33,7 +33,7 @@ def test_an_approved_plan_is_never_exchanged_for_another(place: Place) -> None:
     place.deploy(TWO)
     with raises(StalePlanError):
         place.apply(slower, THREE)
-    assert [each.name for each in place.recorded("ops.t").columns] == ["id", "a"]
+    assert [column.name for column in place.recorded("ops.t").columns] == ["id", "a"]
 
 
 def test_a_plan_that_is_made_again_and_blocked_is_not_done(place: Place) -> None:
@@ -49,6 +49,6 @@ def test_a_deploy_that_waits_for_another_one_says_so_once(place: Place, caplog: 
     dead = acquire(place.store, ONE.project, holder="host:1", seconds=0.6)
     with caplog.at_level(logging.WARNING):
         place.apply(place.plan(TWO), TWO, patience=20.0, lease_seconds=0.6)
-    said = [each.getMessage() for each in caplog.records if "waiting for it" in each.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "waiting for it" in record.getMessage()]
     assert len(said) == 1 and said[0].startswith(f"project {ONE.project} is being deployed by host:1: waiting for it")
     assert dead.token == 2

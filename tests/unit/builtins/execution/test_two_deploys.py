@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError, RfrError, StalePlanError
 from airflow_provider_rfr.store.leases import acquire
 from tests.unit.builtins.catalogs import PROJECT, made, spec, table
@@ -30,14 +30,14 @@ AFTER = spec(
     replace(NAMED, name="ops.called"),
     table("ops.fresh", "id int", comment="new"),
 )
-LATER = replace(AFTER, version="3.0", objects=tuple(each for each in AFTER.objects if each.name != "ops.fresh"))
+LATER = replace(AFTER, version="3.0", objects=tuple(obj for obj in AFTER.objects if obj.name != "ops.fresh"))
 OTHER = spec("3.0", table("ops.wide", "id bigint", "x int"), TEXT, NAMED, LOOSE)
 
 
 @pytest.fixture(autouse=True)
 def _without_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the rows of history, which a deploy writes after its lease has ended."""
-    monkeypatch.setattr("airflow_provider_rfr.builtins.execution.deploy.record_deploys", lambda *_: None)
+    monkeypatch.setattr("airflow_provider_rfr.builtins.deploy.record_deploys", lambda *_: None)
 
 
 def prepare(place: Place) -> None:
@@ -57,7 +57,7 @@ def test_of_two_deploys_of_the_same_plan_one_works_and_both_end(tmp_path: Path) 
 
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(deploy, (first, second)))
-    assert [each.state for each in done] == ["done", "done"] and done[0].deploy_id == done[1].deploy_id
+    assert [item.state for item in done] == ["done", "done"] and done[0].deploy_id == done[1].deploy_id
     assert len(first.catalog.load_table("ops.text").metadata.snapshots) == 2
     assert first.plan(AFTER).steps == ()
     second.close()
@@ -133,7 +133,7 @@ def test_a_deploy_that_wakes_up_after_another_one_took_over_changes_nothing(tmp_
     place = worlds.open()
     prepare(place)
     plan = place.plan(AFTER)
-    assert [each.how.value for each in plan.steps] == ["rename", "create", "evolve", "rewrite", "remove"]
+    assert [step.how.value for step in plan.steps] == ["rename", "create", "evolve", "rewrite", "remove"]
     worlds.record(place, lambda: place.apply(plan, AFTER))
     place.close()
     effects = [name for name in worlds.names if name != "the end"]

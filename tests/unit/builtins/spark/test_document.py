@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins import Policies, load_objects
-from airflow_provider_rfr.builtins.execution.refresh import refresh
-from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spark.application import main, read_document
+from airflow_provider_rfr.builtins.application import main, read_document
+from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.builtins.refresh import refresh
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError
 from tests.unit.builtins.catalogs import mview, table
@@ -129,7 +129,7 @@ def test_a_wrong_field_is_named_and_no_secret_is_shown(tmp_path: Path, fields: d
 def test_every_wrong_field_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_document(written(tmp_path, stroe="hidden", project=["x"], spark={"spark.task.cpus": [1]}))
-    assert {each.field for each in caught.value.problems} == {"stroe", "project", "spark.spark.task.cpus"}
+    assert {problem.field for problem in caught.value.problems} == {"stroe", "project", "spark.spark.task.cpus"}
     assert "hidden" not in str(caught.value)
 
 

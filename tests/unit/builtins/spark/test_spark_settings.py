@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark.engine import _of_application
+from airflow_provider_rfr.builtins.engine import _of_application
 from airflow_provider_rfr.lake.catalog import _ICEBERG_PACKAGES, LakeSettings, spark_sql_settings
 
 LAKE = LakeSettings("lake", {"type": "sql", "uri": "postgresql://me:hidden@db/lake", "warehouse": "file:///w"})

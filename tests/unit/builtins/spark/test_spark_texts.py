@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark import engine
-from airflow_provider_rfr.builtins.spec import Column, Kind
+from airflow_provider_rfr.builtins import engine
+from airflow_provider_rfr.builtins.model import Column, Kind
 from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
@@ -66,7 +66,7 @@ def test_a_text_with_comments_is_kept_whole_beside_what_spark_keeps_of_it() -> N
 
 def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query() -> None:
     assert engine.kept_columns([LiveColumn("id", "bigint")], ["id"]) == ()
-    assert [each.name for each in engine.kept_columns([LiveColumn("n", "bigint")], ["id"])] == ["n"]
+    assert [kept_column.name for kept_column in engine.kept_columns([LiveColumn("n", "bigint")], ["id"])] == ["n"]
     assert engine.kept_columns([LiveColumn("id", "bigint", comment="c")], ["id"])[0].comment == "c"
     assert engine.kept_columns([LiveColumn("n", "bigint")], ["id", "more"]) == ()
     assert engine.kept_columns([], ["id"]) == ()

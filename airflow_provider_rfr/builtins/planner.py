@@ -8,19 +8,23 @@ from itertools import chain
 from uuid import UUID
 
 from airflow_provider_rfr.builtins import state
+from airflow_provider_rfr.builtins.columns import EVERYTHING, Effects
+from airflow_provider_rfr.builtins.decide import (
+    Decision,
+    Decisions,
+    decide_exports,
+    decide_sink,
+    decide_table,
+    record_of,
+)
 from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, Resolver, in_order, relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, record_of
-from airflow_provider_rfr.builtins.planning._exports import decide_exports, decide_sink
-from airflow_provider_rfr.builtins.planning._leaving import Removals, renames
-from airflow_provider_rfr.builtins.planning._origin import find, whose
-from airflow_provider_rfr.builtins.planning._table import decide_table
-from airflow_provider_rfr.builtins.planning._views import Views, decide_view
-from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, Effects
-from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Plan, Policies, Step
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind
+from airflow_provider_rfr.builtins.drift import States, find, whose
+from airflow_provider_rfr.builtins.model import STORED, CatalogSpec, Kind, Reason, Why, because
+from airflow_provider_rfr.builtins.plan import Plan, PlanDependent, PlanFinding, PlanStep, Policies, StepAction
+from airflow_provider_rfr.builtins.removals import Removals, renames
+from airflow_provider_rfr.builtins.views import Views, decide_view
 
-_SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
+_SHOWN = frozenset({StepAction.REBIND, StepAction.REPLACE, StepAction.RECOMPUTE})
 
 
 def plan(
@@ -35,20 +39,20 @@ def plan(
     states = States(spec, wanted, recorded, live, policies or Policies())
     removed = Removals(states)
     decisions = _in_order(Decider(states, removed).decide(), wanted)
-    going = {uuid: decision for uuid, decision in decisions.items() if not decision.problems}
+    passed = {uuid: decision for uuid, decision in decisions.items() if not decision.problems}
     views = Views(states, decisions, removed.forgotten.values())
     sinks, of_sinks, undecided = decide_exports(states, decisions, {sink.uuid for sink in removed.sinks})
     blocked = [decision.finding() for decision in decisions.values() if decision.problems]
     blocked += [*undecided, *removed.blocked, *views.blocked]
-    untouched = [decision for decision in going.values() if not decision.touched]
-    found = Plan(
+    untouched = [decision for decision in passed.values() if not decision.touched]
+    unsigned = Plan(
         project=spec.project,
         version=spec.version,
         recorded_version=recorded.version,
         base_revision=recorded.revision,
         policies=states.policies,
-        steps=_numbered(going, removed, views, of_sinks),
-        dependents=(*_dependents(going), *views.dependents, *sinks),
+        steps=_numbered(passed, removed, views, of_sinks),
+        dependents=(*_dependents(passed), *views.dependents, *sinks),
         drift=_drift(decisions),
         blocked=_by_name(blocked),
         warnings=tuple(dict.fromkeys([*sorted(_warnings(wanted, recorded, live)), *views.warnings])),
@@ -58,13 +62,13 @@ def plan(
         unchanged=len(untouched),
         done=sum(decision.done for decision in untouched),
     )
-    return replace(found, plan_hash=found.digest())
+    return replace(unsigned, plan_hash=unsigned.digest())
 
 
-def _drift(decisions: Mapping[UUID, Decision]) -> tuple[Finding, ...]:
+def _drift(decisions: Mapping[UUID, Decision]) -> tuple[PlanFinding, ...]:
     """Return the objects that were changed by hand, sorted by name."""
     return _by_name(
-        Finding(decision.old_name, decision.desired.kind, decision.drift, uuid)
+        PlanFinding(decision.old_name, decision.desired.kind, decision.drift, uuid)
         for uuid, decision in decisions.items()
         if decision.drift
     )
@@ -123,15 +127,15 @@ class Decider:
 
         Its rows are lost with it.
         """
-        desired, known, there = decision.desired, decision.desired.recorded, decision.desired.live
-        if known is None or there is None or there.marker != desired.uuid or decision.how is not Action.CREATE:
+        desired, record, live = decision.desired, decision.desired.recorded, decision.desired.live
+        if record is None or live is None or live.marker != desired.uuid or decision.how is not StepAction.CREATE:
             return
-        if there.kind is not relation(desired.kind):
-            decision.leaves = there.key in (known.key, desired.key)
-        elif there.key == desired.key:
-            decision.how = Action.REPLACE if there.kind is Kind.VIEW else Action.METADATA
-        if decision.leaves and known.kind in STORED and known.keep is not False:
-            decision.lose({known.name: "all rows"}, self._states.accepted)
+        if live.kind is not relation(desired.kind):
+            decision.leaves = live.key in (record.key, desired.key)
+        elif live.key == desired.key:
+            decision.how = StepAction.REPLACE if live.kind is Kind.VIEW else StepAction.METADATA
+        if decision.leaves and record.kind in STORED and record.keep is not False:
+            decision.lose({record.name: "all rows"}, self._states.accepted)
 
     def _is_done(self, desired: DesiredObject) -> bool:
         """Tell whether an unfinished deploy has brought the object to the desired state, from unchanged inputs."""
@@ -141,28 +145,33 @@ class Decider:
         read = [self._decisions[read.uuid] for read in desired.reads if read.uuid in self._decisions]
         if any(decision.touched for decision in read):
             return False
-        held = {decision.desired.uuid: decision.desired.live for decision in read}
-        inputs = [(uuid, there.properties.get(state.STEP, "") if there else "") for uuid, there in held.items()]
+        inputs_live = {decision.desired.uuid: decision.desired.live for decision in read}
+        inputs = [(uuid, there.properties.get(state.STEP, "") if there else "") for uuid, there in inputs_live.items()]
         return live.properties[state.DONE] == state.done_mark(self._recorded.revision, record_of(desired, 0), inputs)
 
     def _rename(self, decision: Decision) -> None:
-        desired, known, live = decision.desired, decision.desired.recorded, decision.desired.live
-        if known is not None and relation(desired.kind) is not None:
-            if live is None or live.marker != desired.uuid or decision.how is Action.CREATE:
+        desired, record, live = decision.desired, decision.desired.recorded, decision.desired.live
+        if record is not None and relation(desired.kind) is not None:
+            if live is None or live.marker != desired.uuid or decision.how is StepAction.CREATE:
                 return
-            by_hand = live.key not in (known.key, desired.key) and decision.drift
+            by_hand = live.key not in (record.key, desired.key) and decision.drift
             decision.renamed = live.key != desired.key and not (by_hand and self._states.policies.drift == "fail")
-        if known is not None and known.key != desired.key and not decision.renamed and not decision.done:
-            decision.how = decision.how or Action.METADATA
+        if record is not None and record.key != desired.key and not decision.renamed and not decision.done:
+            decision.how = decision.how or StepAction.METADATA
 
     def _name_problems(self, decision: Decision) -> Iterator[Reason]:
         """Yield problems: the object's own name is taken, or a name that it reads no longer exists."""
         desired, kind = decision.desired, decision.desired.kind.value
         if relation(desired.kind) is not None:
-            there = self._live.objects.get(desired.key)
-            takes_name = desired.recorded is not None and (decision.renamed or decision.how is Action.CREATE)
-            if takes_name and there is not None and there.marker not in self._leaving and there.marker != desired.uuid:
-                yield because(Why.NAME_TAKEN, kind, desired.obj.name, whose(there, desired.uuid))
+            holder = self._live.objects.get(desired.key)
+            takes_name = desired.recorded is not None and (decision.renamed or decision.how is StepAction.CREATE)
+            if (
+                takes_name
+                and holder is not None
+                and holder.marker not in self._leaving
+                and holder.marker != desired.uuid
+            ):
+                yield because(Why.NAME_TAKEN, kind, desired.obj.name, whose(holder, desired.uuid))
             if desired.key in self._user_views and desired.live is None:
                 theirs = f"it is the user view {self._user_views[desired.key].name}"
                 yield because(Why.NAME_TAKEN, kind, desired.obj.name, theirs)
@@ -178,42 +187,44 @@ class Decider:
 
     def _list_objects(self, decision: Decision) -> None:
         """Fill the list of the declared objects again when one comes, goes, or is called something else."""
-        known = (obj for obj in self._recorded.objects if obj.uuid not in self._wanted.kept)
-        before = {(obj.uuid, obj.key, obj.kind) for obj in known}
+        remaining = (obj for obj in self._recorded.objects if obj.uuid not in self._wanted.kept)
+        before = {(obj.uuid, obj.key, obj.kind) for obj in remaining}
         now = {(desired.uuid, desired.key, desired.kind) for desired in self._wanted.objects.values()}
         if before == now:
             return
-        if decision.how in (None, Action.METADATA, Action.EVOLVE):
-            decision.how = Action.RECOMPUTE
+        if decision.how in (None, StepAction.METADATA, StepAction.EVOLVE):
+            decision.how = StepAction.RECOMPUTE
         decision.details = {**decision.details, "lists_objects": True}
         decision.reasons.append(because(Why.LISTS_OBJECTS, ", ".join(sorted({key for _, key, _ in before ^ now})[:3])))
         decision.effects |= Effects(contents=EVERYTHING)
 
 
-def _numbered(going: Decisions, removed: Removals, views: Views, of_sinks: list[Step]) -> tuple[Step, ...]:
+def _numbered(decisions: Decisions, removed: Removals, views: Views, of_sinks: list[PlanStep]) -> tuple[PlanStep, ...]:
     """Return all steps, numbered in the order in which they are done."""
-    first, last = removed.leaving(going)
+    first, last = removed.leaving(decisions)
+    # Users' stars are written out before columns move, and views are bridged before columns get wider. An object that
+    # gives its name up leaves before the rename or the creation that takes the name.
     # A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards.
     parts = (
         removed.sinks,
-        (sink for sink in of_sinks if sink.how is Action.HOLD),
-        views.pins,
+        (sink for sink in of_sinks if sink.how is StepAction.HOLD),
+        views.expansions,
         views.bridges,
         first,
-        renames(going.values()),
-        (decision.step(decision.how) for decision in going.values() if decision.how is not None),
-        (sink for sink in of_sinks if sink.how is not Action.HOLD),
+        renames(decisions.values()),
+        (decision.step(decision.how) for decision in decisions.values() if decision.how is not None),
+        (sink for sink in of_sinks if sink.how is not StepAction.HOLD),
         views.steps,
         last,
     )
     return tuple(replace(step, seq=seq) for seq, step in enumerate(chain.from_iterable(parts), 1))
 
 
-def _by_name(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda each: (each.name.casefold(), str(each.uuid))))
+def _by_name(findings: Iterable[PlanFinding]) -> tuple[PlanFinding, ...]:
+    return tuple(sorted(findings, key=lambda finding: (finding.name.casefold(), str(finding.uuid))))
 
 
-_COST: dict[Action | None, int] = {Action.REWRITE: 2, Action.REPLACE_EMPTY: 2, Action.RECOMPUTE: 3}
+_COST: dict[StepAction | None, int] = {StepAction.REWRITE: 2, StepAction.REPLACE_EMPTY: 2, StepAction.RECOMPUTE: 3}
 
 
 def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision]:
@@ -225,7 +236,7 @@ def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision
 
     def rank(identity: UUID) -> tuple[int, str]:
         decision = decisions[identity]
-        computes = decision.how is Action.CREATE and "sql" in decision.details
+        computes = decision.how is StepAction.CREATE and "sql" in decision.details
         cost = 3 if computes else _COST.get(decision.how, 1)
         return {Kind.VIEW: 0, Kind.SINK: 4}.get(decision.desired.kind, cost), decision.desired.key
 
@@ -233,25 +244,27 @@ def _in_order(decisions: Decisions, wanted: DesiredState) -> dict[UUID, Decision
     return {identity: decisions[identity] for identity in in_order(reads, rank)}
 
 
-def _dependents(going: Decisions) -> Iterator[Dependent]:
+def _dependents(decisions: Decisions) -> Iterator[PlanDependent]:
     """Yield our views that the steps touch, in the order of the objects that they depend on."""
-    for uuid, decision in going.items():
+    for uuid, decision in decisions.items():
         if decision.how is not None and decision.how in _SHOWN:
             for on, reason in decision.noticed.items():
-                yield Dependent(on, decision.desired.obj.name, decision.desired.kind, decision.how.value, reason, uuid)
+                yield PlanDependent(
+                    on, decision.desired.obj.name, decision.desired.kind, decision.how.value, reason, uuid
+                )
 
 
-def _records(decisions: Decisions, blocked: Iterable[Finding], revision: int) -> Iterator[state.RecordedObject]:
+def _records(decisions: Decisions, blocked: Iterable[PlanFinding], revision: int) -> Iterator[state.RecordedObject]:
     """Yield the records of the objects whose registry entries change."""
     stopped = {finding.uuid for finding in blocked}
-    for decision in sorted(decisions.values(), key=lambda each: each.desired.key):
-        desired, known = decision.desired, decision.desired.recorded
+    for decision in sorted(decisions.values(), key=lambda decision: decision.desired.key):
+        desired, record = decision.desired, decision.desired.recorded
         fresh = record_of(desired, revision)
         if desired.uuid in stopped:
             continue
         if decision.done and desired.live is not None:
             yield replace(fresh, deploy_id=desired.live.properties.get(state.DEPLOY, ""))
-        elif decision.touched or known is None or replace(fresh, revision=known.revision) != known:
+        elif decision.touched or record is None or replace(fresh, revision=record.revision) != record:
             yield fresh
 
 

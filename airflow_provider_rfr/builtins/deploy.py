@@ -17,12 +17,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.builtins.desired import in_order, readers_of, release
-from airflow_provider_rfr.builtins.execution.maintenance import record_deploys
-from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, ReplaceRows, Work, mechanism_of, takes_sql
-from airflow_provider_rfr.builtins.execution.observe import entry_of, fence, observe
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step, ensure_current
-from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind, retired_name
+from airflow_provider_rfr.builtins.maintenance import entry_of, fence, observe, record_deploys
+from airflow_provider_rfr.builtins.model import QUERIED, STORED, CatalogSpec, Column, Kind, retired_name
+from airflow_provider_rfr.builtins.plan import Plan, PlanStep, StepAction, ensure_current
+from airflow_provider_rfr.builtins.planner import plan as make_plan
+from airflow_provider_rfr.builtins.steps import DeployWork, Mechanism, ReplaceRows, mechanism_of, takes_sql
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     CatalogError,
@@ -35,12 +34,13 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.store import deploys
-from airflow_provider_rfr.store.deploys import DeployState, NewDeploy, StepState, read_registry, write_registry
+from airflow_provider_rfr.store.deploys import DeployState, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark.engine import Outputs, SparkSqlEngine
+    from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
+
 
 _TRIES: Final = 20
 """How often a change is repeated because another writer of the table was faster."""
@@ -54,7 +54,7 @@ class Applied:
     deploy_id: str
     plan_hash: str
     state: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
     revision: int = 0
 
 
@@ -95,7 +95,7 @@ def apply(
             plan = fresh if replan else ensure_current(plan, fresh)
             if found := plan.stopped_by():
                 raise BlockedPlanError(found)
-            work = Work(uuid4().hex, plan, spec, recorded, catalog, lease, sql)
+            work = DeployWork(uuid4().hex, plan, spec, recorded, catalog, lease, sql)
             applied = _apply(work, store, actor, replan=replan)
     if applied.state == DeployState.DONE.value:
         record_deploys(catalog, store, plan.project)
@@ -115,12 +115,14 @@ def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied |
     return Applied(last.deploy_id, last.plan_hash, last.state.value, approved.steps, last.revision or 0)
 
 
-def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Applied:
+def _apply(work: DeployWork, store: ControlStore, actor: str, *, replan: bool) -> Applied:
     """Apply the current plan; everything that can be checked is checked before the first change."""
     plan, recorded, lease = work.plan, work.recorded, work.lease
     steps = [(step.seq, str(step.uuid) if step.uuid else None, step.name, step.how.value) for step in plan.steps]
-    said, versions = orjson.dumps(plan.to_json()).decode(), (plan.recorded_version, plan.version)
-    opening = NewDeploy(work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, said, actor, steps)
+    document, versions = orjson.dumps(plan.to_json()).decode(), (plan.recorded_version, plan.version)
+    opening = Opening(
+        work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, document, actor, steps
+    )
     # That an older version found nothing to do is not recorded.
     newer = recorded.version is None or release(plan.version) > release(recorded.version)
     if not (plan.steps or plan.records or plan.forgotten or newer):
@@ -143,7 +145,7 @@ def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Appl
     return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, plan.steps, _finish(work))
 
 
-def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
+def _analyse(work: DeployWork, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
     """Analyse each query that the plan changes, or whose inputs it changes, over the tables as they will be.
 
     :returns: the outputs of the present text of each view that is bridged
@@ -153,7 +155,7 @@ def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
     order = in_order(reads, lambda uuid: (objects[uuid].key, uuid))
     changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), order, reads)
     asked = {uuid for uuid in order if uuid in changed and objects[uuid].kind in QUERIED and objects[uuid].sql}
-    bridges = [step for step in work.plan.steps if step.how is Action.BRIDGE]
+    bridges = [step for step in work.plan.steps if step.how is StepAction.BRIDGE]
     # What users' views read is known by name alone, so everything is there for them.
     needed = set(order) if any(bridge.user for bridge in bridges) else set(asked)
     for uuid in reversed(order):
@@ -164,10 +166,10 @@ def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
     queries = [obj for obj in here if obj.sql and (obj.kind is Kind.VIEW or obj.uuid in asked)]
     texts = {bridge.name: str(bridge.details["sql"]) for bridge in bridges}
     outputs = sql.analyse(tables, queries, texts) if queries or texts else {}
-    for rewrite in (ReplaceRows(work, step) for step in work.plan.steps if step.how is Action.REWRITE):
+    for rewrite in (ReplaceRows(work, step) for step in work.plan.steps if step.how is StepAction.REWRITE):
         # It may get its name only in an earlier step, so what is there now is looked for by its recorded name.
-        known = work.recorded.by_uuid.get(rewrite.record.uuid)
-        table = work.table(known.name if known is not None else rewrite.name) or work.table(rewrite.name)
+        recorded = work.recorded.by_uuid.get(rewrite.record.uuid)
+        table = work.table(recorded.name if recorded is not None else rewrite.name) or work.table(rewrite.name)
         if table is not None:
             columns = [Column(column.name, column.type) for column in table.entry.columns]
             record = replace(rewrite.record, columns=(), sql=rewrite.query(table))
@@ -176,9 +178,9 @@ def _analyse(work: Work, sql: SparkSqlEngine) -> Mapping[str, Outputs]:
     return outputs
 
 
-def _finish(work: Work) -> int:
+def _finish(work: DeployWork) -> int:
     """Do all steps, write the registry, and return its revision; if a step fails, note the error in the journal."""
-    failing: Step | None = None
+    failing: PlanStep | None = None
     try:
         for failing in work.plan.steps:
             _run(work, failing)
@@ -198,7 +200,7 @@ def _finish(work: Work) -> int:
         raise
 
 
-def _run(work: Work, step: Step) -> None:
+def _run(work: DeployWork, step: PlanStep) -> None:
     """Do the step, and note its beginning and its end."""
     mechanism = mechanism_of(work, step)
 
@@ -220,6 +222,7 @@ def _run(work: Work, step: Step) -> None:
         work.lease.write(start)
         if not done:
             _do(work, mechanism)
+        # Only what the catalog shows counts as done: the next deploy plans from that, not from the journal.
         if mechanism.probe() is False:
             raise mechanism.refused("the catalog does not show its change")
         evidence = mechanism.evidence()
@@ -232,7 +235,7 @@ def _run(work: Work, step: Step) -> None:
         raise mechanism.refused(problem, "") from error
 
 
-def _do(work: Work, mechanism: Mechanism) -> None:
+def _do(work: DeployWork, mechanism: Mechanism) -> None:
     """Do the step, and repeat it if another writer, whose commit must not be overwritten, has committed first."""
     for left in range(_TRIES, 0, -1):
         try:
@@ -252,7 +255,7 @@ def _do(work: Work, mechanism: Mechanism) -> None:
             raise
 
 
-def _close(connection: Connection, now: int, work: Work) -> int:
+def _close(connection: Connection, now: int, work: DeployWork) -> int:
     """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
     plan, ours = work.plan, work.deploy_id
     stepped = {step.uuid for step in plan.steps}

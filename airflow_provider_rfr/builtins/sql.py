@@ -1,12 +1,16 @@
-"""Parsing one query or expression, its canonical text for comparisons, and edits of its author's text.
+"""Parsing one query or expression, its canonical text for comparisons, edits of its author's text, and casts.
 
 The canonical text comes from sqlglot's tokenizer for Spark, not from its generator: nothing can be lost on the way,
-and the result hardly depends on sqlglot's version."""
+and the result hardly depends on sqlglot's version.
+
+Casts of nested types go by the names of fields. Spark's own CAST goes by position: it would move values between the
+fields of a struct, and nobody would notice.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Final, NamedTuple
@@ -17,7 +21,8 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
-from airflow_provider_rfr.lake.types import is_plain, quoted
+from airflow_provider_rfr.lake.spark import string_literal
+from airflow_provider_rfr.lake.types import ColumnType, has_same_fields, is_plain, parse_type, quoted
 
 _SPARK: Final = Dialect.get_or_raise("spark")
 _KEYWORDS: Final = frozenset(word for keyword in _SPARK.tokenizer_class.KEYWORDS for word in keyword.upper().split())
@@ -110,8 +115,8 @@ def canonical_sql(query: str) -> str:
             word, before = text[token.start : token.end + 1], token.end
             # Two types that end together are no shift, and how a hint is laid out makes no difference.
             is_cut = set(word) == {">"} or token.token_type is TokenType.HINT
-            said = re.findall(r"\w+|[^\w\s]", word.lower()) if is_cut else word.lower().split()
-            words += [word] if token.token_type in _AS_WRITTEN else said
+            parts = re.findall(r"\w+|[^\w\s]", word.lower()) if is_cut else word.lower().split()
+            words += [word] if token.token_type in _AS_WRITTEN else parts
     return " ".join(words)
 
 
@@ -125,18 +130,18 @@ def parse_query(query: str) -> exp.Query:
     try:
         words = list(_tokens(query))
         _check_words(query, words)
-        found = _SPARK.parser().parse(words, without_comments(query))
+        statements = _SPARK.parser().parse(words, without_comments(query))
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         where = f"line {first['line']}, column {first.get('col')}: " if first.get("line") else ""
-        said = str(first.get("description") or "")
-        problem = said if said and "<" not in said else "something is missing here"
+        description = str(first.get("description") or "")
+        problem = description if description and "<" not in description else "something is missing here"
         raise UnreadableQueryError(f"{where}{problem}") from None
     except SqlglotError:
         raise UnreadableQueryError("a string, a quoted name or a comment has no end") from None
     except RecursionError:
         raise UnreadableQueryError("it is nested too deeply") from None
-    tree = found[0] if len(found) == 1 else None
+    tree = statements[0] if len(statements) == 1 else None
     if not isinstance(tree, exp.Query):
         raise QueryError("it is not a SELECT", _ONE_SELECT)
     for node in tree.walk():
@@ -239,9 +244,9 @@ def columns_read(expression: str) -> tuple[str, ...]:
 
 def compose(expression: str, names: Mapping[str, str]) -> str:
     """Replace the names of columns in the expression by others, which are given as they are written in SQL."""
-    known = {name.casefold(): text for name, text in names.items()}
+    texts = {name.casefold(): text for name, text in names.items()}
     places = _columns_in(expression)
-    return spliced(expression, ((start, end, known[name]) for start, end, name in places if name in known))
+    return spliced(expression, ((start, end, texts[name]) for start, end, name in places if name in texts))
 
 
 def casts_in(expression: str) -> list[tuple[Parts, str | None]]:
@@ -254,3 +259,73 @@ def casts_in(expression: str) -> list[tuple[Parts, str | None]]:
     casts = [(cast.this.unnest(), cast.to.sql("spark")) for cast in tree.find_all(exp.Cast)]
     both = [*casts, (whole, None)]
     return [(tuple(name.name for name in node.parts), kind) for node, kind in both if isinstance(node, exp.Column)]
+
+
+def cast(
+    value: str, old: ColumnType, new: ColumnType, depth: int = 0, *, called: ColumnType | None = None
+) -> str | None:
+    """Return SQL that makes a value of type ``new`` from one of type ``old``, field by field; None if none is obvious.
+
+    A struct that is NULL stays NULL.
+
+    :param value: a column, or a field of one
+    :param depth: of functions around it, whose parameters have other names
+    :param called: ``old`` with its fields under their new names, if those differ
+    """
+    called = called or old
+    if old == new == called:
+        return value
+    if has_same_fields(old, new) and has_same_fields(old, called):
+        return f"CAST({value} AS {new})"
+    if old.name != new.name:
+        return f"to_json({value})" if new.name == "string" else None
+    if old.name == "struct":
+        return _cast_struct(value, old, new, called, depth)
+    one, both = f"x{depth}", f"(k{depth}, x{depth})"
+    functions = ["transform"] if old.name == "array" else ["transform_keys", "transform_values"]
+    for function, before, after, named in zip(functions, old.inner, new.inner, called.inner, strict=True):
+        if not before == after == named:
+            argument = f"k{depth}" if function == "transform_keys" else one
+            inner = cast(argument, before, after, depth + 1, called=named)
+            if inner is None:
+                return None
+            value = f"{function}({value}, {one if old.name == 'array' else both} -> {inner})"
+    return value
+
+
+def _cast_struct(value: str, old: ColumnType, new: ColumnType, called: ColumnType, depth: int) -> str | None:
+    fields = zip(old.fields, old.inner, called.inner, strict=True)
+    before = dict(zip(called.folded().fields, fields, strict=True))
+    parts = list[str]()
+    for name, kind in zip(new.fields, new.inner, strict=True):
+        field: str | None = f"CAST(NULL AS {kind})"
+        if name.casefold() in before:
+            old_name, old_kind, named = before[name.casefold()]
+            field = cast(f"{value}.{identifier(old_name)}", old_kind, kind, depth, called=named)
+        if field is None:
+            return None
+        parts += [string_literal(name), field]
+    return f"if({value} IS NULL, NULL, named_struct({', '.join(parts)}))"
+
+
+def misplaced(expression: str, columns: Mapping[str, ColumnType], wanted: ColumnType) -> Iterator[str]:
+    """Yield the casts by position in an expression that would move values between fields.
+
+    The structs of both types have other fields, or the same ones in another order.
+
+    :param columns: the types of the columns that the expression reads, by their compared names
+    :param wanted: the type to which the result is cast
+    """
+    for path, text in casts_in(expression):
+        kind, after = _type_at(path, columns), wanted if text is None else parse_type(text)
+        if kind is not None and kind.name == after.name and not has_same_fields(kind, after):
+            yield f"a cast of {'.'.join(path)} from {kind} to {after} goes by position, not by name"
+
+
+def _type_at(path: Parts, columns: Mapping[str, ColumnType]) -> ColumnType | None:
+    """Return the type of a column, or of a field of one; None where it can't be known."""
+    kind = columns.get(path[0].casefold())
+    for name in path[1:]:
+        fields = {} if kind is None else dict(zip(kind.folded().fields, kind.inner, strict=False))
+        kind = fields.get(name.casefold())
+    return kind

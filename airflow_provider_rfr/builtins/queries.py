@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
-from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql import parse
-from airflow_provider_rfr.builtins.sql.parse import Name, Parts, full_name, identifier, scopes_of, table_parts
+from airflow_provider_rfr.builtins import sql
+from airflow_provider_rfr.builtins.model import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
+from airflow_provider_rfr.builtins.sql import Name, Parts, full_name, identifier, scopes_of, table_parts
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 ColumnsOf = Callable[[str], tuple[str, ...] | None]
@@ -27,7 +27,7 @@ _NAME_THEM: Final = "write them out, or name them in its alias: AS t(a, b)"
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _QuerySource:
     """A source of a SELECT. Only a table has ``parts``; ``unknown`` is the reason why the columns are not known."""
 
     alias: str
@@ -69,19 +69,19 @@ class _Scopes:
         self._namespace = namespace
         self._selects = {id(query.expression): query for query in self.all}
 
-    def _sources(self, scope: Scope) -> tuple[_Source, ...]:
+    def _sources(self, scope: Scope) -> tuple[_QuerySource, ...]:
         """Return the sources of a scope, in Spark's order; empty for a lateral view, whose SELECT has them as well."""
-        found = [] if isinstance(scope.expression, exp.UDTF) else scope.references
-        return tuple(self._source(scope, alias, node) for alias, node in found if alias in scope.sources)
+        references = [] if isinstance(scope.expression, exp.UDTF) else scope.references
+        return tuple(self._source(scope, alias, node) for alias, node in references if alias in scope.sources)
 
-    def _source(self, scope: Scope, alias: str, node: exp.Expr) -> _Source:
+    def _source(self, scope: Scope, alias: str, node: exp.Expr) -> _QuerySource:
         # A pivot over what WITH names looks like a table.
         table = isinstance(scope.sources[alias], exp.Table) and (node.text("db") or node.name not in scope.cte_sources)
         parts = table_parts(node) if table else ()
         try:
-            return _Source(alias, node, parts, self._columns(scope, alias, node, parts))
+            return _QuerySource(alias, node, parts, self._columns(scope, alias, node, parts))
         except QueryError as error:
-            return _Source(alias, node, parts, unknown=error)
+            return _QuerySource(alias, node, parts, unknown=error)
 
     def _columns(self, scope: Scope, alias: str, node: exp.Expr, parts: Parts) -> tuple[Name, ...]:
         if node.args.get("pivots") or _place(node) is None:
@@ -89,16 +89,16 @@ class _Scopes:
         if [name for name, _ in scope.references].count(alias) > 1:
             problem = f"it is not clear which table {alias or 'a star'} stands for"
             raise QueryError(problem, "give each an alias of its own")
-        source, given = scope.sources[alias], _given(node)
-        if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and given):
-            return _renamed(self.outputs(source), given, alias)
+        source, aliases = scope.sources[alias], _given(node)
+        if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and aliases):
+            return _renamed(self.outputs(source), aliases, alias)
         name = full_name(parts, self._namespace)
         # At another snapshot it may have had other columns.
         fixed = node.args.get("version") or node.args.get("when")
         names = self._columns_of(name) if name and not fixed else None
-        if names is None and not given:
+        if names is None and not aliases:
             raise QueryError(f"the columns of {name or 'a function'} are not known here", _NAME_THEM)
-        return given if names is None else _renamed(tuple(map(Name, names)), given, alias)
+        return aliases if names is None else _renamed(tuple(map(Name, names)), aliases, alias)
 
     def _outputs(self, scope: Scope) -> tuple[Name, ...]:
         """Return the columns of a scope's result.
@@ -107,8 +107,8 @@ class _Scopes:
         """
         # A recursive query reads itself by a scope that knows nothing of its names.
         holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
-        given = _given(holder) if scope.is_cte or scope.outer_columns else ()
-        return _renamed(tuple(self._names(scope.expression)), given, "a subquery")
+        names = _given(holder) if scope.is_cte or scope.outer_columns else ()
+        return _renamed(tuple(self._names(scope.expression)), names, "a subquery")
 
     def _names(self, query: exp.Expr) -> Iterator[Name]:
         while isinstance(query, (exp.SetOperation, exp.Subquery, exp.Lateral)):
@@ -116,12 +116,12 @@ class _Scopes:
         if not isinstance(query, exp.Select):
             raise QueryError("the columns of a function are not known here", _NAME_THEM)
         for number, expression in enumerate(query.expressions, 1):
-            found, star = _names_of(expression), expression.this if isinstance(expression, exp.Column) else expression
+            names, star = _names_of(expression), expression.this if isinstance(expression, exp.Column) else expression
             if isinstance(star, exp.Star):
-                found = [item.name for item in self.star(self._selects[id(query)], star)]
-            elif not found:
+                names = [item.name for item in self.star(self._selects[id(query)], star)]
+            elif not names:
                 raise QueryError(f"column {number} of a SELECT has no name", "give it one: ... AS name")
-            yield from found
+            yield from names
 
     def star(self, scope: Scope, star: exp.Star) -> list[_Item]:
         """Return the columns that a star, alone or behind a table's name, expands to, in Spark's order."""
@@ -139,13 +139,13 @@ class _Scopes:
 
     def _of_table(self, scope: Scope, column: exp.Column) -> list[_Item]:
         parts = tuple(part.name for part in column.parts)
-        found = [source for source in self.sources(scope) if source.prefix(parts) == len(parts) - 1]
-        if len(found) != 1:
+        matches = [source for source in self.sources(scope) if source.prefix(parts) == len(parts) - 1]
+        if len(matches) != 1:
             name = ".".join(part.this.written for part in column.parts[:-1])
             raise QueryError(f"{name}.* is not a table of this SELECT", f"write the fields out: {name}.field, ...")
-        if found[0].unknown is not None:
-            raise found[0].unknown
-        return [_Item(None, column) for column in found[0].columns]
+        if matches[0].unknown is not None:
+            raise matches[0].unknown
+        return [_Item(None, column) for column in matches[0].columns]
 
     def items(self, scope: Scope) -> list[_Item]:
         """Return the columns of all sources.
@@ -243,7 +243,7 @@ class _Reader:
         # By a table's id: the parts of its name, and the columns of it that are used; * for all.
         self.used: dict[int, tuple[Parts, set[str]]] = {}
         # By its place in the text: a column that nothing has, as written, and where it was looked for.
-        self.missing: dict[int, tuple[str, Sequence[_Source]]] = {}
+        self.missing: dict[int, tuple[str, Sequence[_QuerySource]]] = {}
         self._sources = scopes.sources
         for read in (source for scope in scopes.all for source in scopes.sources(scope) if source.parts):
             # Columns that are not named matter, too, where they make the groups of a pivot.
@@ -256,7 +256,7 @@ class _Reader:
         levels, sources = [scope], self._sources(scope)
         while levels[-1].can_be_correlated and (outer := levels[-1].parent) is not None:
             levels.append(outer)
-        for node in scope.walk(prune=lambda each: isinstance(each, exp.Hint)):
+        for node in scope.walk(prune=lambda node: isinstance(node, exp.Hint)):
             if isinstance(node, exp.Column) and not isinstance(node.parent, exp.Star) and not _argument(node):
                 self._column(node.parts, levels)
             elif _stands_for_columns(node) and not isinstance(node.parent, exp.Column):
@@ -266,7 +266,7 @@ class _Reader:
                     self._use(sources, column.name)
                     self._expect([column], 0, sources, levels)
 
-    def _use(self, sources: Iterable[_Source], column: str) -> None:
+    def _use(self, sources: Iterable[_QuerySource], column: str) -> None:
         for source in sources:
             if source.parts:
                 self.used[id(source.node)][1].add(column)
@@ -285,7 +285,9 @@ class _Reader:
         if isinstance(levels[0].expression, exp.Select):
             self._expect(words, 0, [source for level in levels for source in self._sources(level)], levels)
 
-    def _expect(self, words: Sequence[exp.Expr], at: int, sources: Sequence[_Source], levels: Sequence[Scope]) -> None:
+    def _expect(
+        self, words: Sequence[exp.Expr], at: int, sources: Sequence[_QuerySource], levels: Sequence[Scope]
+    ) -> None:
         """Note that none of the sources has the column which is the word there, if that is sure."""
         name, start = words[at].name, words[at].meta.get("start")
         if start is None or any(source.unknown or name in source.columns for source in sources):
@@ -305,8 +307,8 @@ class _Reader:
 def _gives(scope: Scope, name: str) -> bool:
     """Tell whether an item that a scope selects may have this name; the scope's other expressions can use that name."""
     selected = scope.expression.expressions if isinstance(scope.expression, exp.Select) else ()
-    given = (projection for projection in selected if not isinstance(projection, exp.Column))
-    return any(isinstance(projection, _MANY) or name in _names_of(projection) for projection in given)
+    others = (projection for projection in selected if not isinstance(projection, exp.Column))
+    return any(isinstance(projection, _MANY) or name in _names_of(projection) for projection in others)
 
 
 def _argument(node: exp.Expr) -> Parts:
@@ -357,16 +359,16 @@ def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
     """
     facts = _facts_of(query)
     tables = ((columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables)
-    has_all = [known is None or used <= {*map(str.casefold, known)} for known, used in tables]
+    has_all = [valid is None or used <= {*map(str.casefold, valid)} for valid, used in tables]
     # What comes out of a pipe is not known to the parser. Parsing a query again is what costs.
     if (facts.reads_tables_alone and all(has_all)) or "|>" in query:
         return
     for start, (word, sources) in sorted(_Reader(_Scopes(query, columns_of, namespace)).missing.items()):
         names = [full_name(source.parts, namespace) for source in sources if source.parts]
         whose = f"{names[0]} has" if len(names) == len(sources) == 1 else "there is"
-        known = {name.written for source in sources for name in source.columns}
+        valid = {name.written for source in sources for name in source.columns}
         line, column = query.count("\n", 0, start) + 1, start - query.rfind("\n", 0, start)
-        yield line, column, f"{whose} no column {word}", nearest(word, known)
+        yield line, column, f"{whose} no column {word}", nearest(word, valid)
 
 
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
@@ -376,14 +378,15 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
 
     :raises QueryError: as :func:`parse_query`
     """
-    found = defaultdict[str, set[str]](set)
+    columns_used = defaultdict[str, set[str]](set)
     for parts, used in _facts_of(query).tables:
         name, table = full_name(parts, namespace), full_name(parts[:-1], namespace)
         if len(parts) > 2 and name not in known and table in known:
             name, used = table, {"*"}
-        found[name] |= used
+        columns_used[name] |= used
     return tuple(
-        Dependency(name, None, None if "*" in used else tuple(sorted(used))) for name, used in sorted(found.items())
+        Dependency(name, None, None if "*" in used else tuple(sorted(used)))
+        for name, used in sorted(columns_used.items())
     )
 
 
@@ -397,17 +400,17 @@ def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dep
     if obj.sink is not None and obj.kind is Kind.SINK:
         columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
         return (Dependency(obj.sink.source.casefold(), None, columns),)
-    found = {name: Dependency(name) for name in map(str.casefold, obj.depends_on)}
+    reads = {name: Dependency(name) for name in map(str.casefold, obj.depends_on)}
     try:
         if obj.query and obj.kind in QUERIED:
-            found |= {
+            reads |= {
                 dependency.name: dependency
                 for dependency in dependencies(obj.query, namespace_of(obj.name), known=known)
             }
     except UnreadableQueryError:
-        if not found:
+        if not reads:
             raise
-    return tuple(found[name] for name in sorted(found))
+    return tuple(reads[name] for name in sorted(reads))
 
 
 def unqualified(query: str) -> tuple[str, ...]:
@@ -440,9 +443,9 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, orde
                 items = scopes.star(scope, node)
                 selected = node.parent if isinstance(node.parent, exp.Column) else node
                 if is_outermost and selected.parent is scope.expression:
-                    items.sort(key=lambda each: places.get(each.name, len(places)))
+                    items.sort(key=lambda item: places.get(item.name, len(places)))
                 edits.append(_edit(query, node, items))
-    return parse.spliced(query, edits)
+    return sql.spliced(query, edits)
 
 
 def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int, str]:
@@ -451,7 +454,7 @@ def _edit(query: str, star: exp.Star, items: Sequence[_Item]) -> tuple[int, int,
     if not isinstance(start, int) or query[start : start + 1] != "*":
         raise QueryError("a query without a SELECT of its own hides a star", "write SELECT and the columns")
     last = next(excepted[-1].find_all(exp.Identifier)).meta["end"] if excepted else None
-    end = parse.without_comments(query).index(")", last) + 1 if last else start + 1
+    end = sql.without_comments(query).index(")", last) + 1 if last else start + 1
     if isinstance(holder, exp.Column):
         between = f", {query[holder.parts[0].meta['start'] : holder.parts[-2].meta['end'] + 1]}."
     return start, end, between.join(map(str, items))
@@ -507,13 +510,13 @@ def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | 
     :param of_view: is called once for each name; it returns the names that the view of that name reads, or None if the
         name is not a view's
     """
-    waiting, found = list(reads), dict[str, Iterable[str] | None]()
+    waiting, reads_of = list(reads), dict[str, Iterable[str] | None]()
     # The list grows while it is read.
     for name in waiting:
-        if name not in found:
-            found[name] = of_view(name)
-            waiting += found[name] or ()
-    return tuple(sorted(name for name, inside in found.items() if inside is None))
+        if name not in reads_of:
+            reads_of[name] = of_view(name)
+            waiting += reads_of[name] or ()
+    return tuple(sorted(name for name, inside in reads_of.items() if inside is None))
 
 
 def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -> tuple[str, ...]:
@@ -522,8 +525,8 @@ def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -
     A name that is not declared counts as a table with a name in lower case.
     """
 
-    def reads(each: BuiltinObject) -> list[str]:
-        return [read.name for read in object_reads(each, known=declared)]
+    def reads(reader: BuiltinObject) -> list[str]:
+        return [read.name for read in object_reads(reader, known=declared)]
 
     views = {key: obj for key, obj in declared.items() if obj.kind is Kind.VIEW}
     names = tables_below(reads(obj), lambda name: reads(views[name]) if name in views else None)

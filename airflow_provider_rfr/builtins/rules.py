@@ -9,12 +9,21 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from airflow_provider_rfr.builtins import spec
-from airflow_provider_rfr.builtins.declaration._document import Declared, Instances
+from airflow_provider_rfr.builtins import model, queries
 from airflow_provider_rfr.builtins.desired import CycleError, in_order
-from airflow_provider_rfr.builtins.spec import QUERIED, STORED, BuiltinObject, Column, Dependency, Kind, Removed, Was
-from airflow_provider_rfr.builtins.sql import facts
-from airflow_provider_rfr.builtins.sql.parse import columns_read
+from airflow_provider_rfr.builtins.model import (
+    QUERIED,
+    STORED,
+    BuiltinObject,
+    Column,
+    Declared,
+    Dependency,
+    Instances,
+    Kind,
+    Removed,
+    Was,
+)
+from airflow_provider_rfr.builtins.sql import columns_read
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import field_types, is_plain, parse_transform, parse_type
 from airflow_provider_rfr.sinks.spec import SinkSpec, findings
@@ -40,22 +49,24 @@ def checked(declared: Declared) -> tuple[Declared, Sequence[Problem]]:
     A text that is not a type or a transform is left unchanged.
     """
     obj = declared.obj
-    found = [*_field_problems(obj)]
-    columns, partitioning = tuple(_columns(obj.columns, found)), tuple(obj.partitioning)
+    problems = [*_field_problems(obj)]
+    columns, partitioning = tuple(_columns(obj.columns, problems)), tuple(obj.partitioning)
     if columns and obj.kind in STORED:
-        found += _name_findings(obj.keys, (column.name for column in columns), "keys")
+        problems += _name_findings(obj.keys, (column.name for column in columns), "keys")
         transform = partial(canonical_transform, columns=columns)
         numbered = enumerate(partitioning)
-        partitioning = tuple(_canonical(text, transform, found, f"partitioning.{number}") for number, text in numbered)
-        found += _name_findings(partitioning, partitioning, "partitioning")
+        partitioning = tuple(
+            _canonical(text, transform, problems, f"partitioning.{number}") for number, text in numbered
+        )
+        problems += _name_findings(partitioning, partitioning, "partitioning")
     if obj.sink is not None and obj.kind is Kind.SINK:
-        found += findings(obj.sink)
-    given = ("keys", "depends_on", "properties", "source", "refresh", "sink")
-    frozen = {name: _frozen(getattr(obj, name)) for name in given}
+        problems += findings(obj.sink)
+    mutable = ("keys", "depends_on", "properties", "source", "refresh", "sink")
+    frozen = {name: _frozen(getattr(obj, name)) for name in mutable}
     # What a query says can always be computed again.
     keep = False if obj.kind is Kind.MATERIALIZED_VIEW and obj.keep is True else obj.keep
     obj = replace(obj, columns=columns, partitioning=partitioning, keep=keep, **frozen)
-    return replace(declared, obj=obj), [declared.problem(one.field, one.problem, one.remedy) for one in found]
+    return replace(declared, obj=obj), [declared.problem(one.field, one.problem, one.remedy) for one in problems]
 
 
 def _frozen(value: Any) -> Any:
@@ -68,12 +79,12 @@ def _frozen(value: Any) -> Any:
 
 def _field_problems(obj: BuiltinObject) -> Iterator[Problem]:
     kind = obj.kind.value
-    if problem := spec.name_problem(obj.name):
+    if problem := model.name_problem(obj.name):
         yield Problem("name", problem, "write namespace.name")
     # Any object may write what is true of it anyhow.
-    given = {"keep": isinstance(obj.keep, str), "columns.was": any(column.was for column in obj.columns)}
+    is_set = {"keep": isinstance(obj.keep, str), "columns.was": any(column.was for column in obj.columns)}
     for name, kinds in _MAY.items():
-        is_given = given[name] if name in given else bool(getattr(obj, name))
+        is_given = is_set[name] if name in is_set else bool(getattr(obj, name))
         if is_given and obj.kind not in kinds:
             yield Problem(name, f"a {kind} has no {name}", "leave it out")
         elif not is_given and obj.kind in _MUST.get(name, ()):
@@ -97,16 +108,16 @@ def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column
             found.append(Problem(f"{path}.name", f"{name[:40]!r} can't be a column's name", _GOOD_NAME))
         was = []
         for at, former in enumerate(column.was):
-            inside, what = f"{path}.was.{at}", f"{name}: was: "
+            inside, prefix = f"{path}.was.{at}", f"{name}: was: "
             if former == Was():
-                found.append(Problem(inside, f"{what}it says nothing", "give name, type, using or fields"))
+                found.append(Problem(inside, f"{prefix}it says nothing", "give name, type, using or fields"))
             if former.name is not None and before.setdefault(former.name.casefold(), number) != number:
                 found.append(Problem(inside, f"two columns were called {former.name}"))
             if former.using is not None:
-                _canonical(former.using, columns_read, found, inside, what)
-            kind = None if former.type is None else _canonical(former.type, parse_type, found, inside, what)
+                _canonical(former.using, columns_read, found, inside, prefix)
+            kind = None if former.type is None else _canonical(former.type, parse_type, found, inside, prefix)
             was.append(replace(former, type=kind, fields=_frozen(former.fields)))
-            found += (Problem(inside, f"{what}{text}", remedy) for text, remedy in _former_problems(column, former))
+            found += (Problem(inside, f"{prefix}{text}", remedy) for text, remedy in _former_problems(column, former))
         kind = _canonical(column.type, parse_type, found, f"{path}.type", f"{name}: ")
         yield replace(column, type=kind, was=tuple(was))
     names = [column.name for column in columns]
@@ -121,7 +132,7 @@ def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
         return
     for path, former in was.fields.items():
         if path.casefold() not in map(str.casefold, paths):
-            yield f"fields: {column.name} has no field {path}", spec.nearest(path, paths)
+            yield f"fields: {column.name} has no field {path}", model.nearest(path, paths)
         if not former or set(former) & set(".`"):
             yield f"fields.{path}: {former!r} is not the name of a field", "give the name alone, without its path"
 
@@ -147,7 +158,7 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
     column = next((column for column in columns if column.name.casefold() == transform.column.casefold()), None)
     if column is None:
         problem, close = f"{text!r}: there is no column {transform.column}", (column.name for column in columns)
-        raise ConfigurationError("partitioning", problem, spec.nearest(transform.column, close))
+        raise ConfigurationError("partitioning", problem, model.nearest(transform.column, close))
     kind = parse_type(column.type)
     if not transform.takes(kind):
         raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
@@ -164,10 +175,10 @@ def _repeated(values: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[tup
 
 def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
     """Yield a problem for each unknown or duplicate name of a column."""
-    known = {name.casefold(): name for name in valid}
+    first_of = {name.casefold(): name for name in valid}
     for number, name in enumerate(names):
-        if name.casefold() not in known:
-            yield Problem(f"{path}.{number}", f"there is no column {name}", spec.nearest(name, known.values()))
+        if name.casefold() not in first_of:
+            yield Problem(f"{path}.{number}", f"there is no column {name}", model.nearest(name, first_of.values()))
     for (number, name), _ in _repeated(enumerate(names), lambda item: item[1].casefold()):
         yield Problem(f"{path}.{number}", f"{name} is listed twice")
 
@@ -177,32 +188,32 @@ def catalog_problems(checks: Sequence[tuple[Declared, Sequence[Problem]]], *, is
     declared = [check for check, _ in checks]
     for entry, first in _repeated(declared, lambda entry: entry.obj.key):
         yield entry.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
-    known, reads = {entry.obj.key: entry for entry in declared}, dict[str, Sequence[Dependency]]()
-    for entry, first in _repeated(known.values(), lambda entry: entry.obj.id):
+    entries, reads = {entry.obj.key: entry for entry in declared}, dict[str, Sequence[Dependency]]()
+    for entry, first in _repeated(entries.values(), lambda entry: entry.obj.id):
         problem = f"its id {entry.obj.id} is that of {first.obj.name}: {first.obj.place}"
         yield entry.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
     # Otherwise, what is missing may be in a document that became no object.
     names = defaultdict[str, list[str]](list)
-    for key in known if is_whole else ():
-        names[spec.namespace_of(key)].append(key.rpartition(".")[2])
-    for key, entry in known.items():
+    for key in entries if is_whole else ():
+        names[model.namespace_of(key)].append(key.rpartition(".")[2])
+    for key, entry in entries.items():
         try:
-            reads[key] = facts.object_reads(entry.obj, known=known)
-            yield from _read_problems(entry, reads[key], known, names)
+            reads[key] = queries.object_reads(entry.obj, known=entries)
+            yield from _read_problems(entry, reads[key], entries, names)
         except QueryError as error:
             ask_spark = "correct it; if Spark understands it, list what it reads in depends_on"
             is_unreadable = isinstance(error, UnreadableQueryError)
             yield entry.problem("query", error.problem, ask_spark if is_unreadable else error.remedy)
     order, circles = _order({key: [read.name for read in found] for key, found in reads.items()})
     for circle in circles:
-        path = " -> ".join(known[key].obj.name for key in (*circle, circle[0]))
-        yield known[circle[0]].problem("query", f"it reads itself: {path}")
+        path = " -> ".join(entries[key].obj.name for key in (*circle, circle[0]))
+        yield entries[circle[0]].problem("query", f"it reads itself: {path}")
     # What a broken object promises is not held against its readers.
-    hidden = {check.obj.key for check, wrong in checks if wrong}.union(known.keys() - reads.keys(), *circles)
-    columns_of = facts.declared_columns(entry.obj for entry in known.values())
+    hidden = {check.obj.key for check, wrong in checks if wrong}.union(entries.keys() - reads.keys(), *circles)
+    columns_of = queries.declared_columns(entry.obj for entry in entries.values())
     for key in order:
-        if known[key].obj.kind in QUERIED and hidden.isdisjoint([key, *(read.name for read in reads[key])]):
-            yield from _query_problems(known[key], columns_of)
+        if entries[key].obj.kind in QUERIED and hidden.isdisjoint([key, *(read.name for read in reads[key])]):
+            yield from _query_problems(entries[key], columns_of)
 
 
 def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
@@ -225,17 +236,17 @@ def _read_problems(
     :param names: last parts of the declared names by namespace; empty if some declarations could not be read
     """
     obj, path = reader.obj, "query" if reader.obj.sink is None else "sink.source"
-    for name in facts.unqualified(obj.query) if obj.query and reads else ():
-        remedy = f"write {spec.namespace_of(obj.name)}.{name}"
+    for name in queries.unqualified(obj.query) if obj.query and reads else ():
+        remedy = f"write {model.namespace_of(obj.name)}.{name}"
         yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
     for read in reads:
-        found = known.get(read.name)
-        problem = _missing(obj, read.name, known, names) if found is None else _refused(obj, found.obj)
+        declared = known.get(read.name)
+        problem = _missing(obj, read.name, known, names) if declared is None else _refused(obj, declared.obj)
         if problem is not None:
             yield reader.problem(path, *problem)
         # A source's columns may come with its refreshes.
-        if obj.sink is not None and found is not None and (columns := found.obj.columns):
-            sent = spec.present_names(obj.sink.columns, columns)
+        if obj.sink is not None and declared is not None and (columns := declared.obj.columns):
+            sent = model.present_names(obj.sink.columns, columns)
             for finding in _name_findings(sent, (column.name for column in columns), "sink.columns"):
                 yield reader.problem(finding.field, finding.problem, finding.remedy)
 
@@ -251,7 +262,7 @@ def _missing(
         return f"it reads {name} with a catalog's name before it", f"write {inside}: each lake has a catalog of its own"
     if not names or (namespace not in names and reader.sink is None):
         return None
-    close = spec.nearest(last, names.get(namespace, ()), show=0)
+    close = model.nearest(last, names.get(namespace, ()), show=0)
     remedy = "declare it, e.g. as a source; a view may have it in depends_on instead"
     return f"it reads {name}, which is not declared", f"{close} {remedy}".strip()
 
@@ -264,31 +275,31 @@ def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | N
         return f"it reads {found.name}, which is one object for each {found.per_instance}", "read a single object"
     if reader.kind is Kind.SINK and found.kind not in STORED:
         return f"{found.name} is a {found.kind.value}, which has no history to send", "make it a materialized_view"
-    near = spec.namespace_of(reader.key) == spec.namespace_of(found.key)
+    near = model.namespace_of(reader.key) == model.namespace_of(found.key)
     if reader.kind is not Kind.SINK or near or found.exportable:
         return None
     return f"{found.name} is not exportable", "send a materialized_view over it, or have it declare exportable: true"
 
 
-def _query_problems(reader: Declared, columns_of: facts.ColumnsOf) -> Iterator[Problem]:
+def _query_problems(reader: Declared, columns_of: queries.ColumnsOf) -> Iterator[Problem]:
     """Yield the problems with the query of an object; the names that it reads were checked before."""
-    query, namespace = reader.obj.query or "", spec.namespace_of(reader.obj.name)
+    query, namespace = reader.obj.query or "", model.namespace_of(reader.obj.name)
     try:
-        yield from (reader.query_problem(*found) for found in facts.column_problems(query, columns_of, namespace))
-        starred = facts.expand_stars(query, columns_of, namespace) != query
-        names = facts.output_columns(query, columns_of, namespace)
+        yield from (reader.query_problem(*found) for found in queries.column_problems(query, columns_of, namespace))
+        starred = queries.expand_stars(query, columns_of, namespace) != query
+        names = queries.output_columns(query, columns_of, namespace)
     except UnreadableQueryError:
         return
     except QueryError as error:
         yield reader.problem("query", error.problem, error.remedy)
         return
-    given = [name.casefold() for name in names]
-    for (_, name), _ in _repeated(enumerate(given), lambda one: one[1]):
+    outputs = [name.casefold() for name in names]
+    for (_, name), _ in _repeated(enumerate(outputs), lambda one: one[1]):
         yield reader.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
-    columns, rest = [column.name for column in reader.obj.columns], iter(given)
+    columns, rest = [column.name for column in reader.obj.columns], iter(outputs)
     wanted = [name.casefold() for name in columns]
     # A star stands for those of its columns that are declared.
-    fits = all(name in rest for name in wanted) if starred else wanted == given
+    fits = all(name in rest for name in wanted) if starred else wanted == outputs
     if columns and not fits:
         problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
         yield reader.problem("columns", problem, "write them alike, in the same order")
@@ -298,7 +309,7 @@ def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> I
     """Yield the problems with documents that declare a removal, and with lists of instances."""
     for entry in removed:
         # What comes behind is a column, or a field of one, under whatever name.
-        if problem := spec.name_problem(".".join(entry.name.split(".")[:2])):
+        if problem := model.name_problem(".".join(entry.name.split(".")[:2])):
             yield Problem(entry.name, problem, "write namespace.name, or namespace.table.column", str(entry.place))
     for one in listed:
         if not is_plain(one.name):

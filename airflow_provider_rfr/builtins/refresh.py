@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_rfr.builtins.desired import in_order
-from airflow_provider_rfr.builtins.execution.observe import read_recorded, view_reads
-from airflow_provider_rfr.builtins.spec import Dependency, Kind, nearest
-from airflow_provider_rfr.builtins.sql.facts import tables_below
+from airflow_provider_rfr.builtins.maintenance import read_recorded, view_reads
+from airflow_provider_rfr.builtins.model import Dependency, Kind, nearest
+from airflow_provider_rfr.builtins.queries import tables_below
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject, files_family
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog, load_table
@@ -29,7 +29,8 @@ from airflow_provider_rfr.lake.tables import find_view
 from airflow_provider_rfr.store.engine import ControlStore
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+
 
 log = logging.getLogger(__name__)
 _INPUTS: Final = "rfr.inputs"
@@ -49,15 +50,15 @@ def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], c
         return [read.name.removeprefix(f"{catalog.name.casefold()}.") for read in reads]
 
     def of_view(name: str) -> list[str] | None:
-        known = objects.get(name)
-        if known is not None and known.kind is Kind.VIEW:
-            return names(known.deps)
-        table = load_table(catalog, name if known is None else known.name)
+        record = objects.get(name)
+        if record is not None and record.kind is Kind.VIEW:
+            return names(record.deps)
+        table = load_table(catalog, name if record is None else record.name)
         if table is not None:
             change = last_change(table)
             snapshots[name] = None if change is None else change.snapshot_id
             return None
-        view = find_view(catalog, name) if known is None else None
+        view = find_view(catalog, name) if record is None else None
         reads = None if view is None else view_reads(view, catalog.name)
         return None if reads is None else names(reads)
 
@@ -136,11 +137,11 @@ class _Deployed(NamedTuple):
 
     def chosen(self, names: Sequence[str]) -> list[str]:
         objects = self._objects()
-        known = {key: obj.name for key, obj in objects.items() if obj.kind is Kind.MATERIALIZED_VIEW}
-        wanted = {name.casefold(): name for name in names} or known
-        if unknown := [name for key, name in wanted.items() if key not in known]:
+        valid = {key: obj.name for key, obj in objects.items() if obj.kind is Kind.MATERIALIZED_VIEW}
+        wanted = {name.casefold(): name for name in names} or valid
+        if unknown := [name for key, name in wanted.items() if key not in valid]:
             problem = f"{unknown[0]} is not a deployed materialized view of project {self.project}"
-            raise ConfigurationError("name", problem, nearest(unknown[0], known.values()) or "deploy it first")
+            raise ConfigurationError("name", problem, nearest(unknown[0], valid.values()) or "deploy it first")
         reads = {key: [read.name for read in obj.deps] for key, obj in objects.items()}
         return [key for key in in_order(reads, str) if key in wanted]
 
@@ -170,28 +171,28 @@ class _Deployed(NamedTuple):
 def _refresh(deployed: _Deployed, name: str, sql: SparkSqlEngine, force: bool) -> Refreshed:
     """Refresh one; start again when another refresh, or a deploy, committed first."""
     for _ in range(_TRIES):
-        found = deployed.load(name)
-        if not force and not found.is_due:
-            log.info("%s: nothing came since its rows were computed", found.obj.name)
-            return Refreshed(found.obj.name, "unchanged", found.table.entry.rows, str(found.table.snapshot_id))
+        view = deployed.load(name)
+        if not force and not view.is_due:
+            log.info("%s: nothing came since its rows were computed", view.obj.name)
+            return Refreshed(view.obj.name, "unchanged", view.table.entry.rows, str(view.table.snapshot_id))
         with suppress(CommitConflictError):
-            return _compute(deployed.catalog, found, sql)
-        log.info("%s: others committed while its rows were computed; starting again", found.obj.name)
+            return _compute(deployed.catalog, view, sql)
+        log.info("%s: others committed while its rows were computed; starting again", view.obj.name)
     problem = f"others committed {_TRIES} times while its rows were computed"
     raise StepError(name, "refresh", problem, "run it again later")
 
 
-def _compute(catalog: Catalog, found: _Loaded, sql: SparkSqlEngine) -> Refreshed:
+def _compute(catalog: Catalog, view: _Loaded, sql: SparkSqlEngine) -> Refreshed:
     """Compute the rows and commit them; nothing is changed if the table is no longer as it was loaded.
 
     Then delete files of dead refreshes, and expire snapshots: each refresh leaves a copy of all rows.
     """
-    obj, table, change = found.obj, found.table, TableChange()
+    obj, table, change = view.obj, view.table, TableChange()
     target = table.coming(change, files_family(obj.uuid, f"refresh/{table.snapshot_id}"))
     files = sql.compute(query=str(obj.sql), table=obj.name, target=target)
     try:
         # A snapshot in any case: it is what makes the other one's commit fail.
-        snapshot = table.replace_rows(change, files, target, found.summary, always=True)
+        snapshot = table.replace_rows(change, files, target, view.summary, always=True)
     except CommitConflictError:
         target.store.delete(file.location for file in files)
         raise

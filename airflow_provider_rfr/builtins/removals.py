@@ -11,13 +11,18 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredObject, in_order, readers_of, relation
-from airflow_provider_rfr.builtins.fingerprint import definition_of, same_query
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States
-from airflow_provider_rfr.builtins.planning._origin import whose
-from airflow_provider_rfr.builtins.planning.plan import Action, Finding, Step
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, Kind, retired_by
+from airflow_provider_rfr.builtins.decide import Decision, Decisions
+from airflow_provider_rfr.builtins.desired import (
+    DesiredObject,
+    definition_of,
+    in_order,
+    readers_of,
+    relation,
+    same_query,
+)
+from airflow_provider_rfr.builtins.drift import States, whose
+from airflow_provider_rfr.builtins.model import STORED, Kind, Reason, Why, because, retired_by
+from airflow_provider_rfr.builtins.plan import PlanFinding, PlanStep, StepAction
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject
 
 
@@ -32,45 +37,45 @@ class Removals:
     def __init__(self, states: States) -> None:
         self._states, recorded, live = states, states.recorded, states.live
         self.forgotten: dict[UUID, RecordedObject] = {}
-        self.steps: dict[UUID, Step] = {}
-        self.sinks: list[Step] = []
-        self.leftovers: list[Step] = []
-        self.blocked: list[Finding] = []
+        self.steps: dict[UUID, PlanStep] = {}
+        self.sinks: list[PlanStep] = []
+        self.leftovers: list[PlanStep] = []
+        self.blocked: list[PlanFinding] = []
         declared = states.wanted.objects
         ours = recorded.by_uuid.keys() | declared.keys()
         known_ids = ours | live.unfinished
         self._exports = [sink for sink in recorded.sinks if sink.uuid in declared or sink.uuid not in known_ids]
-        for known in sorted(recorded.objects, key=lambda each: each.key):
+        for known in sorted(recorded.objects, key=lambda obj: obj.key):
             if known.uuid not in declared and known.uuid not in states.wanted.kept:
                 self._decide(known, _there(known, live, known_ids))
         if not self.blocked:
             why = (because(Why.UNFINISHED),)
             begun = (sink for sink in recorded.sinks if sink.uuid in live.unfinished and sink.uuid not in ours)
-            self.sinks += [Step(sink.uuid, sink.name, Kind.SINK, Action.REMOVE, why) for sink in begun]
+            self.sinks += [PlanStep(sink.uuid, sink.name, Kind.SINK, StepAction.REMOVE, why) for sink in begun]
             for identity, leftover in self._left():
-                step = Step(identity, leftover.name, leftover.kind, Action.REMOVE, why)
+                step = PlanStep(identity, leftover.name, leftover.kind, StepAction.REMOVE, why)
                 self.leftovers.append(self._gone(step, leftover, {}))
 
-    def _decide(self, known: RecordedObject, there: LiveObject | None) -> None:
+    def _decide(self, known: RecordedObject, live: LiveObject | None) -> None:
         """Decide about an object that is recorded and no longer declared."""
         if self._states.downgrade is not None:
             problems, paste = [self._states.downgrade], tuple[str, ...]()
         else:
             problems, paste = _against(known, self._states)
-            if there is not None and there.marker != known.uuid:
-                problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
+            if live is not None and live.marker != known.uuid:
+                problems.append(because(Why.NOT_REMOVED, whose(live, known.uuid), known.name))
             problems += [because(Why.EXPORTED, export.name) for export in self._exports if export.source == known.uuid]
         if problems:
-            self.blocked.append(Finding(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
+            self.blocked.append(PlanFinding(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
             return
         self.forgotten[known.uuid] = known
-        name, why = known.name if there is None else there.name, (because(Why.REMOVED),)
-        step = Step(known.uuid, name, known.kind, Action.REMOVE, why)
+        name, why = known.name if live is None else live.name, (because(Why.REMOVED),)
+        step = PlanStep(known.uuid, name, known.kind, StepAction.REMOVE, why)
         if known.kind is Kind.SINK:
             self.sinks.append(step)
-        elif there is not None:
+        elif live is not None:
             losses = {known.name: "all rows"} if known.kind in STORED and known.keep is not False else {}
-            self.steps[known.uuid] = self._gone(step, there, losses)
+            self.steps[known.uuid] = self._gone(step, live, losses)
 
     def _left(self) -> list[tuple[UUID, LiveObject]]:
         """Return the objects that an unfinished deploy created and that now belong to nothing.
@@ -80,26 +85,28 @@ class Removals:
         live, wanted = self._states.live, self._states.wanted.objects.values()
         used = {(desired.uuid, desired.live.key) for desired in wanted if desired.live is not None}
         used |= {(identity, step.name.casefold()) for identity, step in self.steps.items()}
-        made = ((identity, obj) for identity in live.unfinished for obj in live.by_marker.get(identity, ()))
+        created = ((identity, obj) for identity in live.unfinished for obj in live.by_marker.get(identity, ()))
         left = [
             (identity, obj)
-            for identity, obj in made
+            for identity, obj in created
             if retired_by(obj.name) is None and (identity, obj.key) not in used
         ]
         # What leftovers read is not recorded; views may read tables.
-        return sorted(left, key=lambda each: (each[1].kind is Kind.TABLE, each[1].key))
+        return sorted(left, key=lambda pair: (pair[1].kind is Kind.TABLE, pair[1].key))
 
-    def _gone(self, step: Step, live: LiveObject, losses: Mapping[str, str]) -> Step:
+    def _gone(self, step: PlanStep, live: LiveObject, losses: Mapping[str, str]) -> PlanStep:
         """Return the step with its details: it retires a table, which is collected later, or drops a view."""
         details = {"keep_days": self._states.policies.keep_days} if step.kind in STORED else {}
         return replace(step, details=details, losses=losses, rows=live.rows, bytes=live.bytes)
 
-    def leaving(self, going: Decisions) -> tuple[list[Step], list[Step]]:
+    def leaving(self, decisions: Decisions) -> tuple[list[PlanStep], list[PlanStep]]:
         """Return the steps by which objects leave: first those before, then those after all other steps on objects."""
         needed = {
-            decision.desired.key for decision in going.values() if decision.how is Action.CREATE or decision.renamed
+            decision.desired.key
+            for decision in decisions.values()
+            if decision.how is StepAction.CREATE or decision.renamed
         }
-        drops = {identity: self._drop(decision) for identity, decision in going.items() if decision.leaves}
+        drops = {identity: self._drop(decision) for identity, decision in decisions.items() if decision.leaves}
         steps = drops | self.steps
         early = {identity for identity, step in steps.items() if identity in drops or step.name.casefold() in needed}
         recorded = self._states.recorded
@@ -112,15 +119,15 @@ class Removals:
         first += [steps[identity] for identity in order if identity in early]
         return first, [*(steps[identity] for identity in order if identity in steps and identity not in early), *last]
 
-    def _drop(self, decision: Decision) -> Step:
+    def _drop(self, decision: Decision) -> PlanStep:
         """Return the step that drops an object's table or view, before the object is created as another kind."""
-        known, there = decision.desired.recorded, decision.desired.live
-        assert known is not None
-        assert there is not None
+        record, live = decision.desired.recorded, decision.desired.live
+        assert record is not None
+        assert live is not None
         # An unfinished deploy may have made something else of it than what is recorded.
-        kind = known.kind if relation(known.kind) is there.kind else there.kind
+        kind = record.kind if relation(record.kind) is live.kind else live.kind
         reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.UNFINISHED),)
-        return self._gone(Step(known.uuid, there.name, kind, Action.DROP, reasons), there, decision.losses)
+        return self._gone(PlanStep(record.uuid, live.name, kind, StepAction.DROP, reasons), live, decision.losses)
 
 
 def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
@@ -139,9 +146,9 @@ def _against(known: RecordedObject, states: States) -> tuple[list[Reason], tuple
     """
     if known.keep is False or (known.keep is True and known.key in states.accepted):
         return [], ()
-    what = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
+    lost = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
     kept = isinstance(known.keep, str)
-    why = because(Why.KEPT, what, known.keep) if kept else because(Why.WOULD_LOSE, what, known.name, known.name)
+    why = because(Why.KEPT, lost, known.keep) if kept else because(Why.WOULD_LOSE, lost, known.name, known.name)
     coming = (desired for desired in states.wanted.objects.values() if desired.recorded is None)
     like = [desired.obj.name for desired in coming if _is_like(known, desired)]
     ids = tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like)
@@ -162,11 +169,11 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
     return same_query(known.raw_sql, desired.obj.query) and known.definition == definition_of(desired.obj)
 
 
-def renames(going: Iterable[Decision]) -> Iterator[Step]:
+def renames(decisions: Iterable[Decision]) -> Iterator[PlanStep]:
     """Yield renames in an order in which each new name is free; a cycle of names uses an intermediate name."""
     waiting = {
         decision.desired.live.key: (decision.desired, decision.desired.live.name)
-        for decision in sorted(going, key=lambda decision: decision.desired.key)
+        for decision in sorted(decisions, key=lambda decision: decision.desired.key)
         if decision.renamed and decision.desired.live is not None
     }
     while waiting:
@@ -176,4 +183,6 @@ def renames(going: Iterable[Decision]) -> Iterator[Step]:
         if key is None:
             to = f"{name}__r{desired.uuid.hex[:8]}"
             waiting[to.casefold()] = desired, to
-        yield Step(desired.uuid, name, desired.kind, Action.RENAME, (because(Why.DECLARED_NAME),), details={"to": to})
+        yield PlanStep(
+            desired.uuid, name, desired.kind, StepAction.RENAME, (because(Why.DECLARED_NAME),), details={"to": to}
+        )

@@ -14,50 +14,49 @@ from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
 
+from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, Effects, met
+from airflow_provider_rfr.builtins.decide import Decision, Decisions, lost_column, reads
 from airflow_provider_rfr.builtins.desired import CycleError, in_order, relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, States, lost_column, reads
-from airflow_provider_rfr.builtins.planning._origin import Origin
-from airflow_provider_rfr.builtins.planning.columns import ALL, EVERYTHING, Effects, met
-from airflow_provider_rfr.builtins.planning.plan import Action, Dependent, Finding, Step
-from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
+from airflow_provider_rfr.builtins.drift import ChangeOrigin, States
+from airflow_provider_rfr.builtins.model import STORED, Dependency, Kind, Reason, Why, because
+from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, StepAction
 from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, UserView
 
 _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
 """Differences after which a view keeps its text."""
 
 
-def decide_view(decision: Decision, origin: Origin) -> None:
+def decide_view(decision: Decision, origin: ChangeOrigin) -> None:
     """Decide about one of our views by itself; :class:`Views` decides about the consequences for its readers."""
-    desired, known = decision.desired, decision.desired.recorded
+    desired, record = decision.desired, decision.desired.recorded
     decision.details = {"sql": desired.sql}
-    was_view = known is None or relation(known.kind) is Kind.VIEW
+    was_view = record is None or relation(record.kind) is Kind.VIEW
     if not origin.there or not was_view:
-        decision.how = Action.CREATE
-        decision.reasons += (because(Why.NEW),) if known is None else origin.drift if was_view else ()
-        decision.effects = decision.becomes() if known is not None else decision.effects
+        decision.how = StepAction.CREATE
+        decision.reasons += (because(Why.NEW),) if record is None else origin.drift if was_view else ()
+        decision.effects = decision.becomes() if record is not None else decision.effects
         return
-    if known is not None:
+    if record is not None:
         decision.effects = _view_effects(decision, origin)
     if origin.adopted:
-        decision.how = Action.ADOPT
+        decision.how = StepAction.ADOPT
         decision.reasons.append(because(Why.ADOPTED))
         return
-    if known is not None:
+    if record is not None:
         decision.note_metadata()
         decision.reasons += decision.noticed.values()
-    if known is None or origin.rewrite_text:
-        decision.how = Action.REPLACE
+    if record is None or origin.rewrite_text:
+        decision.how = StepAction.REPLACE
         decision.reasons += [origin.note] if origin.note is not None else []
     elif decision.differences.keys() - _OLD_TEXT:
-        decision.how = Action.REPLACE
+        decision.how = StepAction.REPLACE
     elif decision.shape:
-        decision.how = Action.REBIND
+        decision.how = StepAction.REBIND
     elif Why.METADATA_CHANGED in decision.differences:
-        decision.how = Action.METADATA
+        decision.how = StepAction.METADATA
 
 
-def _view_effects(decision: Decision, origin: Origin) -> Effects:
+def _view_effects(decision: Decision, origin: ChangeOrigin) -> Effects:
     """Return the effects of a view on its readers: the changes of its inputs, or those of its declared columns."""
     changed = bool({Why.QUERY_CHANGED, Why.STAR_CHANGED} & decision.differences.keys())
     contents = EVERYTHING if changed or decision.contents else frozenset()
@@ -69,81 +68,82 @@ def _view_effects(decision: Decision, origin: Origin) -> Effects:
     return Effects(EVERYTHING, contents) if decision.shape and not effects.shape else effects
 
 
-class _Felt(IntEnum):
+class _ViewImpact(IntEnum):
     """The effect on a view while its inputs change."""
 
-    NOTHING = 0
-    WIDER = 1
+    NONE = 0
+    WIDENED = 1
     BROKEN = 2
 
 
 class Views:
     """The consequences of the changes for our views and users' views, including users' views over other users' views.
 
-    :ivar pins: to be done before anything changes, as ``bridges`` are, readers first
+    :ivar expansions: stars written out; to be done before anything changes, as ``bridges`` are, readers first
     :ivar steps: in the order in which to do them, after everything changed
     :ivar warnings: views that break, or broke earlier; and, behind them, those that can't be read for a moment
     """
 
     def __init__(self, states: States, decisions: Decisions, removed: Iterable[RecordedObject]) -> None:
-        self.pins: list[Step] = []
-        self.bridges: list[Step] = []
-        self.steps: list[Step] = []
-        self.dependents: list[Dependent] = []
-        self.blocked: list[Finding] = []
+        self.expansions: list[PlanStep] = []
+        self.bridges: list[PlanStep] = []
+        self.steps: list[PlanStep] = []
+        self.dependents: list[PlanDependent] = []
+        self.blocked: list[PlanFinding] = []
         self.warnings: list[str] = []
         self._break_views = states.policies.break_views
         # By the names that readers of before know: a new object does not hide the one that gives its name up.
-        known_last = sorted(decisions.values(), key=lambda each: each.desired.recorded is not None)
+        known_last = sorted(decisions.values(), key=lambda decision: decision.desired.recorded is not None)
         self._decisions = {decision.old_name.casefold(): decision for decision in known_last}
         self._removed = {obj.key: obj for obj in removed}
         self._noticed: dict[str, tuple[str, dict[UUID, Reason], bool]] = {}
-        self._felt: dict[str, _Felt] = {}
+        self._impacts: dict[str, _ViewImpact] = {}
         for decision in decisions.values():
-            self._bridge_ours(decision)
+            self._bridge_declared(decision)
         for view in _in_order(states.live):
             self._decide(view)
+        # Readers first: a reader that is not bridged yet can't be read once the view below it shows wider columns.
         self.bridges.reverse()
 
-    def _bridge_ours(self, decision: Decision) -> None:
-        known, there = decision.desired.recorded, decision.desired.live
-        if known is None or there is None or known.kind is not Kind.VIEW or decision.leaves or known.sql is None:
+    def _bridge_declared(self, decision: Decision) -> None:
+        record, live = decision.desired.recorded, decision.desired.live
+        if record is None or live is None or record.kind is not Kind.VIEW or decision.leaves or record.sql is None:
             return
-        felt, goes = self._feels(known.key, known.name, known.deps), not decision.problems
-        if felt is _Felt.WIDER and goes and decision.how in (Action.REBIND, Action.REPLACE):
-            self.bridges.append(_bridge(known.uuid, there.name, known.sql))
+        impact, goes = self._impact_on(record.key, record.name, record.deps), not decision.problems
+        if impact is _ViewImpact.WIDENED and goes and decision.how in (StepAction.REBIND, StepAction.REPLACE):
+            self.bridges.append(_bridge(record.uuid, live.name, record.sql))
 
-    def _feels(self, key: str, name: str, deps: Iterable[Dependency]) -> _Felt:
-        found = [self._of(dep) for dep in deps]
-        felt = self._felt[key] = max((impact for impact, _ in found), default=_Felt.NOTHING)
-        if felt is _Felt.BROKEN:
-            reasons = "; ".join(dict.fromkeys(str(why) for impact, why in found if impact is _Felt.BROKEN))
+    def _impact_on(self, key: str, name: str, deps: Iterable[Dependency]) -> _ViewImpact:
+        impacts = [self._impact_of(dep) for dep in deps]
+        impact = self._impacts[key] = max((part for part, _ in impacts), default=_ViewImpact.NONE)
+        if impact is _ViewImpact.BROKEN:
+            reasons = "; ".join(dict.fromkeys(str(why) for part, why in impacts if part is _ViewImpact.BROKEN))
             self.warnings.append(f"view {name} can't be read for a moment: it {reasons}")
-        return felt
+        return impact
 
-    def _of(self, read: Dependency) -> tuple[_Felt, Reason | None]:
+    def _impact_of(self, read: Dependency) -> tuple[_ViewImpact, Reason | None]:
         """Return the effect on a reader of these columns while they change, and the reason."""
-        decision, felt = self._decisions.get(read.name), self._felt.get(read.name, _Felt.NOTHING)
-        if felt and read.name in self._noticed:
-            return felt, because(Why.READS, self._noticed[read.name][0])
-        if decision is None or not (felt or decision.renamed or decision.effects.shape):
-            return felt, None
+        decision, impact = self._decisions.get(read.name), self._impacts.get(read.name, _ViewImpact.NONE)
+        if impact and read.name in self._noticed:
+            return impact, because(Why.READS, self._noticed[read.name][0])
+        if decision is None or not (impact or decision.renamed or decision.effects.shape):
+            return impact, None
         name, effects = decision.old_name, decision.effects
         if decision.renamed:
-            return _Felt.BROKEN, because(Why.READS_RENAMED, name, decision.desired.obj.name)
+            return _ViewImpact.BROKEN, because(Why.READS_RENAMED, name, decision.desired.obj.name)
         if decision.desired.kind not in STORED:
-            return felt, because(Why.READS, name)
+            return impact, because(Why.READS, name)
         if seen := met(effects.shape, read.columns):
             changed = effects.shape if seen == [ALL] else {*seen}
-            felt = _Felt.WIDER if changed <= effects.widened else _Felt.BROKEN
-        return felt, reads(name, seen)
+            impact = _ViewImpact.WIDENED if changed <= effects.widened else _ViewImpact.BROKEN
+        return impact, reads(name, seen)
 
     def _decide(self, view: UserView) -> None:
         """Decide about a user's view, after those that it reads."""
         broken, changed = dict[UUID, Reason](), dict[UUID, Reason]()
         for on, reason, breaks in self._notice(view):
-            said = reason if view.reads is not None else because(Why.READS_UNKNOWN, reason)
-            (broken if breaks else changed)[on] = said
+            shown = reason if view.reads is not None else because(Why.READS_UNKNOWN, reason)
+            (broken if breaks else changed)[on] = shown
         self._noticed[view.key] = view.name, broken or changed, bool(broken) or view.broken is not None
         if view.broken is not None:
             # It can't be defined again before somebody mends it, and whoever let it break knows. Those who read it may
@@ -151,26 +151,26 @@ class Views:
             self.warnings.append(f"view {view.name} (user) is broken: {view.broken}")
             return
         if not broken:
-            self._pin(view, changed)
+            self._expand_star(view, changed)
         why = (*broken.values(), *changed.values()) or ((because(Why.BRIDGED),) if view.bridged else ())
         if not why:
             return
         how = "rebind" if not broken else "break" if view.key in self._break_views else "blocked"
         for on, reason in {**changed, **broken}.items():
-            self.dependents.append(Dependent(on, view.name, Kind.VIEW, how, reason, user=True))
+            self.dependents.append(PlanDependent(on, view.name, Kind.VIEW, how, reason, user=True))
         if how == "blocked":
-            self.blocked.append(Finding(view.name, Kind.VIEW, (*why, because(Why.USER_VIEW_BREAKS, view.name))))
+            self.blocked.append(PlanFinding(view.name, Kind.VIEW, (*why, because(Why.USER_VIEW_BREAKS, view.name))))
         elif how == "break":
             self.warnings.append(f"view {view.name} (user) breaks: {'; '.join(map(str, why))}")
             mark = {"broken": "; ".join(map(str, broken.values()))}
-            self.steps.append(Step(None, view.name, Kind.VIEW, Action.MARK_BROKEN, why, details=mark))
+            self.steps.append(PlanStep(None, view.name, Kind.VIEW, StepAction.MARK_BROKEN, why, details=mark))
         else:
             text = view.pinned or view.query
-            if self._feels(view.key, view.name, view.reads or ()) is _Felt.WIDER:
+            if self._impact_on(view.key, view.name, view.reads or ()) is _ViewImpact.WIDENED:
                 self.bridges.append(_bridge(None, view.name, text))
-            self.steps.append(Step(None, view.name, Kind.VIEW, Action.REBIND, why, details={"sql": text}))
+            self.steps.append(PlanStep(None, view.name, Kind.VIEW, StepAction.REBIND, why, details={"sql": text}))
 
-    def _pin(self, view: UserView, changed: Mapping[UUID, Reason]) -> None:
+    def _expand_star(self, view: UserView, changed: Mapping[UUID, Reason]) -> None:
         """Plan a step that expands the view's stars, if the columns that they stand for will change their positions."""
         starred = (self._by_old_name(read.name) for read in view.reads or () if read.columns is None)
         moved = [source for source in starred if isinstance(source, Decision) and _moves(source, view.star_last)]
@@ -184,9 +184,11 @@ class Views:
         why = {decision.desired.uuid: because(Why.STAR_MOVES, decision.old_name) for decision in moved}
         for on, reason in why.items():
             if on not in changed:
-                self.dependents.append(Dependent(on, view.name, Kind.VIEW, "rebind", reason, user=True))
+                self.dependents.append(PlanDependent(on, view.name, Kind.VIEW, "rebind", reason, user=True))
         details = {"sql": view.pinned}
-        self.pins.append(Step(None, view.name, Kind.VIEW, Action.REBIND, tuple(why.values()), details=details))
+        self.expansions.append(
+            PlanStep(None, view.name, Kind.VIEW, StepAction.REBIND, tuple(why.values()), details=details)
+        )
 
     def _by_old_name(self, name: str) -> Decision | RecordedObject | None:
         """Return the decision or the removed record for a name as users' views know it.
@@ -201,8 +203,8 @@ class Views:
         everything = map(Dependency, {**self._decisions, **self._removed})
         for read in view.reads if view.reads is not None else everything:
             if read.name in self._noticed:
-                name, found, breaks = self._noticed[read.name]
-                yield from ((on, because(Why.READS, name), breaks) for on in found)
+                name, sources, breaks = self._noticed[read.name]
+                yield from ((on, because(Why.READS, name), breaks) for on in sources)
             ours = self._by_old_name(read.name)
             if isinstance(ours, RecordedObject):
                 yield ours.uuid, because(Why.READS_REMOVED, ours.name), True
@@ -222,8 +224,8 @@ def _in_order(live: ActualState) -> tuple[UserView, ...]:
     return tuple(views[key] for key in order)
 
 
-def _bridge(uuid: UUID | None, name: str, sql: str) -> Step:
-    return Step(uuid, name, Kind.VIEW, Action.BRIDGE, (because(Why.STAYS_READABLE),), details={"sql": sql})
+def _bridge(uuid: UUID | None, name: str, sql: str) -> PlanStep:
+    return PlanStep(uuid, name, Kind.VIEW, StepAction.BRIDGE, (because(Why.STAYS_READABLE),), details={"sql": sql})
 
 
 def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str) -> tuple[str, str] | None:
@@ -241,13 +243,13 @@ def _lost_field(decision: Decision, columns: tuple[str, ...] | None, query: str)
 
 def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Reason, bool] | None:
     """Return the reason that a reader of these columns notices, if any, and whether the change breaks it."""
-    known, effects, name = decision.desired.recorded, decision.effects, decision.old_name
+    record, effects, name = decision.desired.recorded, decision.effects, decision.old_name
     # Another column under an old name is not the one that is read.
     gone = {**effects.gone, **decision.diff.called}
     if lost := [(old, now) for old, now in gone.items() if columns is None or old in columns]:
         return lost_column(name, *lost[-1]), True
     # A deploy that died may have renamed it already.
-    if known is not None and known.key != decision.desired.key and known.kind is not Kind.SINK:
+    if record is not None and record.key != decision.desired.key and record.kind is not Kind.SINK:
         return because(Why.READS_RENAMED, name, decision.desired.obj.name), True
     seen = met(effects.shape, columns)
     return (reads(name, seen), False) if seen else None

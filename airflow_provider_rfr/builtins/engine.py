@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlglot import exp
 
-from airflow_provider_rfr.builtins.spec import Column, Kind, namespace_of
-from airflow_provider_rfr.builtins.sql.parse import NamedTable, parse_query, replace_tables
+from airflow_provider_rfr.builtins.model import Column, Kind, namespace_of
+from airflow_provider_rfr.builtins.sql import NamedTable, parse_query, replace_tables
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
@@ -105,20 +105,20 @@ class SparkSqlEngine:
         :param columns: as declared, for their names and comments; empty where the query's own names are taken
         :raises SchemaError: the query gives the declared columns in another order
         """
-        there = find_view(self._catalog, name)
+        view = find_view(self._catalog, name)
         namespace = self._name(namespace_of(name))
         before: Sequence[LiveColumn] = ()
-        if there is not None and (MARKER not in there.properties or there.query.split() == sql.split()):
+        if view is not None and (MARKER not in view.properties or view.query.split() == sql.split()):
             # The same view once more. It may be a user's, made where another namespace was the current one.
-            namespace = spark.table_name(there.namespace or namespace_of(name), there.catalog or self._lake.name)
-            before = there.columns
-        found = self._sql(f"view {name}", as_subquery(sql), namespace).columns
+            namespace = spark.table_name(view.namespace or namespace_of(name), view.catalog or self._lake.name)
+            before = view.columns
+        output = self._sql(f"view {name}", as_subquery(sql), namespace).columns
         declared = [column.name for column in columns]
-        if sorted(map(str.casefold, found)) == sorted(map(str.casefold, declared)):
+        if sorted(map(str.casefold, output)) == sorted(map(str.casefold, declared)):
             # Other names, of a query that could not be read before, are replaced by those that are declared.
-            _check_columns(f"view {name}", found, declared, ordered=True)
-        body = view_body(sql, properties, columns or kept_columns(before, found))
-        self._sql(f"view {name}", f"CREATE {'OR REPLACE ' if there is not None else ''}VIEW {self._name(name)} {body}")
+            _check_columns(f"view {name}", output, declared, ordered=True)
+        body = view_body(sql, properties, columns or kept_columns(before, output))
+        self._sql(f"view {name}", f"CREATE {'OR REPLACE ' if view is not None else ''}VIEW {self._name(name)} {body}")
 
     def drop_view(self, name: str) -> None:
         self._sql(f"view {name}", f"DROP VIEW IF EXISTS {self._name(name)}")
@@ -130,10 +130,10 @@ class SparkSqlEngine:
             self._sql(f"view {old}", statement, self._name(namespace_of(new)))
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None]) -> None:
-        given = {key: value for key, value in properties.items() if value is not None}
-        gone = ", ".join(spark.string_literal(key) for key in sorted(properties.keys() - given.keys()))
-        if given:
-            self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} SET TBLPROPERTIES {spark.property_list(given)}")
+        values = {key: value for key, value in properties.items() if value is not None}
+        gone = ", ".join(spark.string_literal(key) for key in sorted(properties.keys() - values.keys()))
+        if values:
+            self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} SET TBLPROPERTIES {spark.property_list(values)}")
         if gone:
             self._sql(f"view {name}", f"ALTER VIEW {self._name(name)} UNSET TBLPROPERTIES IF EXISTS ({gone})")
 
@@ -160,11 +160,11 @@ class SparkSqlEngine:
                 self._make_known(known, name, f"SELECT {nulls} WHERE false")
             for query in queries:
                 self._check(known, query)
-            found = dict[str, Outputs]()
+            outputs = dict[str, Outputs]()
             for name, text in texts.items():
                 with suppress(QueryError, SparkJobError):
-                    found[name] = self._outputs(known, name, text)[1]
-            return found
+                    outputs[name] = self._outputs(known, name, text)[1]
+            return outputs
         finally:
             for name in known.values():
                 self._session.catalog.dropTempView(name)
@@ -175,8 +175,8 @@ class SparkSqlEngine:
         except QueryError:
             # sqlglot can't say which tables it reads; Spark meets it in its own step.
             return
-        found, declared = [name for name, _ in outputs], [column.name for column in query.columns]
-        _check_columns(query.name, found, declared, ordered=query.kind is Kind.VIEW)
+        names, declared = [name for name, _ in outputs], [column.name for column in query.columns]
+        _check_columns(query.name, names, declared, ordered=query.kind is Kind.VIEW)
         if query.kind is Kind.MATERIALIZED_VIEW:
             _check_types(query.name, outputs, query.columns)
         if query.kind is Kind.VIEW:
@@ -185,8 +185,8 @@ class SparkSqlEngine:
     def _outputs(self, known: Mapping[str, str], name: str, query: str) -> tuple[str, Outputs]:
         """Return the query with fully qualified names, and its output columns."""
         text = resolved(query, namespace_of(name), self._lake.name, known)
-        found = self._sql(name, as_subquery(text)).schema
-        return text, [(field.name, _type_of(field.dataType)) for field in found]
+        schema = self._sql(name, as_subquery(text)).schema
+        return text, [(field.name, _type_of(field.dataType)) for field in schema]
 
     def _make_known(self, known: dict[str, str], name: str, text: str) -> None:
         """Register an analysed object as a temporary view of this session, under a name that no real object has."""
@@ -214,9 +214,9 @@ class SparkSqlEngine:
         if last is not None and only_appended(source, last.snapshot, snapshot):
             clause = f"WITH ('start-snapshot-id' = '{last.snapshot}', 'end-snapshot-id' = '{snapshot}')"
         else:
-            last, found = None, source.snapshot_by_id(snapshot)
+            last, read = None, source.snapshot_by_id(snapshot)
             # Spark shows an earlier snapshot with the columns of then.
-            if found is not None and found.schema_id == source.metadata.current_schema_id:
+            if read is not None and read.schema_id == source.metadata.current_schema_id:
                 clause = f"VERSION AS OF {snapshot}"
         text = None if clause is None else reading(query, table, clause)
         # Where it can't be read at the snapshot, it is read as it is. The commit is refused if that is something else.
@@ -246,25 +246,25 @@ def view_body(sql: str, properties: Mapping[str, str], columns: Sequence[ColumnL
 
     It sets everything at once, since a crash must not leave a view without its marker.
     """
-    said = {**properties}
+    rest = {**properties}
 
     def comment(text: str | None) -> str:
         return "" if text is None else f" COMMENT {spark.string_literal(text)}"
 
     named = ", ".join(spark.identifier(column.name) + comment(column.comment) for column in columns)
-    head = (f"({named})" if named else "") + comment(said.pop(COMMENT, None))
+    head = (f"({named})" if named else "") + comment(rest.pop(COMMENT, None))
     if any(mark in sql for mark in ("--", "/*", ";")):
         # Spark keeps the text from its first word to its last one.
-        said[TEXT] = sql
-    if said:
-        head += f" TBLPROPERTIES {spark.property_list(said)}"
+        rest[TEXT] = sql
+    if rest:
+        head += f" TBLPROPERTIES {spark.property_list(rest)}"
     return f"{head} AS {sql}".lstrip()
 
 
 def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> Sequence[LiveColumn]:
     """Return a view's columns, for their names and comments; empty if the query alone gives the same."""
-    said = any(column.comment for column in before) or [column.name for column in before] != list(found)
-    return before if said and len(before) == len(found) else ()
+    differs = any(column.comment for column in before) or [column.name for column in before] != list(found)
+    return before if differs and len(before) == len(found) else ()
 
 
 def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, ordered: bool) -> None:
@@ -273,9 +273,9 @@ def _check_columns(what: str, found: Sequence[str], declared: Sequence[str], *, 
     The columns of a view are ``ordered``, because they are named by position: the same names in another order would
     label others' values.
     """
-    given, wanted = [name.casefold() for name in found], [name.casefold() for name in declared]
-    if declared and (given != wanted if ordered else sorted(given) != sorted(wanted)):
-        advice = "; write them in one order" if sorted(given) == sorted(wanted) else ""
+    names, wanted = [name.casefold() for name in found], [name.casefold() for name in declared]
+    if declared and (names != wanted if ordered else sorted(names) != sorted(wanted)):
+        advice = "; write them in one order" if sorted(names) == sorted(wanted) else ""
         raise SchemaError(f"{what}: the query gives {', '.join(found)}; declared are {', '.join(declared)}{advice}")
 
 
@@ -333,7 +333,7 @@ def reading(query: str, table: str, clause: str) -> str | None:
             return None
         key = table.casefold()
         return replace_tables(
-            query, namespace_of(table), lambda each: f"{each.written} {clause}" if each.name == key else None
+            query, namespace_of(table), lambda named: f"{named.written} {clause}" if named.name == key else None
         )
     except QueryError:
         return None
@@ -369,10 +369,10 @@ def open_session(lake: LakeSettings, given: Mapping[str, str] | None = None, jar
     if not _has_runtime(session, settings[_EXTENSIONS]):
         raise _no_runtime(jars, settings)
     session.sparkContext.setLogLevel("ERROR")
-    found = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
+    catalogs = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
     # PyIceberg commits to the tables that this session reads: a cache would show the tables from before.
-    found[f"{_CATALOGS}{lake.name}.cache-enabled"] = "false"
-    for name, value in {**found, **_OF_SESSION}.items():
+    catalogs[f"{_CATALOGS}{lake.name}.cache-enabled"] = "false"
+    for name, value in {**catalogs, **_OF_SESSION}.items():
         session.conf.set(name, value)
     with spark.spark_errors(f"Spark can't open the catalog {lake.name}", secrets_in(lake.properties)):
         # The method for this asks whichever session was the active one before.
@@ -387,14 +387,14 @@ def _of_application(given: Mapping[str, str], jars: Sequence[str], settings: Map
     packages = "" if jars else settings[_PACKAGES]
     ours = {_EXTENSIONS: settings[_EXTENSIONS], _PACKAGES: packages, "spark.jars": ",".join(jars)}
     both = {name: f"{given.get(name, '')},{value}".split(",") for name, value in ours.items()}
-    found = {
+    merged = {
         **spark.application_settings("rfr built-in migration", master),
         # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
         "spark.redaction.regex": f"(?i){SECRET_NAMES}",
         **given,
         **{name: ",".join(filter(None, dict.fromkeys(values))) for name, values in both.items()},
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in merged.items() if value}
 
 
 def _has_runtime(session: SparkSession, extensions: str) -> bool:

@@ -30,6 +30,7 @@ from airflow_provider_rfr.store.sinks import SinkRow
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
 Columns = tuple[tuple[str, int], ...]
 """Name and field id of each column: in a table's schema, or in what is sent."""
 
@@ -48,7 +49,7 @@ class _Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class SentColumn:
     """A sent column, by the name that is declared, or was registered, and as it is ``called`` in the source, as far as
     is known; from the first run on by its Iceberg field ids, the newest first: a rewrite to another type makes another
     one, and older rows have the older one."""
@@ -58,57 +59,63 @@ class Pin:
     ids: tuple[int, ...] = ()
 
     def find(self, columns: Columns) -> tuple[str, int] | None:
-        """Return name and id of the column in a schema, found by the pin's ids or its names; None if it is absent."""
-        known = {key: column for column in columns for key in (column[1], column[0].casefold())}
+        """Return name and id of the column in a schema, found by its ids or its names; None if it is absent."""
+        columns_by_key = {key: column for column in columns for key in (column[1], column[0].casefold())}
         keys = (*self.ids, self.called.casefold(), self.name.casefold())
-        return next((known[key] for key in keys if key in known), None)
+        return next((columns_by_key[key] for key in keys if key in columns_by_key), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Pins(_Stored):
+class SentColumns(_Stored):
     """All sent columns, in their order; none before the first run of a sink that sends all.
 
-    :ivar named: the payload has the pins' names; else those of the source
+    :ivar named: the payload has the declared names; else those of the source
     :ivar table: uuid of the table that the ids are of, None until one was seen; in another one only names count
     """
 
-    columns: tuple[Pin, ...] = ()
+    columns: tuple[SentColumn, ...] = ()
     named: bool = False
     table: str | None = None
 
     @classmethod
     def of(
-        cls, spec: SinkSpec, given: Sequence[str], before: Self | None = None, renamed: Mapping[str, str] | None = None
+        cls,
+        spec: SinkSpec,
+        present: Sequence[str],
+        before: Self | None = None,
+        renamed: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return the pins of a declaration.
+        """Return the sent columns of a declaration.
 
-        :param given: present names of the sent columns in the source; empty if unknown
-        :param before: the former pins, whose ids stay, for the same source
+        :param present: names of the sent columns in the source; empty if unknown
+        :param before: the former columns, whose ids stay, for the same source
         :param renamed: new names by old ones, of columns that were renamed since
         """
         if spec.follow_schema:
             return cls()
-        pins, table = (before.columns, before.table) if before is not None else ((), None)
-        if pins and not spec.columns:
-            called = given if len(given) == len(pins) else [pin.called for pin in pins]
-            return cls(tuple(replace(pin, called=now) for pin, now in zip(pins, called, strict=True)), table=table)
-        names = spec.columns or tuple(given)
-        called = given or names
+        sent, table = (before.columns, before.table) if before is not None else ((), None)
+        if sent and not spec.columns:
+            called = present if len(present) == len(sent) else [column.called for column in sent]
+            return cls(
+                tuple(replace(column, called=now) for column, now in zip(sent, called, strict=True)), table=table
+            )
+        names = spec.columns or tuple(present)
+        called = present or names
         was = {new.casefold(): old for old, new in (renamed or {}).items()}
         keys = [name.casefold() for name in called]
         # Where an old name is another sent column's now, done again this would take the one for the other.
-        known = {} if set(was.values()) & set(keys) else {pin.called.casefold(): pin.ids for pin in pins}
-        ids = [known.get(was.get(key, key), known.get(key, ())) for key in keys]
-        return cls(tuple(map(Pin, names, called, ids)), bool(spec.columns), table=table)
+        ids_by_name = {} if set(was.values()) & set(keys) else {column.called.casefold(): column.ids for column in sent}
+        ids = [ids_by_name.get(was.get(key, key), ids_by_name.get(key, ())) for key in keys]
+        return cls(tuple(map(SentColumn, names, called, ids)), bool(spec.columns), table=table)
 
-    def seen(self, now: Columns, table: str) -> Pins:
-        """Return the pins with ids and spelling of this table's columns; without pins, those of all its columns."""
-        found = [] if self.columns else [Pin(name, name, (number,)) for name, number in now]
-        for pin in self.columns:
-            here = pin if self.table in (None, table) else replace(pin, ids=())
-            called, *ids = here.find(now) or (pin.called,)
-            found.append(Pin(pin.name, called, tuple(dict.fromkeys((*ids, *here.ids)))))
-        return replace(self, columns=tuple(found), table=table)
+    def seen(self, now: Columns, table: str) -> SentColumns:
+        """Return the columns with ids and spelling of this table's; if there are none, all of the table's columns."""
+        columns = [] if self.columns else [SentColumn(name, name, (number,)) for name, number in now]
+        for column in self.columns:
+            here = column if self.table in (None, table) else replace(column, ids=())
+            called, *ids = here.find(now) or (column.called,)
+            columns.append(SentColumn(column.name, called, tuple(dict.fromkeys((*ids, *here.ids)))))
+        return replace(self, columns=tuple(columns), table=table)
 
     def resolve(self, then: Columns, now: Columns, sink: str) -> Columns:
         """Return payload name and field id of each column, in rows of the schema ``then`` of a table.
@@ -117,25 +124,29 @@ class Pins(_Stored):
         in these rows.
         """
         sent = []
-        for pin in self.columns:
-            found = pin.find(then) or pin.find(now)
-            if found is None:
+        for column in self.columns:
+            field = column.find(then) or column.find(now)
+            if field is None:
                 remedy = "declare sink.columns without it, or follow_schema: true"
-                raise SinkError(sink, f"its source has no column {pin.called} any more", remedy)
-            sent.append((self._payload_name(pin), found[1]))
+                raise SinkError(sink, f"its source has no column {column.called} any more", remedy)
+            sent.append((self._payload_name(column), field[1]))
         return tuple(sent)
 
     def payload_names(self) -> Mapping[str, str]:
         """Return the names in the payload by all names of the sent columns, as they are compared."""
-        known = {name.casefold(): self._payload_name(pin) for pin in self.columns for name in (pin.name, pin.called)}
-        return known | {name.casefold(): name for name in map(self._payload_name, self.columns)}
+        names = {
+            name.casefold(): self._payload_name(column)
+            for column in self.columns
+            for name in (column.name, column.called)
+        }
+        return names | {name.casefold(): name for name in map(self._payload_name, self.columns)}
 
-    def _payload_name(self, pin: Pin) -> str:
-        return pin.name if self.named else pin.called
+    def _payload_name(self, column: SentColumn) -> str:
+        return column.name if self.named else column.called
 
 
 @dataclass(frozen=True, slots=True)
-class Window(_Stored):
+class SinkWindow(_Stored):
     """The snapshots that a sink is sending, and all that their division into batches depends on.
 
     It is stored before the first batch is sent: so a run after a crash makes the same batches with the same ids.
@@ -160,14 +171,14 @@ class Window(_Stored):
         return self.after if self.before is None else self.before
 
 
-def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int) -> str:
+def batch_id(sink: UUID, physical: str, window: SinkWindow, ordinal: int, again: int) -> str:
     """Return the id of the window's next batch.
 
     It is the same for the same rows unless they are sent ``again``. Ids of later batches, before which more batches
     (``ordinal``) were acknowledged, sort behind it.
     """
-    said = f"{physical}/{window.before}/{window.after}/{window.part}/{again}"
-    return f"{ordinal:010d}-{uuid5(sink, said).hex}"
+    identity = f"{physical}/{window.before}/{window.after}/{window.part}/{again}"
+    return f"{ordinal:010d}-{uuid5(sink, identity).hex}"
 
 
 _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
@@ -192,7 +203,7 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, A
         if is_diff
         else {SnapshotKind.COMPACTS, SnapshotKind.DELETES_ROWS, SnapshotKind.MIGRATES}
     )
-    if passed := list(takewhile(lambda each: each.kind in skipped, line)):
+    if passed := list(takewhile(lambda increment: increment.kind in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
     first = line[0]
     if first.kind is SnapshotKind.ADDS_ROWS:
@@ -205,7 +216,7 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> dict[str, A
         last = [increment for increment in line if increment.kind is SnapshotKind.REPLACES_ROWS][-1]
         return {**window(None, last.snapshot_id), "round": row.round + 1}
     reason = f"snapshot {first.snapshot_id} replaced the rows of its source, and on_replace is {spec.on_replace}"
-    return held(reason, first.snapshot_id)
+    return hold_values(reason, first.snapshot_id)
 
 
 def cursor_at(snapshot_id: int | None, table: SourceTable) -> dict[str, Any]:
@@ -213,7 +224,7 @@ def cursor_at(snapshot_id: int | None, table: SourceTable) -> dict[str, Any]:
     return {"window": None, "cursor": snapshot_id, "sequence": table.sequence(snapshot_id)}
 
 
-def held(reason: str, behind: int | None) -> dict[str, Any]:
+def hold_values(reason: str, behind: int | None) -> dict[str, Any]:
     """Return the values that hold a sink.
 
     :param behind: the snapshot behind which the sink continues if the rows so far are not to be sent
@@ -228,7 +239,7 @@ def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> dict[str, Any]
     """
     is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
     cursor = None if is_made_anew else table.last_of(row.deploy_id) or table.last_before(since)
-    at = row.cursor if row.window is None else Window.loads(row.window).needs
+    at = row.cursor if row.window is None else SinkWindow.loads(row.window).needs
     is_behind = row.physical == table.uuid and at is not None and table.has_passed(cursor, at)
     moved = {} if is_behind else cursor_at(cursor, table)
     return {**moved, "since": None, "deploy_id": None, "physical": table.uuid}
@@ -252,8 +263,8 @@ def _window(
     row: SinkRow, table: SourceTable, spec: SinkSpec, size: int, before: int | None, after: int, compare: bool = False
 ) -> dict[str, Any]:
     now, then, follows = table.columns(), table.columns(after), spec.follow_schema
-    pins = Pins().seen(then, table.uuid) if follows else Pins.loads(row.pins).seen(now, table.uuid)
-    columns, keys, names = pins.resolve(then, now, row.name), tuple[str, ...](), pins.payload_names()
+    sent = SentColumns().seen(then, table.uuid) if follows else SentColumns.loads(row.pins).seen(now, table.uuid)
+    columns, keys, names = sent.resolve(then, now, row.name), tuple[str, ...](), sent.payload_names()
     if spec.settings.get("emit") == "diff":
         keys = tuple(spec.settings.get("keys", ())) or table.keys
         remedy = "declare keys of the source, or settings.keys of the sink, and send them, too"
@@ -262,9 +273,9 @@ def _window(
         if missing := [key for key in keys if key.casefold() not in names]:
             problem = f"the key {', '.join(missing)} is not among the sent columns"
             raise ConfigurationError("sink.columns", problem, remedy)
-    earlier = pins.resolve(table.columns(before), now, row.name) if compare else None
-    window = Window(before, after, columns, earlier, tuple(names[key.casefold()] for key in keys), size)
-    return {"window": window.dumps(), "physical": table.uuid, "pins": row.pins if follows else pins.dumps()}
+    earlier = sent.resolve(table.columns(before), now, row.name) if compare else None
+    window = SinkWindow(before, after, columns, earlier, tuple(names[key.casefold()] for key in keys), size)
+    return {"window": window.dumps(), "physical": table.uuid, "pins": row.pins if follows else sent.dumps()}
 
 
 _Batches = Iterable[pa.RecordBatch]
@@ -284,13 +295,13 @@ class Batch:
 
     id: str
     sink: str
-    window: Window
+    window: SinkWindow
     rows: pa.Table
     last: bool
     again: int
 
 
-def batches_of(window: Window, table: SourceTable, row: SinkRow) -> Iterator[Batch]:
+def batches_of(window: SinkWindow, table: SourceTable, row: SinkRow) -> Iterator[Batch]:
     """Yield the window's batches from ``window.part`` on; none if there are no rows."""
     if window.keys and _OP in dict(window.columns):
         problem = f"its source has a column {_OP}, the name of the column that marks changes"
@@ -301,7 +312,7 @@ def batches_of(window: Window, table: SourceTable, row: SinkRow) -> Iterator[Bat
         yield Batch(identity, row.name, at, rows, last, row.round)
 
 
-def _rows(window: Window, table: SourceTable, row: SinkRow) -> tuple[_Batches, int]:
+def _rows(window: SinkWindow, table: SourceTable, row: SinkRow) -> tuple[_Batches, int]:
     """Return the window's rows, and the number of its first rows that are to be skipped because they were sent."""
     wanted, sent = table.projection(window.columns, window.after), window.part * window.size
     if window.before is not None and window.earlier is not None:
@@ -413,15 +424,15 @@ def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
     """
     types = pa.types
     if types.is_floating(kind):
-        return lambda each: each if each is None or math.isfinite(each) else _NOT_FINITE.get(each, "NaN")
+        return lambda value: value if value is None or math.isfinite(value) else _NOT_FINITE.get(value, "NaN")
     if types.is_map(kind):
         make = dict if kind.key_type in (pa.string(), pa.large_string()) else list
         key, item = _writer(kind.key_type), _writer(kind.item_type)
-        return lambda each: None if each is None else make((key(name), item(value)) for name, value in each)
+        return lambda pairs: None if pairs is None else make((key(name), item(value)) for name, value in pairs)
     if types.is_list(kind) or types.is_large_list(kind):
         part = _writer(kind.value_type)
-        return lambda each: None if each is None else list(map(part, each))
+        return lambda values: None if values is None else list(map(part, values))
     if types.is_struct(kind):
         parts = {field.name: _writer(field.type) for field in kind}
-        return lambda each: None if each is None else {name: write(each[name]) for name, write in parts.items()}
-    return lambda each: each
+        return lambda record: None if record is None else {name: write(record[name]) for name, write in parts.items()}
+    return lambda value: value

@@ -1,7 +1,7 @@
 """The change from a table's columns to the declared ones: former names, differences, and the updates that apply them.
 
 Names are compared without case, types as canonical texts. A column is the same one if its name is, or if the
-declaration says what it was (:class:`~airflow_provider_rfr.builtins.spec.Was`).
+declaration says what it was (:class:`~airflow_provider_rfr.builtins.model.Was`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Final
 
-from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.spec import Column, Was
-from airflow_provider_rfr.builtins.sql import casts
-from airflow_provider_rfr.builtins.sql.parse import columns_read, compose, identifier
+from airflow_provider_rfr.builtins.model import Column, Was
+from airflow_provider_rfr.builtins.plan import StepAction
+from airflow_provider_rfr.builtins.sql import cast, columns_read, compose, identifier, misplaced
 from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.types import (
     ColumnType,
@@ -35,24 +34,24 @@ from airflow_provider_rfr.lake.types import (
 )
 
 
-class Change(Enum):
+class ChangeKind(Enum):
     """A kind of change of a column, with the gentlest action that can do it (in Iceberg's format 2), and its words."""
 
-    def __init__(self, how: Action, words: str) -> None:
+    def __init__(self, how: StepAction, words: str) -> None:
         self.how, self.words = how, words
 
-    ADD = Action.EVOLVE, "+ column {column} {after}"
-    ADD_REQUIRED = Action.REWRITE, "+ column {column} {after}, required"
-    DROP = Action.EVOLVE, "- column {column} {before} (its values stay in older snapshots until those expire)"
-    RENAME = Action.EVOLVE, "> column {before} -> {column} (rename)"
-    RENAME_FIELDS = Action.EVOLVE, "> {column}: {before} -> {after} (fields renamed)"
-    WIDEN = Action.EVOLVE, "^ {column}: {before} -> {after} (widen)"
-    NARROW = Action.EVOLVE, "- {column}: {before} -> {after} (fields go; older snapshots keep them)"
-    RETYPE = Action.REWRITE, "! {column}: {before} -> {after} (incompatible)"
-    REORDER = Action.EVOLVE, "~ column {column}: {after}"
-    RELAX = Action.EVOLVE, "~ {column}: {before} -> {after}"
-    REQUIRE = Action.EVOLVE, "~ {column}: {before} -> {after} (if no value is NULL)"
-    COMMENT = Action.METADATA, "~ {column}: comment"
+    ADD = StepAction.EVOLVE, "+ column {column} {after}"
+    ADD_REQUIRED = StepAction.REWRITE, "+ column {column} {after}, required"
+    DROP = StepAction.EVOLVE, "- column {column} {before} (its values stay in older snapshots until those expire)"
+    RENAME = StepAction.EVOLVE, "> column {before} -> {column} (rename)"
+    RENAME_FIELDS = StepAction.EVOLVE, "> {column}: {before} -> {after} (fields renamed)"
+    WIDEN = StepAction.EVOLVE, "^ {column}: {before} -> {after} (widen)"
+    NARROW = StepAction.EVOLVE, "- {column}: {before} -> {after} (fields go; older snapshots keep them)"
+    RETYPE = StepAction.REWRITE, "! {column}: {before} -> {after} (incompatible)"
+    REORDER = StepAction.EVOLVE, "~ column {column}: {after}"
+    RELAX = StepAction.EVOLVE, "~ {column}: {before} -> {after}"
+    REQUIRE = StepAction.EVOLVE, "~ {column}: {before} -> {after} (if no value is NULL)"
+    COMMENT = StepAction.METADATA, "~ {column}: comment"
 
 
 _TRIES: Final = re.compile(r"\btry_\w+\s*\(", re.IGNORECASE)
@@ -68,7 +67,7 @@ class ColumnChange:
     :ivar before: old type; of a rename, the old name
     """
 
-    what: Change
+    what: ChangeKind
     column: str
     before: str = ""
     after: str = ""
@@ -93,9 +92,9 @@ def _field_names(was: Was) -> list[tuple[str, str]]:
 
 
 _OF_TYPES: Final = {
-    TypeChange.WIDEN: Change.WIDEN,
-    TypeChange.NARROW: Change.NARROW,
-    TypeChange.INCOMPATIBLE: Change.RETYPE,
+    TypeChange.WIDEN: ChangeKind.WIDEN,
+    TypeChange.NARROW: ChangeKind.NARROW,
+    TypeChange.INCOMPATIBLE: ChangeKind.RETYPE,
 }
 
 
@@ -165,24 +164,24 @@ class ColumnDiff:
         column and was given to another one means the recorded one, unless both names of the other are among those that
         the column had. A rename that is not declared any more is undone.
         """
-        before, moved, found = self.before, self.moved, dict[str, str]()
-        said = {name: _names(column) for name, column in self.wanted.items()}
-        done = {name for name, was in moved.items() if was in said.get(name, ())}
+        before, moved, renames = self.before, self.moved, dict[str, str]()
+        former_names = {name: _names(column) for name, column in self.wanted.items()}
+        done = {name for name, was in moved.items() if was in former_names.get(name, ())}
         now = {was: name for name, was in moved.items() if name not in done}
-        for name in (name for name in said if name not in done):
-            known = before.get(name)
-            for former in said[name]:
-                is_other = former not in before or moved.get(former) not in said[name]
+        for name in (name for name in former_names if name not in done):
+            same_name = before.get(name)
+            for former in former_names[name]:
+                is_other = former not in before or moved.get(former) not in former_names[name]
                 source = now[former] if former in now and is_other else former
-                if source == name or source not in before or source in done or source in found.values():
+                if source == name or source not in before or source in done or source in renames.values():
                     continue
-                if known is None or (self.recorded and former not in _names(known)):
-                    found[name] = source
+                if same_name is None or (self.recorded and former not in _names(same_name)):
+                    renames[name] = source
                     break
-        for name in (name for name in said if name in now and name not in done | found.keys()):
-            if now[name] not in found.values():
-                found[name] = now[name]
-        return found
+        for name in (name for name in former_names if name in now and name not in done | renames.keys()):
+            if now[name] not in renames.values():
+                renames[name] = now[name]
+        return renames
 
     @cached_property
     def called(self) -> dict[str, str]:
@@ -201,7 +200,7 @@ class ColumnDiff:
 
         As with columns, a name in a ``was`` is done with once it is recorded.
         """
-        found = dict[str, ColumnType]()
+        types = dict[str, ColumnType]()
         for name, source in self.sources.items():
             former = defaultdict[str, list[str]](list)
             done = {pair for was in source.was for pair in _field_names(was)} if self.recorded else ()
@@ -210,8 +209,8 @@ class ColumnDiff:
                     if (path, before) not in done:
                         former[path].append(before)
             old, new = parse_type(source.type), parse_type(self.wanted[name].type)
-            found[name] = rename_fields(old, new, former, only_missing=not self.recorded) if former else old
-        return found
+            types[name] = rename_fields(old, new, former, only_missing=not self.recorded) if former else old
+        return types
 
     @cached_property
     def taken_fields(self) -> dict[str, str]:
@@ -239,53 +238,57 @@ class ColumnDiff:
         """Return all differences, in the order of the new columns, dropped ones last."""
         if self.old == self.new and not self.renames:
             return ()
-        found = list[ColumnChange]()
+        changes = list[ColumnChange]()
         for name, column in self.wanted.items():
-            if (known := self.sources.get(name)) is None:
-                what = Change.ADD_REQUIRED if column.required else Change.ADD
-                found.append(ColumnChange(what, column.name, "", column.type))
+            if (former := self.sources.get(name)) is None:
+                kind_of_add = ChangeKind.ADD_REQUIRED if column.required else ChangeKind.ADD
+                changes.append(ColumnChange(kind_of_add, column.name, "", column.type))
                 continue
             if name in self.renames:
-                found.append(ColumnChange(Change.RENAME, column.name, known.name, column.name))
-            if (called := str(self.types[name])) != known.type:
-                found.append(ColumnChange(Change.RENAME_FIELDS, column.name, known.type, called))
+                changes.append(ColumnChange(ChangeKind.RENAME, column.name, former.name, column.name))
+            if (called := str(self.types[name])) != former.type:
+                changes.append(ColumnChange(ChangeKind.RENAME_FIELDS, column.name, former.type, called))
             if (kind := classify(called, column.type)) is not TypeChange.SAME:
-                found.append(ColumnChange(_OF_TYPES[kind], column.name, called, column.type))
-            if known.required != column.required:
-                require = ColumnChange(Change.REQUIRE, column.name, "optional", "required")
-                relax = ColumnChange(Change.RELAX, column.name, "required", "optional")
-                found.append(require if column.required else relax)
-            if known.comment != column.comment:
-                found.append(ColumnChange(Change.COMMENT, column.name, known.comment or "", column.comment or ""))
+                changes.append(ColumnChange(_OF_TYPES[kind], column.name, called, column.type))
+            if former.required != column.required:
+                require = ColumnChange(ChangeKind.REQUIRE, column.name, "optional", "required")
+                relax = ColumnChange(ChangeKind.RELAX, column.name, "required", "optional")
+                changes.append(require if column.required else relax)
+            if former.comment != column.comment:
+                changes.append(
+                    ColumnChange(ChangeKind.COMMENT, column.name, former.comment or "", column.comment or "")
+                )
         kept = [source.name for source in self.sources.values()]
         if [column.name for column in self.old if column.name in kept] != kept:
             order = (", ".join(column.name for column in columns) for columns in (self.old, self.new))
-            found.append(ColumnChange(Change.REORDER, "order", *order))
+            changes.append(ColumnChange(ChangeKind.REORDER, "order", *order))
         dropped = (column for column in self.old if column.name not in kept)
-        return (*found, *(ColumnChange(Change.DROP, column.name, column.type) for column in dropped))
+        return (*changes, *(ColumnChange(ChangeKind.DROP, column.name, column.type) for column in dropped))
 
     @property
-    def how(self) -> Action | None:
+    def how(self) -> StepAction | None:
         """Return the gentlest action that can do all changes; None if nothing differs."""
-        order = (Action.METADATA, Action.EVOLVE, Action.REWRITE)
+        order = (StepAction.METADATA, StepAction.EVOLVE, StepAction.REWRITE)
         return max((change.what.how for change in self.changes), key=order.index, default=None)
 
-    def changed(self, *what: Change) -> set[str]:
+    def changed(self, *what: ChangeKind) -> set[str]:
         """Return the names, as they are compared, of the columns with such a change."""
         return {change.column.casefold() for change in self.changes if change.what in what}
 
     def effects(self, contents: frozenset[str] = frozenset()) -> Effects:
         """Return the effects that readers notice; ``contents`` are columns whose contents change, too."""
-        others = self.changed(Change.DROP, Change.RENAME, Change.RETYPE, Change.NARROW, Change.RENAME_FIELDS)
+        others = self.changed(
+            ChangeKind.DROP, ChangeKind.RENAME, ChangeKind.RETYPE, ChangeKind.NARROW, ChangeKind.RENAME_FIELDS
+        )
         # No cast of a view's outputs holds before and after the fields of a struct change.
-        wider = (change for change in self.changes if change.what is Change.WIDEN)
+        wider = (change for change in self.changes if change.what is ChangeKind.WIDEN)
         others |= {
             change.column.casefold()
             for change in wider
             if not has_same_fields(parse_type(change.before), parse_type(change.after))
         }
         # Spark keeps the type that it saw when a view was made: a view over the column notices that it is wider.
-        shape = others | self.changed(Change.WIDEN)
+        shape = others | self.changed(ChangeKind.WIDEN)
         gone = {name: self.called.get(name, "") for name in self.before if name not in self.wanted}
         return Effects(frozenset(shape | self.called.keys()), contents, gone, frozenset(shape - others))
 
@@ -301,55 +304,55 @@ class ColumnDiff:
         }
         # A new column is made of those that are recorded, whatever an unfinished deploy called them.
         of_new = called | {was: identifier(self.before[name].name) for name, was in self.moved.items()}
-        found = dict[str, str]()
+        texts = dict[str, str]()
         for name, column in self.wanted.items():
             if (using := self._using(name, column)) is not None:
-                found[column.name] = using
+                texts[column.name] = using
                 with suppress(QueryError):
-                    found[column.name] = compose(using, called if name in self.sources else of_new)
-        return found
+                    texts[column.name] = compose(using, called if name in self.sources else of_new)
+        return texts
 
     @property
     def carried(self) -> dict[str, str]:
         """Return SQL that carries fields over to their new names, by new column, for a rewrite of the table."""
-        found = dict[str, str]()
-        for name in self.changed(Change.RENAME_FIELDS):
+        texts = dict[str, str]()
+        for name in self.changed(ChangeKind.RENAME_FIELDS):
             source, column = self.sources[name], self.wanted[name]
             old, new = parse_type(source.type), parse_type(column.type)
-            if (text := casts.cast(identifier(source.name), old, new, called=self.types[name])) is not None:
-                found[column.name] = text
-        return found
+            if (text := cast(identifier(source.name), old, new, called=self.types[name])) is not None:
+                texts[column.name] = text
+        return texts
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
         """Return the problem with the ``using`` of a column, by the column's name."""
-        found = dict[str, str]()
+        problems = dict[str, str]()
         types = {name: parse_type(column.type) for name, column in self.before.items()}
         for name, text in self.texts.items():
             try:
                 if unknown := [column for column in columns_read(text) if column not in self.before]:
-                    found[name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(self.before)}"
-                elif problem := next(casts.misplaced(text, types, parse_type(self.wanted[name.casefold()].type)), None):
-                    found[name] = f"{problem}: write the fields by name, with named_struct"
+                    problems[name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(self.before)}"
+                elif problem := next(misplaced(text, types, parse_type(self.wanted[name.casefold()].type)), None):
+                    problems[name] = f"{problem}: write the fields by name, with named_struct"
             except QueryError as error:
-                found[name] = error.problem
-        return found
+                problems[name] = error.problem
+        return problems
 
     def _using(self, name: str, column: Column) -> str | None:
         """Return the newest ``using`` that applies to the table's present columns; None if none does."""
         source = self.sources.get(name)
         for was in column.was:
-            said = (was.name or name).casefold()
+            former_name = (was.name or name).casefold()
             if source is None:
                 meets = was.name is None and was.type is None
             else:
                 # What the column as it is declared would meet, too, is for values that can't be taken as they are.
-                once = self._is_retyped(name) or said != name or was.type not in (None, column.type)
+                once = self._is_retyped(name) or former_name != name or was.type not in (None, column.type)
                 narrows = classify(str(self.types[name]), column.type) is TypeChange.NARROW
                 # One that was declared before is for a change that was made before.
                 is_new = (narrows or (column.required and not source.required)) and was not in source.was
                 once = once or is_new
-                meets = once and said == source.name.casefold() and was.type in (None, source.type)
+                meets = once and former_name == source.name.casefold() and was.type in (None, source.type)
             if meets and was.using is not None:
                 return was.using
         return None
@@ -357,12 +360,12 @@ class ColumnDiff:
     @property
     def missing(self) -> list[ColumnChange]:
         """Return the changes that need values and have no ``was`` for them."""
-        retyped = self.changed(Change.RETYPE)
+        retyped = self.changed(ChangeKind.RETYPE)
         nulls = {name for name, was in self.sources.items() if was.name.casefold() in self.nulls}
         needing = {
-            Change.ADD_REQUIRED: self.wanted.keys(),
-            Change.RETYPE: self.wanted.keys(),
-            Change.REQUIRE: nulls - retyped,
+            ChangeKind.ADD_REQUIRED: self.wanted.keys(),
+            ChangeKind.RETYPE: self.wanted.keys(),
+            ChangeKind.REQUIRE: nulls - retyped,
         }
         texts = self.texts
         return [
@@ -408,11 +411,11 @@ class ColumnDiff:
         if source is None:
             return Was(using=first)
         name = source.name if source.name.casefold() in self.called else None
-        if change.what is Change.REQUIRE:
+        if change.what is ChangeKind.REQUIRE:
             return Was(name, None, f"coalesce({identifier(name or change.column)}, {first})")
         called = self.types[change.column.casefold()]
         value = identifier(name or change.column)
-        using = casts.cast(value, parse_type(source.type), parse_type(kind), called=called)
+        using = cast(value, parse_type(source.type), parse_type(kind), called=called)
         former = reversed(self.wanted[change.column.casefold()].was)
         fields = {path: before for was in former for path, before in was.fields.items()}
         return None if using is None else Was(name, source.type, using, fields)
@@ -434,8 +437,11 @@ class ColumnDiff:
         first = [{"op": "drop", "column": column.name} for name, column in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
         for change in self.changes:
-            if change.what in (Change.WIDEN, Change.NARROW, Change.RELAX) and change.column.casefold() in kept:
-                kind = {} if change.what is Change.RELAX else {"type": change.after}
+            if (
+                change.what in (ChangeKind.WIDEN, ChangeKind.NARROW, ChangeKind.RELAX)
+                and change.column.casefold() in kept
+            ):
+                kind = {} if change.what is ChangeKind.RELAX else {"type": change.after}
                 first.append({"op": change.what.name.lower(), "column": kept[change.column.casefold()].name, **kind})
         for number, (name, column) in enumerate(self.wanted.items()):
             if name not in kept:

@@ -16,14 +16,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from airflow_provider_rfr.builtins.declaration.loader import load_objects
-from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import observe
-from airflow_provider_rfr.builtins.execution.refresh import refresh
-from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
-from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
-from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.declarations import load_objects
+from airflow_provider_rfr.builtins.deploy import apply
+from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.maintenance import observe
+from airflow_provider_rfr.builtins.model import CatalogSpec
+from airflow_provider_rfr.builtins.plan import Plan, Policies
+from airflow_provider_rfr.builtins.planner import plan as make_plan
+from airflow_provider_rfr.builtins.refresh import refresh
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
@@ -51,7 +51,7 @@ class _Refresh(_Part):
     force: bool = False
 
 
-class _Supervisor(NamedTuple):
+class _SupervisorProcess(NamedTuple):
     pid: int
     started: int
     host: str
@@ -80,7 +80,7 @@ class MigrationDocument(_Part):
     refresh: _Refresh | None = None
     spark: dict[str, _Setting] = {}
     jars: tuple[str, ...] = ()
-    run: dict[Literal["supervisor"], _Supervisor] = {}
+    run: dict[Literal["supervisor"], _SupervisorProcess] = {}
 
     def catalog_spec(self) -> CatalogSpec:
         """Return the declared objects.
@@ -99,9 +99,9 @@ def read_document(path: Path) -> MigrationDocument:
     try:
         document = MigrationDocument.model_validate(read_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        places = (".".join(map(str, error["loc"])) or "config" for error in found)
-        raise ConfigurationError.of(map(Problem, places, (error["msg"] for error in found))) from None
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
+        places = (".".join(map(str, error["loc"])) or "config" for error in errors)
+        raise ConfigurationError.of(map(Problem, places, (error["msg"] for error in errors))) from None
     except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
@@ -125,8 +125,8 @@ def main(document: MigrationDocument, *, began: float) -> int:
 def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
     """Print the error as one JSON object, without secrets, and return the exit code."""
     kind, cause = type(error).__name__, type(error.__cause__).__name__ if error.__cause__ else None
-    said = {"type": kind, "cause": cause, "message": Redactor(secrets).text(str(error) or kind)}
-    print(json.dumps({"error": said}), flush=True)
+    details = {"type": kind, "cause": cause, "message": Redactor(secrets).text(str(error) or kind)}
+    print(json.dumps({"error": details}), flush=True)
     return 1
 
 

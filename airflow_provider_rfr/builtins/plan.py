@@ -1,10 +1,11 @@
-"""The plan of a deploy and its policies, as immutable values and as a file."""
+"""The plan of a deploy and its policies, as immutable values, as a file, and as text: one line an object."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -13,8 +14,7 @@ from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.reasons import Reason, Why
-from airflow_provider_rfr.builtins.spec import Kind
+from airflow_provider_rfr.builtins.model import STORED, Kind, Reason, Why
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
 from airflow_provider_rfr.sinks.spec import CHOICES
@@ -56,7 +56,7 @@ class Policies:
         object.__setattr__(self, "sinks", {key.casefold(): value for key, value in self.sinks.items()})
 
 
-class Action(str, Enum):
+class StepAction(str, Enum):
     """The action of a step."""
 
     CREATE = "create"
@@ -85,14 +85,20 @@ class Action(str, Enum):
     """The last three: what becomes of a sink whose source was emptied."""
 
 
-_ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
-_NO_CHANGES: Final = _ADDS | {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
+_ADDS: Final = frozenset({StepAction.CREATE, StepAction.ADOPT})
+_NO_CHANGES: Final = _ADDS | {
+    StepAction.REMOVE,
+    StepAction.DROP,
+    StepAction.REBIND,
+    StepAction.MARK_BROKEN,
+    StepAction.BRIDGE,
+}
 _FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """One thing to do.
 
     :ivar uuid: None for a user's view
@@ -107,7 +113,7 @@ class Step:
     uuid: UUID | None
     name: str
     kind: Kind
-    how: Action
+    how: StepAction
     reasons: tuple[Reason, ...] = ()
     changes: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -128,7 +134,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Dependent:
+class PlanDependent:
     """A reader of a changed object, and the effect of the change on it.
 
     :ivar on: id of the object
@@ -145,7 +151,7 @@ class Dependent:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PlanFinding:
     """An object that stops the deploy, or that was changed by hand.
 
     :ivar paste: lines of YAML for the declaration, if they help
@@ -187,10 +193,10 @@ class Plan:
     recorded_version: str | None
     base_revision: int
     policies: Policies
-    steps: tuple[Step, ...] = ()
-    dependents: tuple[Dependent, ...] = ()
-    drift: tuple[Finding, ...] = ()
-    blocked: tuple[Finding, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
+    dependents: tuple[PlanDependent, ...] = ()
+    drift: tuple[PlanFinding, ...] = ()
+    blocked: tuple[PlanFinding, ...] = ()
     warnings: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
     records: tuple[RecordedObject, ...] = ()
@@ -225,8 +231,8 @@ class Plan:
             for dependent in self.dependents
         ]
         base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
-        said = dumps((base, steps, dependents, self.drift, blocked, self.records, self.forgotten))
-        return hashlib.sha256(said).hexdigest()
+        content = dumps((base, steps, dependents, self.drift, blocked, self.records, self.forgotten))
+        return hashlib.sha256(content).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON that ``plan_schema.json`` describes."""
@@ -263,8 +269,8 @@ def summary(plan: Plan) -> dict[str, int]:
     return {
         "add": sum(how in _ADDS for how in verbs),
         "change": sum(how not in _NO_CHANGES for how in verbs),
-        "remove": verbs.count(Action.REMOVE),
-        "rebind": verbs.count(Action.REBIND),
+        "remove": verbs.count(StepAction.REMOVE),
+        "rebind": verbs.count(StepAction.REBIND),
         "blocked": len(plan.blocked),
         "drift": len(plan.drift),
         "unchanged": plan.unchanged,
@@ -302,9 +308,156 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     if saved.plan_hash == fresh.plan_hash:
         return saved
     fields = {name: (getattr(saved, name), getattr(fresh, name)) for name in ("project", "base_revision", "version")}
-    found = [f"its {name} is {then}, and now {now}" for name, (then, now) in fields.items() if then != now]
+    differences = [f"its {name} is {then}, and now {now}" for name, (then, now) in fields.items() if then != now]
     before, after = ([f"{step.how.value} {step.name}" for step in plan.steps] for plan in (saved, fresh))
-    found += [f"{step} is no longer to be done" for step in before if step not in after][:5]
-    found += [f"{step} has to be done as well" for step in after if step not in before][:5]
-    found = found or ["policies or details are others"]
-    raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(found)}; plan again")
+    differences += [f"{step} is no longer to be done" for step in before if step not in after][:5]
+    differences += [f"{step} has to be done as well" for step in after if step not in before][:5]
+    differences = differences or ["policies or details are others"]
+    raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(differences)}; plan again")
+
+
+_SIGNS: Final = {
+    StepAction.CREATE: "+",
+    StepAction.ADOPT: "+",
+    StepAction.REWRITE: "±",
+    StepAction.RECOMPUTE: "±",
+    StepAction.REPLACE_EMPTY: "∅",
+    StepAction.REMOVE: "-",
+    StepAction.DROP: "-",
+}
+_HINTS: Final = {
+    StepAction.REWRITE: "in place, history kept",
+    StepAction.RECOMPUTE: "from its query, in place",
+    StepAction.REPLACE_EMPTY: "emptied: its rows may be made again",
+}
+_REASON_FIRST: Final = frozenset(
+    {
+        StepAction.CREATE,
+        StepAction.ADOPT,
+        StepAction.REMOVE,
+        StepAction.DROP,
+        StepAction.RENAME,
+        StepAction.REPLACE,
+        StepAction.REBIND,
+    }
+)
+"""Their reasons say more than their changes."""
+_OF_DEPENDENTS: Final = frozenset({StepAction.BRIDGE, StepAction.HOLD, StepAction.RESUME_FROM_NEW, StepAction.RESEND})
+"""Shown by the line of a dependent, or over with the deploy."""
+
+
+def render(plan: Plan) -> str:
+    return "\n".join(_lines(plan))
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
+    base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
+    yield f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
+    yield from _entries(plan)
+    yield from (f"  # drift  {finding}  (policy: {plan.policies.drift})" for finding in plan.drift)
+    yield from (f"  # note   {warning}" for warning in plan.warnings)
+    if plan.stale:
+        names = ", ".join(plan.stale)
+        yield f"  # note   `was` and `removed` no longer needed here: {names}; delete them once no lake needs them"
+    yield _last_line(plan)
+
+
+def _entries(plan: Plan) -> Iterator[str]:
+    """Yield the lines of each object once, with its dependents, and theirs where they have no entry of their own."""
+    nested: dict[UUID | None, list[PlanDependent]] = defaultdict(list)
+    for dependent in plan.dependents:
+        nested[dependent.on].append(dependent)
+    steps = _steps_of_their_own(plan)
+    own = {step.uuid for step in steps}
+    # Names are behind indent, sign and kind.
+    names = [*map(_name, steps), *(finding.name for finding in plan.blocked)]
+    deeper = max((len(_name(dependent)) for dependent in plan.dependents), default=0)
+    width = max(35, 11 + max(map(len, names), default=0), 15 + deeper)
+
+    def entry(start: str, name: str, how: str, lines: Sequence[str]) -> Iterator[str]:
+        start = f"{start + name:<{width}} {how:<15} "
+        yield f"{start}{lines[0] if lines else ''}".rstrip()
+        yield from (f"{'':<{len(start)}}{line}" for line in lines[1:])
+
+    def below(on: UUID | None) -> Iterator[str]:
+        for affected in nested.pop(on, ()):
+            yield from entry(f"      -> {_kind(affected):<5} ", _name(affected), affected.how, [str(affected.reason)])
+            if affected.uuid not in own:
+                yield from below(affected.uuid)
+
+    for step in steps:
+        sign = _SIGNS.get(step.how, "~")
+        yield from entry(f"  {sign} {_kind(step):<6} ", _name(step), step.how.value, [*_change_lines(step)])
+        yield from below(step.uuid)
+    for finding in plan.blocked:
+        lines = [*map(str, finding.problems), *finding.changes]
+        yield from entry(f"  ! {_kind(finding):<6} ", finding.name, "BLOCKED", lines)
+        yield from (
+            f"        write:  {line}{f'    # {finding.place}' if finding.place else ''}" for line in finding.paste
+        )
+        yield from below(finding.uuid)
+    for on in list(nested):
+        yield from below(on)
+
+
+def _steps_of_their_own(plan: Plan) -> list[PlanStep]:
+    """Return the steps that are not shown below their cause, as those of views that are issued again or broken are."""
+    shown = {(dependent.uuid, dependent.name) for dependent in plan.dependents if dependent.how in ("rebind", "break")}
+    of_views = (step for step in plan.steps if step.how in (StepAction.REBIND, StepAction.MARK_BROKEN))
+    placed = {step.seq for step in of_views if (step.uuid, step.name) in shown}
+    return [step for step in plan.steps if step.seq not in placed and step.how not in _OF_DEPENDENTS]
+
+
+def _kind(entry: PlanStep | PlanDependent | PlanFinding) -> str:
+    return "mview" if entry.kind is Kind.MATERIALIZED_VIEW else entry.kind.value
+
+
+def _name(entry: PlanStep | PlanDependent) -> str:
+    return f"{entry.name}  (user)" if entry.user else entry.name
+
+
+def _change_lines(step: PlanStep) -> Iterator[str]:
+    if (step.how in _REASON_FIRST or not step.changes) and (reason := _reason(step)):
+        yield reason
+    yield from step.changes
+    for column, expression in dict(step.details.get("expressions", {})).items():
+        yield f"= {column}: {expression}"
+    if step.how in _HINTS:
+        yield f"{_HINTS[step.how]}{_size(step)}"
+    for lost in step.losses.values():
+        yield f"LOST: {lost}"
+
+
+def _reason(step: PlanStep) -> str:
+    if step.how is StepAction.RENAME:
+        return f"-> {step.details['to']}"
+    if step.how in (StepAction.REMOVE, StepAction.DROP) and step.kind in STORED:
+        return f"{step.reason}; physical kept {step.details['keep_days']} days{_size(step)}"
+    return step.reason
+
+
+def _size(step: PlanStep) -> str:
+    rows = [f"~{step.rows:,} rows"] if step.rows is not None else []
+    size = [f"{step.bytes / 1000:,.0f} kB"] if step.bytes is not None else []
+    return f"   {' / '.join([*rows, *size])}" if rows or size else ""
+
+
+def _last_line(plan: Plan) -> str:
+    counts = summary(plan)
+    if not plan.steps and plan.applicable:
+        if plan.done:
+            return f"Nothing left but to record {_count(plan.done, 'object')} that an unfinished deploy changed."
+        return f"No changes: {_count(counts['unchanged'], 'object')} as declared."
+    parts = [
+        *(f"{counts[name]} to {name}" for name in ("add", "change", "remove")),
+        _count(counts["rebind"], "rebind"),
+        *(f"{counts[name]} {word}" for name, word in (("blocked", "blocked"), ("drift", "drifted")) if counts[name]),
+        f"{counts['data_loss']} data loss",
+    ]
+    stopped = "" if plan.applicable else " Nothing is done until what is blocked is decided."
+    return f"Plan: {', '.join(parts)}.{stopped}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -20,10 +20,10 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.desired import instance_id
-from airflow_provider_rfr.builtins.execution.refresh import inputs_summary
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
-from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind, retired_name
-from airflow_provider_rfr.builtins.sql.casts import cast
+from airflow_provider_rfr.builtins.model import STORED, CatalogSpec, Kind, retired_name
+from airflow_provider_rfr.builtins.plan import Plan, PlanStep, StepAction
+from airflow_provider_rfr.builtins.refresh import inputs_summary
+from airflow_provider_rfr.builtins.sql import cast
 from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, DEPLOY, MARKER, STEP, TOKEN, RecordedObject
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog
@@ -33,19 +33,20 @@ from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nu
 from airflow_provider_rfr.lake.schema_change import TableChange, table_definition
 from airflow_provider_rfr.lake.tables import COMMENT, find_view
 from airflow_provider_rfr.lake.types import has_same_fields, parse_type, quoted
-from airflow_provider_rfr.sinks.registry import decide_sink, hold_snapshots, register_sink
+from airflow_provider_rfr.sinks.run import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.leases import Lease
 from airflow_provider_rfr.store.sinks import delete_sink
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark.engine import Outputs, SparkSqlEngine
+    from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine
+
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Work:
+class DeployWork:
     """A running deploy; ``bridged`` has the future outputs, by name, of views over a column that is widened."""
 
     deploy_id: str
@@ -68,16 +69,16 @@ class Work:
 
         :raises LeaseLostError: another deploy took over, and has marked the table
         """
-        found = MigratedTable.load(self.catalog, name)
-        if found is not None and state.token_of(found.properties) > self.lease.token:
+        table = MigratedTable.load(self.catalog, name)
+        if table is not None and state.token_of(table.properties) > self.lease.token:
             self.lease.ensure()
-        return found
+        return table
 
 
 class Mechanism:
     """The mechanism of a step: how it is done, and how the catalog shows that it is. The journal is never consulted."""
 
-    def __init__(self, work: Work, step: Step) -> None:
+    def __init__(self, work: DeployWork, step: PlanStep) -> None:
         self.work = work
         self.step = step
         self.name = step.name
@@ -123,7 +124,7 @@ class Mechanism:
 
         :raises StepError: the properties are not those of the step's object
         """
-        if not self.is_ours(properties) and (MARKER in properties or self.step.how is not Action.ADOPT):
+        if not self.is_ours(properties) and (MARKER in properties or self.step.how is not StepAction.ADOPT):
             raise self.refused("what has the name does not carry our marker: no deploy made it")
         return self.is_marked(properties)
 
@@ -140,7 +141,7 @@ class Mechanism:
     def properties(self) -> dict[str, str]:
         """Return all properties that the object's table or view gets."""
         record, base = self.record, self.work.plan.base_revision
-        found = {
+        properties = {
             **_declared(record),
             MARKER: str(record.uuid),
             state.PROJECT: self.work.plan.project,
@@ -148,10 +149,10 @@ class Mechanism:
             state.DONE: state.done_mark(base, record, self._inputs()),
         }
         if self.step.kind in STORED:
-            found[state.WAS] = state.was_mark(base, record.columns)
-            if self.step.how in (Action.CREATE, Action.REPLACE_EMPTY):
-                found[state.EMPTIED] = f"{base}/{self.work.deploy_id}"
-        return found
+            properties[state.WAS] = state.was_mark(base, record.columns)
+            if self.step.how in (StepAction.CREATE, StepAction.REPLACE_EMPTY):
+                properties[state.EMPTIED] = f"{base}/{self.work.deploy_id}"
+        return properties
 
     def unset(self) -> list[str]:
         """Return the names of properties that an earlier deploy wrote and that are no longer declared."""
@@ -160,18 +161,18 @@ class Mechanism:
 
     def _inputs(self) -> list[tuple[UUID, str]]:
         """Return the ids of the objects that the object reads, each with the last step that changed it."""
-        found = []
+        steps_of_inputs = []
         for dep in self.record.deps:
             if (read := self.work.objects.get(dep.uuid)) is not None:
-                held = find_view(self.work.catalog, read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
-                found.append((read.uuid, held.properties.get(STEP, "") if held is not None else ""))
-        return found
+                live = find_view(self.work.catalog, read.name) if read.kind is Kind.VIEW else self.work.table(read.name)
+                steps_of_inputs.append((read.uuid, live.properties.get(STEP, "") if live is not None else ""))
+        return steps_of_inputs
 
 
 def _declared(record: RecordedObject) -> dict[str, str]:
     """Return the properties of a table or view that come from its declaration."""
-    said = {COMMENT: record.comment, "owner": record.owner, **record.properties}
-    return {name: value for name, value in said.items() if value is not None}
+    properties = {COMMENT: record.comment, "owner": record.owner, **record.properties}
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 class TableStep(Mechanism):
@@ -236,14 +237,14 @@ class CreateTable(TableStep):
             )
         work.lease.ensure()
         new.commit(files, summary)
-        made = self.table()
+        created = self.table()
         try:
             work.lease.ensure()
         except LeaseLostError:
             # Before there was a table, nothing could fence this deploy. It goes, if nobody has changed it.
-            there = work.table(self.name)
-            ours = there is not None and there.properties.get(TOKEN) == str(work.lease.token)
-            if there is not None and ours and there.is_as(made):
+            present = work.table(self.name)
+            ours = present is not None and present.properties.get(TOKEN) == str(work.lease.token)
+            if present is not None and ours and present.is_as(created):
                 purge_table(work.catalog, self.name)
             raise
 
@@ -271,9 +272,9 @@ class ReplaceRows(TableStep):
         target = table.coming(change, state.rewrite_family(self.record.uuid, table.properties, self.work.lease.token))
         files: Sequence[StoredFile] = ()
         summary = {MIGRATION_TAG: self.work_id}
-        if self.step.how is Action.RECOMPUTE:
+        if self.step.how is StepAction.RECOMPUTE:
             files, summary = self.computed(target)
-        elif self.step.how is Action.REWRITE and table.snapshot_id is not None:
+        elif self.step.how is StepAction.REWRITE and table.snapshot_id is not None:
             sql, snapshot = self.query(table), table.snapshot_id
             files = self.engine.compute(query=sql, table=self.name, target=target, snapshot=snapshot)
             before, after = table.rows(), sum(file.rows for file in files)
@@ -327,8 +328,8 @@ class RenameTable(TableStep):
     """The rename of a table, which is marked before: a rename is not a commit, so it can't carry the mark."""
 
     def probe(self) -> bool:
-        there = self.work.table(self.step.details["to"])
-        if there is not None and self.is_marked(there.properties):
+        table = self.work.table(self.step.details["to"])
+        if table is not None and self.is_marked(table.properties):
             return True
         self.is_done(self.table().properties)
         return False
@@ -360,7 +361,7 @@ class RetireTable(TableStep):
         self.table().rename(retired_name(self.name, self.work.deploy_id))
 
 
-def _listed_objects(work: Work) -> list[dict[str, Any]]:
+def _listed_objects(work: DeployWork) -> list[dict[str, Any]]:
     """Return rows for the objects that the registry will hold after the deploy, in the order of their names."""
     stepped = {step.uuid for step in work.plan.steps}
     return [
@@ -375,7 +376,7 @@ def _listed_objects(work: Work) -> list[dict[str, Any]]:
             "version": work.spec.version,
             "deploy_id": work.deploy_id if obj.uuid in stepped else obj.deploy_id,
         }
-        for obj in sorted(work.objects.values(), key=lambda each: each.key)
+        for obj in sorted(work.objects.values(), key=lambda obj: obj.key)
     ]
 
 
@@ -396,10 +397,10 @@ class DefineView(ViewStep):
             self.engine.create_view(self.name, text, self.properties(), self.record.columns)
             return
         view = find_view(self.work.catalog, self.name)
-        said = {} if view is None else view.properties
-        if MARKER in said:
+        properties = {} if view is None else view.properties
+        if MARKER in properties:
             raise self.refused("it is not a user's view any more")
-        kept = {name: value for name, value in said.items() if name not in (BRIDGED, BROKEN)}
+        kept = {name: value for name, value in properties.items() if name not in (BRIDGED, BROKEN)}
         self.engine.create_view(self.name, text, kept)
 
 
@@ -407,7 +408,7 @@ class DescribeView(DefineView):
     """The change of a view's properties and comment; if it declares columns, it is defined again for their comments."""
 
     def do(self) -> None:
-        if self.record.columns and self.step.how is not Action.ADOPT:
+        if self.record.columns and self.step.how is not StepAction.ADOPT:
             super().do()
         else:
             gone = dict.fromkeys((COMMENT, *self.unset()))
@@ -473,15 +474,15 @@ class SinkStep(Mechanism):
     def do(self) -> None:
         for sink in self.work.recorded.sinks:
             source = self.work.recorded.by_uuid.get(sink.source)
-            if self.step.how is Action.REMOVE and sink.uuid == self.step.uuid and source is not None:
+            if self.step.how is StepAction.REMOVE and sink.uuid == self.step.uuid and source is not None:
                 hold_snapshots(self.work.catalog, source.name, sink.uuid)
 
     def settle(self, connection: Connection, now: int) -> None:
         identity, how, details = self.step.uuid, self.step.how, self.step.details
         assert identity is not None
-        if how is Action.REMOVE:
+        if how is StepAction.REMOVE:
             delete_sink(connection, identity)
-        elif how in (Action.CREATE, Action.METADATA):
+        elif how in (StepAction.CREATE, StepAction.METADATA):
             instance = self.record.instance
             # Its declaration, or that of the template which it was made from.
             spec = next(
@@ -497,31 +498,31 @@ class SinkStep(Mechanism):
             decide_sink(connection, identity, how.value, self.step.reason, now, about=about)
 
 
-_TABLES: Final[dict[Action, type[Mechanism]]] = {
-    Action.CREATE: CreateTable,
-    **dict.fromkeys((Action.ADOPT, Action.METADATA, Action.EVOLVE), AlterTable),
-    **dict.fromkeys((Action.REWRITE, Action.RECOMPUTE, Action.REPLACE_EMPTY), ReplaceRows),
-    Action.RENAME: RenameTable,
-    **dict.fromkeys((Action.DROP, Action.REMOVE), RetireTable),
+_TABLES: Final[dict[StepAction, type[Mechanism]]] = {
+    StepAction.CREATE: CreateTable,
+    **dict.fromkeys((StepAction.ADOPT, StepAction.METADATA, StepAction.EVOLVE), AlterTable),
+    **dict.fromkeys((StepAction.REWRITE, StepAction.RECOMPUTE, StepAction.REPLACE_EMPTY), ReplaceRows),
+    StepAction.RENAME: RenameTable,
+    **dict.fromkeys((StepAction.DROP, StepAction.REMOVE), RetireTable),
 }
-_VIEWS: Final[dict[Action, type[Mechanism]]] = {
-    **dict.fromkeys((Action.CREATE, Action.REPLACE, Action.REBIND), DefineView),
-    **dict.fromkeys((Action.ADOPT, Action.METADATA), DescribeView),
-    Action.BRIDGE: BridgeView,
-    Action.MARK_BROKEN: MarkBrokenView,
-    Action.RENAME: RenameView,
-    **dict.fromkeys((Action.DROP, Action.REMOVE), DropView),
+_VIEWS: Final[dict[StepAction, type[Mechanism]]] = {
+    **dict.fromkeys((StepAction.CREATE, StepAction.REPLACE, StepAction.REBIND), DefineView),
+    **dict.fromkeys((StepAction.ADOPT, StepAction.METADATA), DescribeView),
+    StepAction.BRIDGE: BridgeView,
+    StepAction.MARK_BROKEN: MarkBrokenView,
+    StepAction.RENAME: RenameView,
+    **dict.fromkeys((StepAction.DROP, StepAction.REMOVE), DropView),
 }
 
 
-def mechanism_of(work: Work, step: Step) -> Mechanism:
+def mechanism_of(work: DeployWork, step: PlanStep) -> Mechanism:
     """Return the mechanism that executes the step."""
     if step.kind is Kind.SINK:
         return SinkStep(work, step)
     return (_VIEWS if step.kind is Kind.VIEW else _TABLES)[step.how](work, step)
 
 
-def takes_sql(step: Step) -> bool:
+def takes_sql(step: PlanStep) -> bool:
     """Tell whether the step runs SQL, for which it needs an engine."""
-    computes = step.how in (Action.CREATE, Action.RECOMPUTE) and "sql" in step.details
-    return computes or step.kind is Kind.VIEW or step.how is Action.REWRITE
+    computes = step.how in (StepAction.CREATE, StepAction.RECOMPUTE) and "sql" in step.details
+    return computes or step.kind is Kind.VIEW or step.how is StepAction.REWRITE

@@ -1,0 +1,572 @@
+"""The decision about one object: the differences from its record, the action, and the effects on readers and sinks.
+
+For a table, the gentlest action that loses nothing is chosen. A change that makes values or rows unreachable is a loss:
+it is counted, and nothing is done before somebody accepts it by name. A change that needs values that no row has stops
+the deploy until the column's ``was`` says how they are computed.
+
+A sink continues behind its cursor, or somebody has to decide about it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator, Mapping, Set
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from math import inf
+from typing import Any, Final
+from uuid import UUID
+
+import yaml
+
+from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, ChangeKind, ColumnDiff, Effects, folded, met
+from airflow_provider_rfr.builtins.desired import (
+    DesiredObject,
+    contract_of,
+    definition_of,
+    relation,
+    same_query,
+)
+from airflow_provider_rfr.builtins.drift import FORMAT, ChangeOrigin, States, different
+from airflow_provider_rfr.builtins.model import (
+    STORED,
+    BuiltinObject,
+    Column,
+    Kind,
+    Reason,
+    Was,
+    Why,
+    because,
+    namespace_of,
+)
+from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, StepAction
+from airflow_provider_rfr.builtins.queries import output_columns
+from airflow_provider_rfr.builtins.sql import CANONICALIZER
+from airflow_provider_rfr.builtins.state import RecordedObject, RegistryState
+from airflow_provider_rfr.exceptions import QueryError
+from airflow_provider_rfr.sinks.spec import CHOICES, SinkState
+
+_SAID: Final = ("name", "kind", "columns", "keep", "partitioning", "keys", "comment", "owner", "exportable")
+"""What a record has from the declaration as it is."""
+
+
+def _metadata(obj: BuiltinObject | RecordedObject) -> dict[str, str | None]:
+    properties = {f"property {name}": value for name, value in obj.properties.items() if name != FORMAT}
+    return {"comment": obj.comment, "owner": obj.owner, **properties}
+
+
+@dataclass(slots=True)
+class Decision:
+    """One object's part of a plan, while it is made.
+
+    :ivar differences: from its record, with their sentences; those are among ``reasons``, too
+    :ivar words: changes field by field, for display
+    :ivar losses: names that have to be accepted, and what they stand for
+    :ivar leaves: its table or view is dropped before it is created as another kind
+    :ivar was_used: columns of which a ``was`` met what is live
+    :ivar shape: by the ids of its inputs, where a column has another type or name; ``contents``: where rows may differ
+    :ivar done: a deploy that did not finish has done it
+    """
+
+    desired: DesiredObject
+    how: StepAction | None = None
+    differences: Mapping[Why, Reason] = field(default_factory=dict)
+    diff: ColumnDiff = field(default_factory=ColumnDiff)
+    reasons: list[Reason] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    losses: dict[str, str] = field(default_factory=dict)
+    problems: list[Reason] = field(default_factory=list)
+    paste: list[str] = field(default_factory=list)
+    effects: Effects = field(default_factory=Effects)
+    leaves: bool = False
+    renamed: bool = False
+    was_used: Set[str] = frozenset()
+    drift: tuple[Reason, ...] = ()
+    shape: dict[UUID, Reason] = field(default_factory=dict)
+    contents: dict[UUID, Reason] = field(default_factory=dict)
+    done: bool = False
+
+    @property
+    def touched(self) -> bool:
+        return self.how is not None or self.renamed or self.leaves
+
+    @property
+    def old_name(self) -> str:
+        """Return the name that readers knew before this deploy."""
+        return (self.desired.recorded or self.desired.obj).name
+
+    @property
+    def noticed(self) -> dict[UUID, Reason]:
+        """Return the reasons that come from the object's inputs, by their ids; for a view, rows are no reason."""
+        return self.shape if self.desired.kind is Kind.VIEW else {**self.contents, **self.shape}
+
+    def note_inputs(self, decisions: Decisions) -> None:
+        """Note the changes of the object's inputs, which are decided already, and the columns that it will not find."""
+        desired = self.desired
+        before = {dep.name: dep.uuid for dep in desired.recorded.deps} if desired.recorded is not None else {}
+        for dependency in desired.reads:
+            read = decisions.get(dependency.uuid) if dependency.uuid is not None else None
+            if read is None or dependency.uuid is None:
+                continue
+            name, effects = read.desired.obj.name, read.effects
+            if before.get(dependency.name) not in (None, dependency.uuid):
+                self.shape[dependency.uuid] = self.contents[dependency.uuid] = because(Why.READS_ANOTHER, name)
+                continue
+            if columns := met(effects.shape, dependency.columns):
+                self.shape[dependency.uuid] = reads(name, columns)
+            if columns := met(effects.contents, dependency.columns):
+                self.contents[dependency.uuid] = reads(name, columns)
+            gone = [(old, now) for old, now in effects.gone.items() if old in (dependency.columns or ())]
+            # A sink knows columns by their ids: a new name stops nothing.
+            kept = desired.kind is Kind.SINK
+            self.problems += [lost_column(name, old, now) for old, now in gone if not (now and kept)]
+
+    def note_differences(self) -> None:
+        """Compare the object with its record, field by field."""
+        obj, record, sql = self.desired.obj, self.desired.recorded, self.desired.sql
+        if record is None:
+            return
+        self.diff = ColumnDiff(record.columns, obj.columns)
+        same = same_query(obj.query, record.raw_sql)
+        changes = {change.what for change in self.diff.changes}
+        # A sink has another source if that has another id; a new name does not make it another one.
+        source, before = (tuple(dependency.uuid for dependency in some) for some in (self.desired.reads, record.deps))
+        fed = obj.kind is not Kind.SINK or source == before
+        policies = (obj.keep, obj.exportable) == (record.keep, record.exportable)
+        conditions = {
+            Why.KIND_CHANGED: obj.kind is not record.kind,
+            Why.RENAMED: obj.key != record.key,
+            Why.COLUMNS_CHANGED: bool(changes - {ChangeKind.RELAX, ChangeKind.REQUIRE, ChangeKind.COMMENT}),
+            Why.CONSTRAINTS_CHANGED: bool(
+                changes & {ChangeKind.RELAX, ChangeKind.REQUIRE}
+                or different("keys", record.keys, obj.keys)
+                or different("partitioned by", record.partitioning, obj.partitioning)
+                or obj.properties.get(FORMAT) != record.properties.get(FORMAT)
+            ),
+            Why.QUERY_CHANGED: not same,
+            Why.DEFINITION_CHANGED: definition_of(obj) != record.definition or not fed,
+            Why.STAR_CHANGED: same and None not in (sql, record.sql) and sql != record.sql,
+            Why.METADATA_CHANGED: ChangeKind.COMMENT in changes or not policies or _metadata(obj) != _metadata(record),
+        }
+        facts = {Why.KIND_CHANGED: (record.kind.value, obj.kind.value), Why.RENAMED: (record.name,)}
+        self.differences = {why: because(why, *facts.get(why, ())) for why, is_so in conditions.items() if is_so}
+        self.reasons += self.differences.values()
+
+    def note_metadata(self) -> None:
+        """Note the metadata that a step has to write and to remove, if the metadata changed."""
+        record, obj = self.desired.recorded, self.desired.obj
+        if record is None or Why.METADATA_CHANGED not in self.differences:
+            return
+        before, now = _metadata(record), _metadata(obj)
+        for name in sorted({*before, *now}):
+            if before.get(name) != now.get(name):
+                old, new = (
+                    "nothing" if properties.get(name) is None else repr(properties[name])
+                    for properties in (before, now)
+                )
+                self.words.append(f"~ {name}: {old} -> {new}")
+        if gone := sorted(record.properties.keys() - obj.properties.keys()):
+            self.details["unset"] = gone
+
+    def lose(self, losses: Mapping[str, str], accepted: Set[str]) -> None:
+        """Note the losses (names to accept, and descriptions), and a problem for each loss that is not accepted."""
+        reason = self.desired.keep_reason
+        for name, what in losses.items():
+            if reason is not None:
+                self.problems.append(because(Why.KEPT, what, reason))
+            elif name.casefold() not in accepted:
+                self.problems.append(because(Why.WOULD_LOSE, what, name, name))
+        self.losses |= losses
+
+    def becomes(self, contents: frozenset[str] = EVERYTHING) -> Effects:
+        """Return the effects of an object that is created again: all contents, and the columns that changed."""
+        record, obj = self.desired.recorded, self.desired.obj
+        if record is None:
+            return Effects(EVERYTHING, contents)
+        if not record.columns or not obj.columns:
+            before, now = self.outputs() if record.sql != self.desired.sql else ((), ())
+            return Effects(EVERYTHING, contents, {name: "" for name in before if now and name not in now})
+        return self.diff.effects(contents)
+
+    def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the object's columns before and after the deploy, as compared; empty if unknown."""
+        record, live = self.desired.recorded, self.desired.live
+        now = _outputs(self.desired.obj, self.desired.sql)
+        if record is None:
+            return (), now
+        before = _outputs(record, record.sql)
+        if record.kind in STORED and live is not None and live.kind is Kind.TABLE and live.columns:
+            live_names = tuple(folded(live.columns))
+            # What was added by hand stays behind the others, or its readers break.
+            return live_names, (*now, *(name for name in live_names if name not in before and name not in now))
+        return before, now
+
+    def nothing_left(self) -> None:
+        """Note that everything that was decided has been done already; the effects on readers stay."""
+        self.how, self.details, self.words, self.losses = None, {}, [], {}
+        self.done = True
+
+    def step(self, how: StepAction) -> PlanStep:
+        """Return the step that creates or changes the object."""
+        obj, live = self.desired.obj, self.desired.live
+        # What leaves before it comes is lost by the step that drops it.
+        losses = {} if self.leaves else self.losses
+        reasons, size = tuple(dict.fromkeys(self.reasons)), (live.rows, live.bytes) if live is not None else ()
+        return PlanStep(obj.id, obj.name, obj.kind, how, reasons, tuple(self.words), self.details, losses, *size)
+
+    def finding(self) -> PlanFinding:
+        """Return the finding that stops the deploy."""
+        obj, problems = self.desired.obj, tuple(dict.fromkeys(self.problems))
+        return PlanFinding(obj.name, obj.kind, problems, obj.id, tuple(self.words), tuple(self.paste), str(obj.place))
+
+
+Decisions = Mapping[UUID, Decision]
+
+
+def _outputs(obj: BuiltinObject | RecordedObject, sql: str | None) -> tuple[str, ...]:
+    if obj.columns or sql is None:
+        return tuple(folded(obj.columns))
+    try:
+        names = output_columns(sql, lambda name: None, namespace_of(obj.name))
+    except QueryError:
+        return ()
+    return tuple(column.casefold() for column in names)
+
+
+def record_of(desired: DesiredObject, revision: int) -> RecordedObject:
+    """Return the record that the registry will hold for an object; :func:`apply` adds the id of its deploy."""
+    obj = desired.obj
+    said: dict[str, Any] = {name: getattr(obj, name) for name in _SAID}
+    return RecordedObject(
+        uuid=obj.id,
+        contract=contract_of(obj.columns),
+        definition=definition_of(obj),
+        canonicalizer=CANONICALIZER,
+        raw_sql=obj.query,
+        deps=desired.reads,
+        revision=revision,
+        deploy_id=desired.recorded.deploy_id if desired.recorded is not None else "",
+        sql=desired.sql,
+        properties=dict(obj.properties),
+        instance=desired.instance,
+        **said,
+    )
+
+
+def reads(name: str, columns: list[str]) -> Reason:
+    return because(Why.READS, name if columns == [ALL] else ", ".join(f"{name}.{column}" for column in columns))
+
+
+def lost_column(name: str, column: str, now: str) -> Reason:
+    """Return the reason for a read of a column that no longer exists; ``now`` is its new name, empty if dropped."""
+    return because(Why.READS_RENAMED if now else Why.READS_REMOVED, f"{name}.{column}", *([now] if now else []))
+
+
+def decide_table(decision: Decision, origin: ChangeOrigin, states: States) -> None:
+    """Decide about an object with a table behind it."""
+    desired, record = decision.desired, decision.desired.recorded
+    # A deploy that did not finish may have made the table already.
+    is_table = desired.live is not None and desired.live.kind is Kind.TABLE and desired.live.marker == desired.uuid
+    was_no_table = record is not None and relation(record.kind) is not Kind.TABLE and not is_table
+    if origin.there and not was_no_table:
+        _TableChange(decision, origin, states).decide()
+    else:
+        decision.how = StepAction.CREATE
+        if desired.sql is not None:
+            decision.details["sql"] = desired.sql
+        if record is None:
+            decision.reasons.append(because(Why.NEW))
+        else:
+            decision.reasons += origin.drift if not was_no_table else ()
+            decision.effects = decision.becomes()
+    if desired.kind is Kind.SOURCE:
+        _decide_load(decision, unfinished=desired.uuid in states.live.unfinished)
+
+
+class _TableChange:
+    """The change of an existing table to the declared one."""
+
+    def __init__(self, decision: Decision, origin: ChangeOrigin, states: States) -> None:
+        self._decision, self._origin, self._states = decision, origin, states
+        self._desired, self._obj = decision.desired, decision.desired.obj
+        columns, nulls = (*self._obj.columns, *origin.left), self._desired.live.nulls if self._desired.live else ()
+        self._diff = ColumnDiff(origin.columns, columns, origin.told, origin.moved, frozenset(nulls))
+        self._losses: dict[str, str] = {}
+
+    def decide(self) -> None:
+        decision, origin, record = self._decision, self._origin, self._desired.recorded
+        decision.words += map(str, self._diff.changes)
+        how = self._with_the_rest(self._columns_and_layout())
+        # An adopted manual change is kept: writing everything that is declared would revert it.
+        if how is None and (self._states.policies.drift == "repair" if origin.drift else origin.note is not None):
+            how = StepAction.METADATA
+        decision.how = how = StepAction.ADOPT if origin.adopted else how
+        if how is StepAction.RECOMPUTE and self._obj.query is not None:
+            decision.details["sql"] = self._desired.sql
+        inside = {change.column for change in self._diff.changes if change.what is ChangeKind.RENAME_FIELDS}
+        decision.was_used = {*self._diff.called.values()} | self._diff.texts.keys() | inside
+        written = frozenset(map(str.casefold, self._diff.texts)) if how is StepAction.REWRITE else frozenset()
+        contents = EVERYTHING if how in (StepAction.RECOMPUTE, StepAction.REPLACE_EMPTY) else written
+        decision.effects = self._diff.effects(contents)
+        decision.lose(self._losses, self._states.accepted)
+        decision.problems += [because(Why.FIELD_TAKEN, column) for column in self._diff.taken_fields.values()]
+        decision.problems += self._maybe_renamed()
+        if record is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
+            # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
+            decision.effects |= decision.becomes()
+        if how is not None and origin.note is not None:
+            decision.reasons.append(origin.note)
+        if origin.adopted:
+            decision.reasons.append(because(Why.ADOPTED))
+
+    def _maybe_renamed(self) -> Iterator[Reason]:
+        """Yield a reason for each lost column or field that may be a rename: one of the same type is added.
+
+        The reason says how to declare the rename.
+        """
+        diff, accepted = self._diff, self._states.accepted
+        added = (change for change in diff.changes if change.what in (ChangeKind.ADD, ChangeKind.ADD_REQUIRED))
+        dropped = (change for change in diff.changes if change.what is ChangeKind.DROP)
+        pairs = product(added, dropped)
+        like = [(old.column, new.column, old.column) for new, old in pairs if new.after == old.before]
+        for column, old, new in diff.like_fields:
+            was = f"{{fields: {{{new}: {old.rpartition('.')[2]}}}}}"
+            like.append((f"{column}.{old}", f"{column}.{new}", was))
+        for old, new, was in like:
+            lost = f"{self._obj.name}.{old}"
+            is_made = new.partition(".")[0] in diff.texts
+            if lost in self._losses and lost.casefold() not in accepted and not is_made:
+                yield because(Why.MAYBE_RENAMED, new, old, was)
+
+    def _columns_and_layout(self) -> StepAction | None:
+        """Return the action that columns, partitioning and keys need; note its details, losses and problems."""
+        layout, how = dict(self._layout()), self._diff.how
+        if layout and how is not StepAction.REWRITE:
+            how = StepAction.EVOLVE
+        if how is StepAction.REWRITE or self._diff.texts or self._diff.missing:
+            how = self._make_values()
+        self._losses = dict(self._lost(how))
+        if how is not None:
+            self._decision.details |= {**self._diff.updates(), **layout}
+        if how is StepAction.REWRITE:
+            self._decision.details["expressions"] = {**self._diff.carried, **self._diff.texts}
+        return how
+
+    def _layout(self) -> Iterator[tuple[str, list[str]]]:
+        for label, name in (("partitioned by", "partitioning"), ("keys", "keys")):
+            for reason in different(label, getattr(self._origin, name), getattr(self._obj, name)):
+                self._decision.words.append(f"~ {reason}")
+                yield name, list(getattr(self._obj, name))
+
+    def _make_values(self) -> StepAction:
+        """Choose the action where values are needed that no row has, and note a problem for each column without values.
+
+        The values come from the query or from a ``using``.
+        """
+        decision, diff, note = self._decision, self._diff, self._origin.note
+        if self._obj.query is not None:
+            return StepAction.RECOMPUTE
+        decision.problems += [because(Why.USING_UNREADABLE, *item) for item in diff.unreadable.items()]
+        if diff.missing and not self._desired.keeps_rows:
+            # Rows that may be made again are not worth an expression.
+            return StepAction.REPLACE_EMPTY
+        for column in diff.missing:
+            if note is not None and note.why is Why.CHANGED_BY_HAND:
+                decision.problems.append(because(Why.NOT_UNDONE, column.column))
+                continue
+            decision.problems.append(because(Why.NEEDS_USING, column.column, column.before or "nothing", column.after))
+            if (was := diff.proposed(column)) is not None:
+                decision.paste.append(_entry(diff.wanted[column.column.casefold()], was))
+        return StepAction.REWRITE
+
+    def _lost(self, how: StepAction | None) -> Iterator[tuple[str, str]]:
+        """Yield the names of losses to accept, and their descriptions."""
+        if not self._desired.keeps_rows:
+            return
+        for change in self._diff.changes:
+            if change.what is ChangeKind.DROP:
+                yield f"{self._obj.name}.{change.column}", f"column {change.column}"
+        for path in self._diff.lost_fields:
+            yield f"{self._obj.name}.{path}", f"field {path}"
+        for column in self._diff.narrowed if how is StepAction.REWRITE else ():
+            yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
+
+    def _with_the_rest(self, how: StepAction | None) -> StepAction | None:
+        """Return the action for the whole table, which may need more than its columns do."""
+        decision, record = self._decision, self._desired.recorded
+        decision.note_metadata()
+        if how is None and decision.differences.keys() - {Why.RENAMED}:
+            how = StepAction.METADATA
+        kind = self._desired.kind
+        options = (self._obj.refresh or {}).get("options")
+        appends = isinstance(options, Mapping) and options.get("mode") == "append"
+        is_filled = kind in (Kind.MATERIALIZED_VIEW, Kind.SOURCE) and not appends
+        if is_filled and record is not None and record.kind is not kind and record.keep is not False:
+            # Rows that nothing can make again are overwritten by a query's result, or by the first refresh.
+            self._losses = {self._obj.name: "all rows"}
+        if kind is not Kind.MATERIALIZED_VIEW:
+            return how
+        decision.reasons += decision.noticed.values()
+        is_new = decision.differences.keys() & {Why.KIND_CHANGED, Why.QUERY_CHANGED, Why.STAR_CHANGED}
+        return StepAction.RECOMPUTE if decision.noticed or is_new else how
+
+
+def _entry(column: Column, was: Was) -> str:
+    """Return the column with its ``was`` as a line of YAML to paste."""
+    both = (replace(column, was=()), was)
+    present, before = ({name: text for name, text in asdict(policies).items() if text} for policies in both)
+    entry = {**present, "was": before}
+    text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
+    return f"- {text.strip()}"
+
+
+def _decide_load(decision: Decision, *, unfinished: bool) -> None:
+    """Note why a refresh of a source has to run after the deploy: its rows come from refreshes."""
+    record, live = decision.desired.recorded, decision.desired.live
+    redefined = Why.DEFINITION_CHANGED in decision.differences
+    if redefined:
+        decision.words.append("~ definition: the next refresh starts a new generation")
+    if record is None or record.kind is not Kind.SOURCE or decision.how is StepAction.CREATE:
+        why = "created"
+    elif redefined:
+        why = "redefined"
+    elif decision.how is StepAction.REPLACE_EMPTY or (live is not None and not live.rows and unfinished):
+        # An earlier deploy may have emptied it, and died before it could ask for the refresh.
+        why = "emptied"
+    else:
+        return
+    if decision.how is None and decision.problems:
+        return
+    decision.details["load_anew"] = why
+    decision.how = decision.how or StepAction.METADATA
+
+
+_KEEP_ROWS = {
+    StepAction.ADOPT,
+    StepAction.METADATA,
+    StepAction.EVOLVE,
+    StepAction.REWRITE,
+    StepAction.RECOMPUTE,
+    StepAction.RENAME,
+}
+"""After these, nothing is sent twice and nothing is left out."""
+
+
+def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool) -> None:
+    """Decide about a declared sink by itself; :func:`decide_exports` decides about changes of its source.
+
+    After an unfinished deploy, the sink's row in the store may differ from the record.
+    """
+    renamed = _follow_columns(decision, source) if source is not None else {}
+    desired, record = decision.desired, decision.desired.recorded
+    assert desired.obj.sink is not None
+    read = desired.reads[0]
+    decision.details = {"source": str(read.uuid or ""), "columns": list(read.columns or ())}
+    decision.details |= {"renamed": renamed} if renamed else {}
+    if read.uuid is None:
+        decision.problems.append(because(Why.NO_SUCH_SOURCE, desired.obj.sink.source))
+    if record is None or record.kind is not Kind.SINK:
+        decision.how = StepAction.CREATE
+        decision.reasons += (because(Why.NEW),) if record is None else ()
+    elif decision.differences.keys() - {Why.RENAMED} or renamed:
+        decision.how = StepAction.METADATA
+        decision.note_metadata()
+        name = desired.obj.sink.source
+        decision.reasons += [because(Why.COLUMN_RENAMED, f"{name}.{old}", new) for old, new in renamed.items()]
+    elif unfinished:
+        decision.how = StepAction.METADATA
+        decision.reasons.append(because(Why.UNFINISHED))
+
+
+def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
+    """Update the columns that a sink reads to their new names in its source, and return the new names by the old."""
+    desired, theirs = decision.desired, source.desired
+    sink, read = desired.obj.sink, desired.reads[0]
+    if sink is None or read.columns is None:
+        return {}
+    gone = source.effects.gone
+    called = {**gone, **source.diff.called}
+    deps = desired.recorded.deps if desired.recorded is not None else ()
+    sent = next((dep.columns for dep in deps if dep.uuid == read.uuid), None) or ()
+    # Declared names, and those of a new sink, are those of now already.
+    is_recorded = bool(sent) and not sink.columns
+    now = tuple((called.get(column) or column).casefold() if is_recorded else column for column in read.columns)
+    decision.desired = replace(desired, reads=(replace(read, columns=now),))
+    spelled = {column.name.casefold(): column.name for column in theirs.obj.columns}
+    if any(gone.get(column) == "" for column in now):
+        # That it goes is a problem already; what can be pasted is the rest of the columns.
+        names = sink.columns or [spelled.get(column, column) for column in now]
+        kept = [name for name, column in zip(names, now, strict=True) if gone.get(column) != ""]
+        decision.paste += [f"columns: {json.dumps(kept, ensure_ascii=False)}"] if kept else []
+        decision.problems.append(because(Why.SAY_COLUMNS))
+    return {old: spelled[new.casefold()] for old in sent if (new := called.get(old)) and new.casefold() in now}
+
+
+def decide_exports(
+    states: States, decisions: Decisions, removed: Container[UUID | None]
+) -> tuple[list[PlanDependent], list[PlanStep], list[PlanFinding]]:
+    """Decide about each sink, declared or made by users, whose source changes.
+
+    :returns: the sinks as dependents; the steps, by their policies, of the sinks whose rows are gone or whose source is
+        another one; findings for those of these sinks about which nobody decided
+    """
+    dependents, steps, blocked = list[PlanDependent](), list[PlanStep](), list[PlanFinding]()
+    sinks = _sinks(decisions, states.recorded, removed)
+    for state, moved in sorted(sinks, key=lambda pair: (pair[0].name.casefold(), str(pair[0].uuid))):
+        if (source := decisions.get(state.source)) is None:
+            continue
+        how = source.how or (StepAction.RENAME if source.renamed else None)
+        why, since = _replaced(source, how, states.recorded.revision)
+        if why is None and moved:
+            # A cursor is of no use in another source.
+            why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)
+        choice = states.policies.sinks.get(state.name.casefold()) or state.on_replace
+        if why is None and how is None:
+            continue
+        if why is None:
+            choice = "continue"
+            why = because(Why.CURSOR_KEPT, "cursor" if state.cursor is None else f"cursor {state.cursor}")
+        elif choice in CHOICES:
+            # Written down with it, so that a decision about the same is not taken once more.
+            details = {} if since is None else {"since": since}
+            steps.append(PlanStep(state.uuid, state.name, Kind.SINK, StepAction(choice), (why,), details=details))
+        else:
+            choice, problem = "undecided", because(Why.SINK_UNDECIDED, why, state.name)
+            blocked.append(PlanFinding(state.name, Kind.SINK, (problem,), state.uuid))
+        user = state.uuid not in decisions
+        dependents.append(PlanDependent(state.source, state.name, Kind.SINK, choice, why, state.uuid, user))
+    return dependents, steps, blocked
+
+
+def _sinks(
+    decisions: Decisions, recorded: RegistryState, removed: Container[UUID | None]
+) -> Iterator[tuple[SinkState, bool]]:
+    """Yield all sinks that stay, each with whether it exports another source than before."""
+    rows = {sink.uuid: sink for sink in recorded.sinks}
+    yield from ((row, False) for row in rows.values() if row.uuid not in decisions and row.uuid not in removed)
+    for decision in decisions.values():
+        desired, sink, record = decision.desired, decision.desired.obj.sink, decision.desired.recorded
+        if (
+            sink is None
+            or record is None
+            or decision.how is StepAction.CREATE
+            or (now := desired.reads[0].uuid) is None
+        ):
+            continue
+        row = rows.get(desired.uuid, SinkState(desired.uuid, desired.obj.name, now))
+        # An unfinished deploy may have written another source into its row.
+        moved = bool({row.source, *(dep.uuid for dep in record.deps[:1])} - {None, now})
+        yield replace(row, name=desired.obj.name, source=now, on_replace=sink.on_replace), moved
+
+
+def _replaced(source: Decision, how: StepAction | None, revision: int) -> tuple[Reason | None, str | None]:
+    """Return the reason why a cursor in the source is invalid, and the unfinished deploy that emptied the source.
+
+    The reason is None if the cursor is still valid; the deploy is None if no unfinished one emptied the source.
+    """
+    name, live = source.desired.obj.name, source.desired.live
+    emptied = live.emptied_by(revision) if live is not None else None
+    if emptied is not None and how not in (StepAction.REPLACE_EMPTY, StepAction.CREATE):
+        return because(Why.EMPTIED_UNFINISHED, name, emptied), emptied
+    return (None if how is None or how in _KEEP_ROWS else because(Why.EMPTIED, name)), None

@@ -1,1 +1,0 @@
-"""Declarations in YAML and Python become one immutable catalog."""

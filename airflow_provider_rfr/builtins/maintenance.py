@@ -1,0 +1,396 @@
+"""Registry and catalog as values for a plan; the fence against a deploy whose lease was taken over; and maintenance.
+
+Besides the steps of deploys, that is to write their history, to delete retired tables, and to forget objects.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import orjson
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.builtins import state
+from airflow_provider_rfr.builtins.desired import instance_id
+from airflow_provider_rfr.builtins.model import CatalogSpec, Column, Dependency, Kind, namespace_of, nearest, retired_by
+from airflow_provider_rfr.builtins.plan import Plan, StepAction
+from airflow_provider_rfr.builtins.queries import dependencies, expand_stars, is_star_last, output_columns
+from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
+from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, QueryError, RfrError
+from airflow_provider_rfr.history import History
+from airflow_provider_rfr.lake.catalog import Catalog
+from airflow_provider_rfr.lake.commits import retry_conflicts
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
+from airflow_provider_rfr.lake.schema_change import TableChange
+from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, list_tables, list_views
+from airflow_provider_rfr.sinks.run import needed_physicals, sink_states
+from airflow_provider_rfr.store import deploys
+from airflow_provider_rfr.store.deploys import (
+    Entry,
+    JournalStep,
+    begun_steps,
+    read_registry,
+    touched,
+    unfinished_ids,
+    write_registry,
+)
+from airflow_provider_rfr.store.engine import ControlStore, instant
+from airflow_provider_rfr.store.leases import Lease, acquire
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.builtins.engine import SparkSqlEngine
+
+
+log = logging.getLogger(__name__)
+
+
+def read_recorded(connection: Connection, project: str) -> RegistryState:
+    """Return the recorded state, sinks included, as of one moment."""
+    registry = read_registry(connection, project)
+    objects = tuple(state.decode(RecordedObject, json.loads(entry.body)) for entry in registry.entries)
+    return RegistryState(registry.revision, registry.version, objects, sink_states(connection))
+
+
+def entry_of(obj: RecordedObject) -> Entry:
+    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, state.dumps(obj).decode())
+
+
+def observe(
+    catalog: Catalog, store: ControlStore, *, project: str, spec: CatalogSpec | None = None
+) -> tuple[RegistryState, ActualState]:
+    """Return the registry, and everything that is in the catalog, of users too.
+
+    :param spec: what is going to be planned: where it requires a column, NULLs are looked for
+    """
+    with store.read() as connection:
+        recorded = read_recorded(connection, project)
+        unfinished = frozenset(UUID(uuid) for uuid in touched(connection, project))
+        left = unfinished_ids(connection, project)
+    views = list_views(catalog)
+    entries: tuple[TableEntry | ViewEntry, ...] = (*views, *list_tables(catalog))
+    # What a finished deploy retired is garbage: the object may be another table by now.
+    aside = ((entry, retired_by(entry.name)) for entry in entries)
+    current = (entry for entry, by in aside if by is None or any(deploy.startswith(by) for deploy in left))
+    # Where a table and a view have one name, the table counts.
+    objects = {obj.key: obj for obj in (_live(entry, recorded) for entry in current)}
+    if spec is not None:
+        objects |= {key: replace(live, nulls=nulls) for key, live, nulls in _with_nulls(catalog, spec, objects)}
+    # Of a source, too, a user's star shows all columns.
+    columns = {entry.name.casefold(): tuple(one.name for one in entry.columns) for entry in entries}
+    users = tuple(_user_view(view, catalog.name, columns) for view in views if _marker_of(view.properties) is None)
+    return recorded, ActualState(objects, users, unfinished)
+
+
+def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
+    marker, properties = _marker_of(entry.properties), dict(entry.properties)
+    record = recorded.by_uuid.get(marker) if marker is not None else None
+    columns = tuple(Column(column.name, column.type, column.required, column.comment) for column in entry.columns)
+    if record is not None and record.kind is Kind.SOURCE:
+        # Of a source only declared columns count: the refresh adds others, and that is not drift.
+        declared = {column.name.casefold() for column in record.columns}
+        columns = tuple(column for column in columns if column.name.casefold() in declared)
+    if isinstance(entry, ViewEntry):
+        return LiveObject(entry.name, Kind.VIEW, marker, columns, properties, query=entry.query)
+    of = (Kind.TABLE, marker, columns, properties, entry.partitioning, entry.keys, entry.rows, entry.bytes)
+    return LiveObject(entry.name, *of, names=state.names_since(recorded.revision, properties))
+
+
+def _with_nulls(
+    catalog: Catalog, spec: CatalogSpec, objects: Mapping[str, LiveObject]
+) -> Iterator[tuple[str, LiveObject, frozenset[str]]]:
+    """Yield tables in which a column is to be required that may hold a NULL, with these columns."""
+    declared = {obj.id: obj for obj in spec.objects}
+    for obj in spec.objects:
+        declared |= {instance_id(obj.id, one.id): obj for one in spec.instances.get(obj.per_instance or "", ())}
+    for key, live in objects.items():
+        if live.kind is not Kind.TABLE or live.marker is None or live.marker not in declared:
+            continue
+        required = [column for column in declared[live.marker].columns if column.required]
+        called = (name for column in required for name in (column.name, *(was.name for was in column.was)))
+        names = {name.casefold() for name in called if name is not None}
+        asked = [column.name for column in live.columns if not column.required and column.name.casefold() in names]
+        table = MigratedTable.load(catalog, live.name) if asked else None
+        if table is not None and (nulls := table.may_have_nulls(asked)):
+            yield key, live, frozenset(map(str.casefold, nulls))
+
+
+def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:
+    """Return the tables and views that a view reads, without the catalog's name.
+
+    :param known: names of tables and views, as they are compared
+    :returns: None if the view's text can't be parsed here, so that it may read anything
+    """
+    if not entry.query:
+        return None
+    prefix = f"{catalog.casefold()}."
+    both = {name for key in known for name in (key, prefix + key)}
+    try:
+        reads = dependencies(entry.query, entry.namespace or namespace_of(entry.name), known=both)
+    except QueryError:
+        return None
+    return tuple(Dependency(read.name.removeprefix(prefix), None, read.columns) for read in reads)
+
+
+def _user_view(entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]]) -> UserView:
+    own = entry.properties.get(state.BRIDGED, "")
+    bridged = own != "" and own != entry.query and own in entry.query
+    mark, _, why = entry.properties.get(state.BROKEN, "").partition(" ")
+    broken = why if mark and state.broken_mark(entry.query, why).startswith(f"{mark} ") else None
+    query, reads = own if bridged else entry.query, view_reads(entry, catalog, columns)
+    pinned = (None, False) if bridged or "*" not in entry.query else _pinned(entry, catalog, columns)
+    return UserView(entry.name, query, reads, broken, bridged, *pinned)
+
+
+def _pinned(
+    entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]], only: Container[str] | None = None
+) -> tuple[str | None, bool]:
+    """Return the text of a user's view with its stars expanded, and whether its star comes last.
+
+    With that text, the view shows the same columns when it is created again. The text is None if the stars can't be
+    expanded.
+
+    :param only: the columns to which the stars are limited; None: all columns
+    """
+    prefix, namespace = f"{catalog.casefold()}.", entry.namespace or namespace_of(entry.name)
+
+    def columns_of(name: str) -> tuple[str, ...] | None:
+        names = columns.get(name.casefold().removeprefix(prefix))
+        return tuple(column for column in names if only is None or column.casefold() in only) if names else None
+
+    try:
+        text = expand_stars(entry.query, columns_of, namespace)
+    except QueryError:
+        return None, False
+    if text == entry.query or not is_star_last(entry.query):
+        return text, False
+    outputs = [output_column.casefold() for output_column in output_columns(text, columns_of, namespace)]
+    shown = [column.name.casefold() for column in entry.columns]
+    if only is None and shown and outputs != shown == outputs[: len(shown)]:
+        # It does not show what came behind since it was made.
+        return _pinned(entry, catalog, columns, shown)
+    return text, True
+
+
+def _marker_of(properties: Mapping[str, str]) -> UUID | None:
+    """Return the id of the object that the properties name; None if they name none."""
+    with suppress(KeyError, ValueError):
+        return UUID(properties[MARKER])
+    return None
+
+
+_COMPUTED: Final = (StepAction.REWRITE.value, StepAction.RECOMPUTE.value)
+
+
+def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
+    """Mark the tables of other deploys' unfinished steps with this lease's token, and delete their uncommitted files.
+
+    A deploy may be paused, lose its lease, and wake up. Its writes to the control store are refused by the token, but
+    its Iceberg commits are not. They name the table state that the deploy has read, so a change of each table that it
+    may be working on makes them fail. If it reads the table only afterwards, it finds a token that is newer than its
+    own.
+    """
+    with store.read() as connection:
+        begun = begun_steps(connection, lease.name)
+    for step in begun:
+        if step.token < lease.token and step.uuid is not None:
+            retry_conflicts(20)(_mark, catalog, step, lease)
+            if step.action in _COMPUTED:
+                _collect(catalog, step)
+
+
+def _collect(catalog: Catalog, step: JournalStep) -> None:
+    """Delete the data files of a step that can't commit any more."""
+    table = MigratedTable.load(catalog, step.name)
+    if table is not None and table.properties.get(MARKER) == step.uuid:
+        family = state.rewrite_family(UUID(step.uuid), table.properties, step.token)
+        try:
+            table.coming(TableChange(), family).collect(())
+        except OSError as error:
+            log.warning("files of deploy %s could not be deleted: %s", step.deploy_id, error)
+
+
+def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:
+    table = MigratedTable.load(catalog, step.name)
+    if table is None or table.properties.get(MARKER) != step.uuid or state.token_of(table.properties) > step.token:
+        return
+    lease.ensure()
+    table.alter(TableChange(properties={state.TOKEN: str(lease.token)}))
+
+
+_log = logging.getLogger(__name__)
+_MIGRATIONS: Final = "rfr_system.migration_history"
+_OVER: Final = {"done": "done", "abandoned": "failed"}
+_OF_DEPLOY: Final = ("deploy_id", "project", "from_version", "to_version", "base_revision", "plan_hash", "actor")
+
+
+def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> None:
+    """Add each step of the project's newest finished deploys to the package's history, once.
+
+    This includes deploys whose process died before it could do so. A history that can't be written is only a warning:
+    the deploy itself is done.
+
+    Rows of other history tables that wait are appended, too, because the deploy may have created their tables.
+    """
+    try:
+        with store.read() as connection:
+            over = [deploy for deploy in deploys.history(connection, project) if deploy.state in _OVER]
+            rows = [row for deploy in over for row in _history(deploy, deploys.steps_of(connection, deploy.deploy_id))]
+        history = History(store, catalog)
+        history.report(_MIGRATIONS, rows, ("deploy_id", "seq"))
+        history.maintain(always=True)
+    except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
+        _log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
+
+
+def plan_of(deploy: deploys.Deploy) -> Plan | None:
+    """Return the plan that a deploy carried out; None if another version of this package wrote it in its own format."""
+    try:
+        return Plan.from_json(orjson.loads(deploy.plan))
+    except PlanError:
+        return None
+
+
+def _history(deploy: deploys.Deploy, steps: Sequence[deploys.JournalStep]) -> Iterator[dict[str, Any]]:
+    same, plan = {name: getattr(deploy, name) for name in _OF_DEPLOY}, plan_of(deploy)
+    planned = {step.seq: step for step in plan.steps} if plan is not None else {}
+    # A deploy whose process died has no end until another one begins, nor has the step that it was at.
+    ended = deploy.ended_at or deploy.started_at
+    yield {**same, **_outcome(deploy, ended), "seq": 0, "state": _OVER[deploy.state]}
+    for record in steps:
+        evidence = orjson.loads(record.evidence or "{}")
+        row = {
+            **same,
+            **_outcome(record, ended),
+            "seq": record.seq,
+            "object_id": record.uuid,
+            "object_name": record.name,
+            "how": record.action,
+            "state": {"done": "done", "planned": "skipped"}.get(record.state, "failed"),
+            "rows_after": evidence.get("rows"),
+            "snapshot_after": evidence.get("snapshot_after"),
+        }
+        if (step := planned.get(record.seq)) is not None:
+            row |= {"kind": step.kind.value, "reason": step.reason, "changes": step.changes, "loses": list(step.losses)}
+        yield row
+
+
+def _outcome(part: deploys.Deploy | deploys.JournalStep, ended: int) -> dict[str, Any]:
+    started = None if part.started_at is None else instant(part.started_at)
+    times = {"started_at": started, "ended_at": instant(part.ended_at or ended)}
+    return {**times, "attempts": part.attempts, "error": part.error}
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The result of a garbage collection, by names of tables.
+
+    ``kept`` has the reasons why tables have to wait, ``failed`` the errors of tables that could not be deleted and are
+    tried again.
+    """
+
+    deleted: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
+    """Delete queued tables that may be deleted, with their files, and data files that dead deploys did not commit.
+
+    A table that can't be deleted stays in the queue for the next run.
+
+    :raises DeployBusyError: another deploy holds the lease
+    """
+    outcomes: dict[str, dict[str, str]] = {"deleted": {}, "gone": {}, "kept": {}, "failed": {}}
+    with acquire(store, project) as lease:
+        # A deploy that lost its lease may still be writing: after this, none of its commits succeeds.
+        fence(catalog, store, lease)
+        with store.read() as connection:
+            now = store.now(connection)
+            queue = deploys.queued(connection, project)
+            unfinished = deploys.unfinished_ids(connection, project)
+            needed = needed_physicals(connection)
+        for retired in queue:
+            if retired.not_before > now:
+                outcome, why = "kept", "its time has not come"
+            elif retired.deploy_id in unfinished:
+                outcome, why = "kept", "its deploy did not finish, and the next one may need it"
+            else:
+                outcome, why = _delete(catalog, lease, retired, needed)
+            outcomes[outcome][retired.physical] = why
+    return Collected(tuple(outcomes["deleted"]), outcomes["kept"], outcomes["failed"])
+
+
+def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collection[str]) -> tuple[str, str]:
+    """Delete a table, unless it is not ours or a sink needs it; a failure does not stop the others."""
+    name = row.physical
+    try:
+        table = MigratedTable.load(catalog, name)
+        if table is not None:
+            if table.properties.get(MARKER) != row.uuid:
+                return "kept", "it does not carry our marker"
+            if table.entry.uuid in needed:
+                return "kept", "a sink still reads from it"
+            # The catalog knows nothing of leases, and a purged table can't be restored: ask right before it.
+            lease.ensure()
+            purge_table(catalog, name)
+        lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
+        return ("gone" if table is None else "deleted"), ""
+    except RfrError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each store refuses in its own way; it is tried again
+        problem = type(error).__name__
+        lease.write(lambda connection, now: deploys.failed(connection, lease.name, name, problem))
+        return "failed", problem
+
+
+_OF_STEPS: Final = (state.DEPLOY, state.STEP, state.TOKEN, state.DONE, state.WAS, state.EMPTIED)
+_MARKS: Final = (MARKER, state.PROJECT, *_OF_STEPS)
+
+
+def forget_objects(
+    names: Collection[str], *, project: str, catalog: Catalog, store: ControlStore, sql: SparkSqlEngine | None = None
+) -> tuple[str, ...]:
+    """Forget the objects of these names, and return the names as they were recorded.
+
+    Rows and texts stay. Views need ``sql``, because PyIceberg does not write their properties.
+
+    A crash in the middle leaves objects recorded and without their marker; calling it again finishes the work.
+    """
+    with acquire(store, project) as lease:
+        with store.read() as connection:
+            recorded = read_recorded(connection, project)
+            base = (recorded.revision, recorded.version, read_registry(connection, project).deploy_id)
+        by_key = {obj.key: obj for obj in recorded.objects}
+        if unknown := [name for name in names if name.casefold() not in by_key]:
+            raise ConfigurationError("name", f"{unknown[0]} is not recorded", nearest(unknown[0], by_key))
+        leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
+        for obj in leaving:
+            if obj.kind is Kind.SINK:
+                raise ConfigurationError("name", f"{obj.name} is a sink", "remove it by its declaration")
+            if obj.kind is Kind.VIEW and sql is None:
+                raise ConfigurationError("sql", f"{obj.name} is a view", "give an engine")
+            if sink := next((sink for sink in recorded.sinks if sink.source == obj.uuid), None):
+                raise ConfigurationError("name", f"the sink {sink.name} exports {obj.name}", "remove the sink first")
+        # Markers go before the records. In the other order, a crash would leave markers that no record explains, and
+        # the names could not be given once more to finish the work.
+        for obj in leaving:
+            lease.ensure()
+            _unmark(catalog, obj, sql)
+        gone = [str(obj.uuid) for obj in leaving]
+        lease.write(lambda connection, now: write_registry(connection, project, *base, now, forgotten=gone))
+    return tuple(obj.name for obj in leaving)
+
+
+def _unmark(catalog: Catalog, obj: RecordedObject, sql: SparkSqlEngine | None) -> None:
+    if obj.kind is Kind.VIEW and sql is not None:
+        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS))
+        return
+    table = MigratedTable.load(catalog, obj.name)
+    if table is not None and table.properties.get(MARKER) == str(obj.uuid):
+        table.alter(TableChange(unset=[mark for mark in _MARKS if mark in table.properties]))

@@ -1,1 +1,0 @@
-"""Queries of built-in objects, read with sqlglot."""
