@@ -194,7 +194,7 @@ GROUP = "airflow_provider_rfr.builtins"
 returns either."""
 _SUFFIXES: Final = (".yaml", ".yml")
 _OWN_PROJECT: Final = "rfr"
-Source = YamlPath | str | BuiltinObject | Removed | Iterable["Source"]
+Source = Path | str | BuiltinObject | Removed | Iterable["Source"]
 _Found = Declared | Removed | Instances | Problem
 
 

@@ -34,7 +34,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.store import deploys
-from airflow_provider_rfr.store.deploys import DeployState, StepState, read_registry, write_registry
+from airflow_provider_rfr.store.deploys import DeployState, NewDeploy, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, acquire
 
@@ -120,7 +120,7 @@ def _apply(work: DeployWork, store: ControlStore, actor: str, *, replan: bool) -
     plan, recorded, lease = work.plan, work.recorded, work.lease
     steps = [(step.seq, str(step.uuid) if step.uuid else None, step.name, step.how.value) for step in plan.steps]
     document, versions = orjson.dumps(plan.to_json()).decode(), (plan.recorded_version, plan.version)
-    opening = Opening(
+    opening = NewDeploy(
         work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, document, actor, steps
     )
     # That an older version found nothing to do is not recorded.

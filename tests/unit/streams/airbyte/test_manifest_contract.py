@@ -105,9 +105,9 @@ def private_names() -> Iterator[str]:
     own = {node.name for node in ast.walk(TREE) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     attributes = [node for node in ast.walk(TREE) if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
     own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store) and _is_of_self(node)}
-    for node in attributes:
-        if not node.attr.startswith("__") and not (_is_of_self(node) and node.attr in own):
-            yield node.attr
+    for attribute in attributes:
+        if not attribute.attr.startswith("__") and not (_is_of_self(attribute) and attribute.attr in own):
+            yield attribute.attr
     for call in ast.walk(TREE):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "_replace":
             [name] = [
