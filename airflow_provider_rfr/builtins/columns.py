@@ -54,6 +54,7 @@ class ChangeKind(Enum):
     COMMENT = StepAction.METADATA, "~ {column}: comment"
 
 
+_IN_PLACE: Final = frozenset({ChangeKind.WIDEN, ChangeKind.NARROW, ChangeKind.RELAX})
 _TRIES: Final = re.compile(r"\btry_\w+\s*\(", re.IGNORECASE)
 """A function that makes a NULL of what it can't read."""
 _FIRST_VALUES: Final = {"string": "''", **dict.fromkeys(("int", "bigint", "float", "double", "decimal"), "0")}
@@ -437,10 +438,7 @@ class ColumnDiff:
         first = [{"op": "drop", "column": column.name} for name, column in self.before.items() if name not in now]
         second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
         for change in self.changes:
-            if (
-                change.what in (ChangeKind.WIDEN, ChangeKind.NARROW, ChangeKind.RELAX)
-                and change.column.casefold() in kept
-            ):
+            if change.what in _IN_PLACE and change.column.casefold() in kept:
                 kind = {} if change.what is ChangeKind.RELAX else {"type": change.after}
                 first.append({"op": change.what.name.lower(), "column": kept[change.column.casefold()].name, **kind})
         for number, (name, column) in enumerate(self.wanted.items()):
