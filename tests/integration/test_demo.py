@@ -16,7 +16,6 @@ from demo.run import API_KEY, good, report
 from tests.integration.conftest import ROOT
 
 
-@pytest.mark.test
 def test_a_killed_driver_loses_nothing_and_no_secret_is_left_behind(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     done = subprocess.run(

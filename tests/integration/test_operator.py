@@ -96,7 +96,6 @@ def test_a_run_publishes_the_table_and_tells_xcom_asset_and_state(
     assert KEY not in runs.everything()
 
 
-@pytest.mark.test
 def test_a_retry_goes_on_where_the_failed_try_stopped(
     runs: Runs, keyed_api: SampleApi, lake: Lake, capfd: pytest.CaptureFixture[str]
 ) -> None:

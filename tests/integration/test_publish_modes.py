@@ -74,7 +74,6 @@ def column(rows: pa.Table, name: str) -> list[Any]:
     return list(rows[name].to_pylist())
 
 
-@pytest.mark.test
 def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:

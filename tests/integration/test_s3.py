@@ -141,7 +141,6 @@ def assert_whole(lake: Lake, api: SampleApi) -> None:
     assert sorted(ids) == sorted(api.truth("/partitions/items")["ids"]), "rows are missing or foreign"
 
 
-@pytest.mark.gate
 def test_a_kill_in_a_round_on_s3_is_gone_on_with(lake: Lake, runner: Runner, api: SampleApi, store: Store) -> None:
     config = items(runner, api)
     # Pages of a second are written at once, so a second has to be a small part of the reading.

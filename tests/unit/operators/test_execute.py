@@ -1,4 +1,4 @@
-"""The operator with the real spark-submit and an application that only plays a driver."""
+"""The operator with an application that only plays a driver, started by the real spark-submit or a double of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextvars
 import inspect
 import json
 import os
+import sys
 import threading
 import time
 from datetime import datetime, timedelta, timezone
@@ -138,11 +139,22 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path)
 
 
+@pytest.fixture
+def without_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a spark-submit first on the path that starts the application at once; the real one takes two JVMs for it."""
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(f'#!/bin/sh\nwhile [ "$1" != {STUB} ]; do shift; done\nexec {sys.executable} "$@"\n')
+    submit.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{submit.parent}:{os.environ['PATH']}")
+
+
 def test_the_drivers_figures_are_returned_and_told_to_the_asset(bench: Bench) -> None:
     assert bench.run() == {**FIGURES, "snapshot_id": str(FIGURES["snapshot_id"])}
     assert bench.events[table_asset("raw.orders")].extra["rows"] == 4
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
     bench.run(options={"concurrency": 3})
     document = bench.seen["document"]
@@ -158,12 +170,14 @@ def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
     }
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_a_clear_makes_another_run_of_it(bench: Bench) -> None:
     bench.tries_before_clear = 2
     bench.run()
     assert bench.seen["document"]["run"]["key"] == f"{KEY}-2"
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_a_run_that_was_deleted_and_created_again_under_the_same_id_has_another_key(bench: Bench) -> None:
     bench.run()
     first = bench.seen["document"]["run"]["key"]
@@ -172,6 +186,7 @@ def test_a_run_that_was_deleted_and_created_again_under_the_same_id_has_another_
     assert bench.seen["document"]["run"]["key"] != first
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_a_refresh_that_its_run_published_before_is_not_logged_as_read(bench: Bench, capfd: Capture) -> None:
     result = bench.run({"last_word": {**FIGURES, "already_published": True}})
     assert result["already_published"] is True
@@ -180,6 +195,7 @@ def test_a_refresh_that_its_run_published_before_is_not_logged_as_read(bench: Be
     assert "Published 4 rows" not in log
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_a_clear_of_another_task_of_the_run_does_not(bench: Bench) -> None:
     bench.clears_of_the_run = 1
     bench.run()
@@ -246,6 +262,7 @@ def test_the_driver_runs_this_python_and_none_of_airflows_settings(bench: Bench)
     assert not [name for name in environment if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))]
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_the_drivers_lines_are_relayed_without_rounds_and_figures(bench: Bench, capfd: Capture) -> None:
     bench.run()
     log = capfd.readouterr().out
@@ -254,6 +271,7 @@ def test_the_drivers_lines_are_relayed_without_rounds_and_figures(bench: Bench, 
     assert "snapshot_id" not in log
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_an_error_that_no_retry_helps_fails_the_task_for_good(bench: Bench) -> None:
     error = {"type": "RefreshFailedError", "cause": "AuthenticationError", "message": "401", "stream": "orders"}
     with raises(AirflowFailException):
@@ -261,11 +279,13 @@ def test_an_error_that_no_retry_helps_fails_the_task_for_good(bench: Bench) -> N
     assert not Path(bench.seen["path"]).exists()
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_another_error_is_left_to_the_retry(bench: Bench) -> None:
     with raises(SourceError):
         bench.run({"last_word": {"error": {"type": "SourceError", "message": "the API is down"}}})
 
 
+@pytest.mark.usefixtures("without_jvm")
 @pytest.mark.parametrize(
     "play",
     [
@@ -290,6 +310,7 @@ def test_a_setting_that_is_wrong_is_the_last_line_too(bench: Bench, capfd: Captu
     assert str(failure.value) in capfd.readouterr().out.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Bench) -> None:
     for tries in (1, 2):
         with raises(RefreshFailedError):
@@ -299,6 +320,7 @@ def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Ben
         assert bench.store.get("rfr")["stalled"] == tries
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_a_published_refresh_leaves_no_checkpoint_unless_it_is_to_be_kept(bench: Bench) -> None:
     bench.store.set("rfr", {"mine": True})
     bench.run(keep_checkpoint=True)
@@ -354,6 +376,7 @@ def test_a_missing_lake_connection_fails_before_anything_is_submitted(bench: Ben
     assert not bench.report.exists()
 
 
+@pytest.mark.usefixtures("without_jvm")
 def test_spark_settings_of_the_user_win(bench: Bench, capfd: Capture) -> None:
     bench.run(conf={"spark.driver.extraJavaOptions": "-Xss4m"})
     command = next(line for line in capfd.readouterr().out.splitlines() if "Spark-Submit cmd" in line)

@@ -25,7 +25,7 @@ MECHANISMS = {
     *("create", "adopt", "metadata", "evolve", "rewrite", "recompute", "replace_empty"),
     *("replace", "bridge", "rebind", "mark_broken", "rename", "drop", "remove", "hold", "resume_from_new"),
 }
-PARTS = 8
+PARTS = 16
 """Every crash is tried by one of so many tests, which can run side by side."""
 
 
