@@ -41,10 +41,10 @@ from airflow_provider_rfr.streams.rest._responses import (
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
     PREDICATE_NAMES,
-    CompiledTemplate,
     Part,
     Path,
     Scope,
+    SourceTemplate,
     Templated,
     compile_condition,
     lookup,
@@ -171,7 +171,7 @@ class ErrorRule(Part):
     message: str | None = None
     backoff: list[Backoff] = Field(default_factory=list)
 
-    _predicate: CompiledTemplate | None = PrivateAttr(default=None)
+    _predicate: SourceTemplate | None = PrivateAttr(default=None)
 
     @field_validator("status", mode="before")
     @classmethod
@@ -435,7 +435,7 @@ def _is_error(value: Any) -> bool:
     return bool(value.strip() if isinstance(value, str) else value)
 
 
-def _holds(predicate: CompiledTemplate, answer: Response, variables: Mapping[str, Any]) -> bool:
+def _holds(predicate: SourceTemplate, answer: Response, variables: Mapping[str, Any]) -> bool:
     names = {**variables, "response": answer.for_conditions(), "headers": answer.headers, "status": answer.status}
     try:
         return bool(predicate(names))

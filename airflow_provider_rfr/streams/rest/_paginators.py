@@ -32,7 +32,7 @@ from airflow_provider_rfr.streams.rest._responses import Response, ResponseField
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
     RESPONSE_NAMES,
-    CompiledTemplate,
+    SourceTemplate,
     Templated,
     UndefinedValue,
     compile_condition,
@@ -288,11 +288,11 @@ class OffsetPaginator(_NumberedPaginator):
         return number - self.start
 
 
-def _condition(text: str | None, name: str, context: PagingContext) -> CompiledTemplate | None:
+def _condition(text: str | None, name: str, context: PagingContext) -> SourceTemplate | None:
     return None if text is None else context.scope.compile(text, name, RESPONSE_NAMES, compile_condition)
 
 
-def _stops(condition: CompiledTemplate | None, reply: Reply) -> bool:
+def _stops(condition: SourceTemplate | None, reply: Reply) -> bool:
     if condition is None:
         return False
     problem = ""
@@ -329,8 +329,8 @@ class CursorPaginator(SizedPaginator):
     stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
     on_missing: OnMissing | None = None
 
-    _expression: CompiledTemplate | None = PrivateAttr(default=None)
-    _stop_condition: CompiledTemplate | None = PrivateAttr(default=None)
+    _expression: SourceTemplate | None = PrivateAttr(default=None)
+    _stop_condition: SourceTemplate | None = PrivateAttr(default=None)
 
     def bind(self, context: PagingContext) -> Self:
         bound = super().bind(context)
@@ -362,7 +362,7 @@ class CursorPaginator(SizedPaginator):
         # A number with more digits than a double has goes into the next request as it came.
         return PageStep(NextPage(value.text if isinstance(value, LongNumber) else value))
 
-    def _computed(self, expression: CompiledTemplate, reply: Reply) -> Any:
+    def _computed(self, expression: SourceTemplate, reply: Reply) -> Any:
         """Return the expression's value; MISSING if it uses an absent field."""
         problem = ""
         try:
@@ -385,7 +385,7 @@ class _LinkedPaginator(SizedPaginator):
         on_missing: OnMissing | None
         keep_query: bool
 
-    _stop_condition: CompiledTemplate | None = PrivateAttr(default=None)
+    _stop_condition: SourceTemplate | None = PrivateAttr(default=None)
 
     @property
     def on_absent_field(self) -> OnMissing | None:

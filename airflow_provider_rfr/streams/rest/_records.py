@@ -19,10 +19,10 @@ from airflow_provider_rfr.streams.rest._responses import BodyReader, CsvReader, 
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
     RECORD_NAMES,
-    CompiledTemplate,
     Part,
     Path,
     Scope,
+    SourceTemplate,
     Templated,
     assign,
     compile_condition,
@@ -50,7 +50,7 @@ class Records(Part):
     delimiter: str | None = None
 
     # Fields that the condition takes from the records, and those of them that were warned about.
-    _condition: CompiledTemplate | None = PrivateAttr(default=None)
+    _condition: SourceTemplate | None = PrivateAttr(default=None)
     _expected: frozenset[str] = PrivateAttr(default=frozenset())
     _warned: set[str] = PrivateAttr(default_factory=set)
 

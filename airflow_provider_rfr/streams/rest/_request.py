@@ -24,9 +24,9 @@ from airflow_provider_rfr.streams.rest._responses import RequestFailure, Respons
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
     REQUEST_NAMES,
-    CompiledTemplate,
     Part,
     Scope,
+    SourceTemplate,
     Templated,
     assign,
     compile_path,
@@ -117,7 +117,7 @@ class StreamRequest(Part):
 
     _base_url: str = PrivateAttr()
     # By the names of the fields.
-    _templates: dict[str, CompiledTemplate] = PrivateAttr()
+    _templates: dict[str, SourceTemplate] = PrivateAttr()
 
     @model_validator(mode="after")
     def _one_body(self) -> StreamRequest:

@@ -103,7 +103,7 @@ class UndefinedValue(SourceDefinitionError):
     """A template uses a value that is missing this time."""
 
 
-class CompiledTemplate(Protocol):
+class SourceTemplate(Protocol):
     """A compiled value.
 
     :ivar constant: it needs no variables
@@ -165,7 +165,7 @@ class _TreeTemplate:
     constant = False
     __slots__ = ("_items", "_kind")
 
-    def __init__(self, kind: type, items: list[tuple[str, CompiledTemplate]]) -> None:
+    def __init__(self, kind: type, items: list[tuple[str, SourceTemplate]]) -> None:
         self._kind = kind
         self._items = items
 
@@ -177,7 +177,7 @@ class _TreeTemplate:
 
 def compile_value(
     value: Any, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None
-) -> CompiledTemplate:
+) -> SourceTemplate:
     """Compile any JSON value, with templates in its texts.
 
     :param place: of the value in the document
@@ -198,7 +198,7 @@ def compile_value(
 
 def compile_path(
     text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None
-) -> CompiledTemplate:
+) -> SourceTemplate:
     """Compile a URL path: each inserted value is one quoted part of it (``| as_path`` keeps its slashes)."""
     if not has_expressions(text):
         return ConstantTemplate(text)
@@ -208,14 +208,14 @@ def compile_path(
 
 def compile_condition(
     text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None
-) -> CompiledTemplate:
+) -> SourceTemplate:
     """Compile an expression, with or without its braces."""
     return _compile_text(_with_braces(text), place, frozenset(names), config)
 
 
 def compile_filter(
     text: str, place: str, config: Mapping[str, Any], slice_fields: Iterable[str]
-) -> tuple[CompiledTemplate, frozenset[str]]:
+) -> tuple[SourceTemplate, frozenset[str]]:
     """Compile a condition for records, in which a missing field of a record counts as null rather than as an error.
 
     :param slice_fields: names after ``stream_slice.`` are checked against them
@@ -247,7 +247,7 @@ def _compile_text(
     names: frozenset[str],
     config: Mapping[str, Any] | None,
     environment: _Environment = _text_environment,
-) -> CompiledTemplate:
+) -> SourceTemplate:
     if not has_expressions(text):
         return ConstantTemplate(text)
     tree = _checked(text, place, names, config, environment)
@@ -439,7 +439,7 @@ class Templated:
     """
 
     names: frozenset[str]
-    compile: Callable[[Any, str, frozenset[str]], CompiledTemplate] = compile_value
+    compile: Callable[[Any, str, frozenset[str]], SourceTemplate] = compile_value
 
 
 OF_CONFIG: Final = Templated(CONFIG_NAMES)
@@ -468,8 +468,8 @@ class Scope:
         value: Any,
         name: str,
         names: frozenset[str],
-        by: Callable[..., CompiledTemplate] = compile_value,
-    ) -> CompiledTemplate:
+        by: Callable[..., SourceTemplate] = compile_value,
+    ) -> SourceTemplate:
         """Compile a field; names after ``config.`` are checked now.
 
         :param names: the variables that will be there
