@@ -33,6 +33,11 @@ VARIABLE_PARTS = (
     (re.compile(r"/tmp/pytest-of-[^/\s]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\":,;)]+"), "<tmp_path>"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
     (re.compile(r"(?<![^\W_])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,40}(?![^\W_])"), "<id>"),
+    # An id that happens to have no letter, where only an id can be.
+    (
+        re.compile(r"\b(lake_|batch \d{10}-|rfr-|(?:deploy|delivery|marker of|write id:|with the id) )\d{8,40}\b"),
+        r"\1<id>",
+    ),
     (re.compile(r"\b(ssh-ed25519|ssh-rsa) [A-Za-z0-9+/=]+"), r"\1 <key>"),
     (re.compile(r"\bage1[0-9a-z]{58}\b"), "<key>"),
     (re.compile(r"\be\d+-r\d+-t\d+-a\d+-s\d+-"), "<task>-"),
