@@ -12,12 +12,14 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 import yaml
 from sqlalchemy.exc import DBAPIError
 
+from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, RfrError
 from airflow_provider_rfr.store.engine import instant
 from airflow_provider_rfr.threads import within
@@ -95,6 +97,25 @@ def lake_of(args: Namespace) -> Catalog:
 
     settings = LakeHook(args.lake_conn_id).get_lake_settings()
     return answered(lambda: open_catalog(settings))
+
+
+def config_of(path: Path) -> Mapping[str, Any]:
+    """Return the configuration of a source from a file of ``--config``, YAML or JSON.
+
+    :raises ConfigurationError: it can't be read, or holds no mapping
+    """
+    problem = "must hold a mapping"
+    try:
+        text = path.read_text(encoding="utf-8")
+        config = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+        if isinstance(config, Mapping):
+            return config
+    except OSError as error:
+        problem = f"can't be read: {error.strerror}"
+    except (DocumentError, ValueError) as error:
+        # The message of the other parser would show what it could not read.
+        problem = f"is not {'YAML' if isinstance(error, DocumentError) else 'JSON'}"
+    raise ConfigurationError("--config", f"{path} {problem}", "write the fields of the source's configuration")
 
 
 def answered(ask: Callable[[], _Found]) -> _Found:

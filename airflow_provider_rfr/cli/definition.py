@@ -383,6 +383,29 @@ _MANIFEST = (
 )
 
 
+_SOURCE = (
+    _command(
+        "read",
+        "Print a stream's records as JSON Lines; no Spark, no table",
+        Arg(("file",), type=Path, metavar="FILE", help="A definition of a source, or a manifest of Airbyte"),
+        Arg(("stream",), metavar="STREAM", help="Name of the stream"),
+        Arg(("--limit",), type=int, metavar="N", help="Stop after so many records (default: read all)"),
+        Arg(
+            ("--state",),
+            type=Path,
+            metavar="FILE",
+            help="Read on from the state in this file, if it is there, and write the new one to it; a page that was not"
+            " read whole is read again (default: read from the start, print the state to standard error)",
+        ),
+        Arg(("--config",), type=Path, metavar="FILE", help="Its configuration, YAML or JSON (default: none)"),
+        Arg(("--api-conn-id",), metavar="ID", help="Connection of type rfr_api with its secrets (default: none)"),
+        _ARG_COMPONENTS,
+        group="source",
+        example="shop.yaml orders --limit 5",
+    ),
+)
+
+
 _DOCTOR = _command(
     "doctor",
     "Check what refreshes and webhooks need: Java, Spark, versions, connections, catalog, control store, keys, hosts",
@@ -419,6 +442,7 @@ def get_rfr_commands() -> list[GroupCommand]:
                 GroupCommand(name="triggers", help="Commit webhooks", subcommands=_TRIGGERS),
                 GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=_BUILTINS),
                 GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=_TABLES),
+                GroupCommand(name="source", help="Sources, read without a refresh", subcommands=_SOURCE),
                 GroupCommand(name="manifest", help="Manifests of Airbyte as sources", subcommands=_MANIFEST),
                 GroupCommand(name="connection", help="Connections, and what uses them", subcommands=_CONNECTION),
             ),

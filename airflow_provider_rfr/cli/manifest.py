@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.cli.common import command, print_data
-from airflow_provider_rfr.documents import DocumentError, read_yaml
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.cli.common import command, config_of, print_data
 from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ def check(args: Namespace) -> int:
 
     source = whole_manifest({"manifest": args.file, "components": args.components})
     if args.config is not None:
-        config = _config(args.config)
+        config = config_of(args.config)
     else:
         config = stand_ins(specification(source["manifest"]))
         if config:
@@ -63,21 +60,6 @@ def connection(args: Namespace) -> None:
         print(f"  {row['field']}: {row['config']}{of} ({', '.join(marks)}) {row['title']}".rstrip())
     if not rows:
         print("  nothing: the manifest specifies no configuration")
-
-
-def _config(path: Path) -> Mapping[str, Any]:
-    problem = "must hold a mapping"
-    try:
-        text = path.read_text(encoding="utf-8")
-        config = json.loads(text) if path.suffix == ".json" else read_yaml(text)
-        if isinstance(config, Mapping):
-            return config
-    except OSError as error:
-        problem = f"can't be read: {error.strerror}"
-    except (DocumentError, ValueError) as error:
-        # The message of the other parser would show what it could not read.
-        problem = f"is not {'YAML' if isinstance(error, DocumentError) else 'JSON'}"
-    raise ConfigurationError("--config", f"{path} {problem}", "write the fields of the manifest's spec")
 
 
 def _table(report: StreamReport) -> str | None:

@@ -146,15 +146,11 @@ def read_first_page(source: Mapping[str, Any], name: str) -> tuple[PagedStream, 
     :raises ConfigurationError: the source is wrong, or has no such stream
     :raises SourceError: the API answers with an error, or the page does not come in time
     """
-    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
     from airflow_provider_rfr.streams.core import ReadContext
     from airflow_provider_rfr.streams.loader import load_stream
     from airflow_provider_rfr.streams.paged import as_paged
-    from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
 
-    # This may redeem a refresh token, whose successor the next refresh has to find.
-    keep_refresh_tokens(lambda: RefreshTokens(ControlStoreHook().url_for_driver))
+    keep_rotated_tokens()
     stop = threading.Event()
     timer = threading.Timer(_PAGE_SECONDS, stop.set)
     timer.daemon = True
@@ -168,6 +164,15 @@ def read_first_page(source: Mapping[str, Any], name: str) -> tuple[PagedStream, 
         raise SourceError(f"the first page did not come within {_PAGE_SECONDS:g} s") from None
     finally:
         timer.cancel()
+
+
+def keep_rotated_tokens() -> None:
+    """Keep refresh tokens that replace others in the control store: the next refresh has to find the newest."""
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+    from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
+
+    keep_refresh_tokens(lambda: RefreshTokens(ControlStoreHook().url_for_driver))
 
 
 def source_settings(connection: Connection) -> SourceSettings:

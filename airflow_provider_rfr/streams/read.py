@@ -55,14 +55,14 @@ class _StreamStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _RecordMessage:
+class RecordMessage:
     stream: str
     record: Mapping[str, Any]
     namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _StateMessage:
+class StateMessage:
     """Everything that the state covers was yielded before it.
 
     :ivar state: its JSON form; not to be changed
@@ -91,10 +91,10 @@ class _ErrorMessage:
     namespace: str | None = None
 
 
-_Message: TypeAlias = _RecordMessage | _StateMessage | _StatusMessage | _ErrorMessage | LogMessage
+_Message: TypeAlias = RecordMessage | StateMessage | _StatusMessage | _ErrorMessage | LogMessage
 
 
-class _ConnectorStateManager:
+class ConnectorStateManager:
     """A manager that looks states up by stream name and namespace.
 
     :param states: messages of type STREAM or GLOBAL in the protocol's JSON form; StateMessages too
@@ -102,10 +102,10 @@ class _ConnectorStateManager:
         no single stream can continue
     """
 
-    def __init__(self, states: Iterable[Mapping[str, Any] | _StateMessage] | None = None) -> None:
+    def __init__(self, states: Iterable[Mapping[str, Any] | StateMessage] | None = None) -> None:
         self._states: dict[tuple[str, str | None], Mapping[str, Any]] = {}
         for message in states or ():
-            if isinstance(message, _StateMessage):
+            if isinstance(message, StateMessage):
                 self.update_state_for_stream(message.stream, message.namespace, copy.deepcopy(dict(message.state)))
                 continue
             kind = message.get("type")
@@ -131,9 +131,20 @@ class _ConnectorStateManager:
         """Return a deep copy of a stream's state, ``{}`` for a stream without state."""
         return copy.deepcopy(dict(self._states.get((name, namespace), {})))
 
+    def messages(self) -> list[dict[str, Any]]:
+        """Return all states as messages of type STREAM, from which another manager can be made."""
+        return [
+            {"type": "STREAM", "stream": {"stream_descriptor": _descriptor(*stream), "stream_state": state}}
+            for stream, state in self._states.items()
+        ]
+
     def update_state_for_stream(self, name: str, namespace: str | None, state: Mapping[str, Any]) -> None:
         """Replace the state by one that is not changed any more."""
         self._states[name, namespace] = state
+
+
+def _descriptor(name: str, namespace: str | None) -> dict[str, str]:
+    return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +173,7 @@ def read_streams(
     streams: Iterable[Stream],
     options: _ReadOptions = _DEFAULT_OPTIONS,
     *,
-    state_manager: _ConnectorStateManager | None = None,
+    state_manager: ConnectorStateManager | None = None,
 ) -> Iterator[_Message]:
     """Read stream after stream, each with its statuses; a failing one does not stop the others.
 
@@ -176,7 +187,7 @@ def read_streams(
         yield _StatusMessage(name, status, namespace)
         try:
             for message in _read_stream(stream, options, state_manager=state_manager):
-                if status is _StreamStatus.STARTED and isinstance(message, _RecordMessage):
+                if status is _StreamStatus.STARTED and isinstance(message, RecordMessage):
                     status = _StreamStatus.RUNNING
                     yield _StatusMessage(name, status, namespace)
                 yield message
@@ -198,8 +209,8 @@ def _read_stream(
     options: _ReadOptions = _DEFAULT_OPTIONS,
     *,
     stream_state: Mapping[str, Any] | None = None,
-    state_manager: _ConnectorStateManager | None = None,
-) -> Iterator[_RecordMessage | _StateMessage | LogMessage]:
+    state_manager: ConnectorStateManager | None = None,
+) -> Iterator[RecordMessage | StateMessage | LogMessage]:
     """Yield records, and after each page or slice the state that covers them.
 
     A failing partition of a stream that is read by page keeps its state, and the others are read; any
@@ -207,7 +218,7 @@ def _read_stream(
 
     :param stream_state: the state to continue from; by default the manager's
     """
-    manager = _ConnectorStateManager() if state_manager is None else state_manager
+    manager = ConnectorStateManager() if state_manager is None else state_manager
     state = manager.get_stream_state(stream.name, stream.namespace) if stream_state is None else stream_state
     emitter = _StateEmitter(stream, manager, options)
     try:
@@ -238,7 +249,7 @@ class _StateEmitter:
     over its records.
     """
 
-    def __init__(self, stream: Stream, manager: _ConnectorStateManager, options: _ReadOptions) -> None:
+    def __init__(self, stream: Stream, manager: ConnectorStateManager, options: _ReadOptions) -> None:
         self.records = 0
         self._stream = stream
         self._manager = manager
@@ -249,7 +260,7 @@ class _StateEmitter:
         self._last_records = 0
         self._is_held = False
 
-    def offer(self, state: Mapping[str, Any] | None) -> Iterator[_StateMessage]:
+    def offer(self, state: Mapping[str, Any] | None) -> Iterator[StateMessage]:
         """Take a state, if there is one; yields it, holds it back, or drops it as already emitted."""
         if state is None or (self.records == self._last_records and state == self._last):
             return
@@ -258,14 +269,14 @@ class _StateEmitter:
         if self._options.clock() - self._emitted_at >= self._options.checkpoint_seconds:
             yield from self.flush()
 
-    def flush(self) -> Iterator[_StateMessage]:
+    def flush(self) -> Iterator[StateMessage]:
         """Yield the state that is held back, if any."""
         if not self._is_held or self._last is None:
             return
         self._is_held, self._emitted_at = False, self._options.clock()
         count = self._last_records - self._emitted_records
         self._emitted_records = self._last_records
-        yield _StateMessage(self._stream.name, self._last, count, self._stream.namespace)
+        yield StateMessage(self._stream.name, self._last, count, self._stream.namespace)
 
 
 _Items: TypeAlias = Iterable[Mapping[str, Any] | LogMessage]
@@ -366,7 +377,7 @@ class _Pages:
 
 def _read_slices(
     stream: Stream, plan: _ReadPlan, emitter: _StateEmitter, options: _ReadOptions
-) -> Iterator[_RecordMessage | _StateMessage | LogMessage]:
+) -> Iterator[RecordMessage | StateMessage | LogMessage]:
     failures: dict[str, Exception] = {}
     while (stream_slice := plan.reader.next()) is not None:
         stream.context.check()
@@ -391,7 +402,7 @@ def _read_slices(
 
 def _read_slice(
     stream: Stream, stream_slice: Mapping[str, Any], plan: _ReadPlan, emitter: _StateEmitter, options: _ReadOptions
-) -> Iterator[_RecordMessage | _StateMessage | LogMessage]:
+) -> Iterator[RecordMessage | StateMessage | LogMessage]:
     # Only an incremental stream has states inside a slice that it could resume from.
     interval = options.checkpoint_interval if options.incremental else None
     for item in plan.read(stream_slice):
@@ -399,14 +410,14 @@ def _read_slice(
             yield item
             continue
         emitter.records += 1
-        yield _RecordMessage(stream.name, item, stream.namespace)
+        yield RecordMessage(stream.name, item, stream.namespace)
         if options.guard is not None:
             options.guard()
         if interval and emitter.records % interval == 0:
             yield from _checkpoint(plan, emitter)
 
 
-def _checkpoint(plan: _ReadPlan, emitter: _StateEmitter) -> Iterator[_StateMessage]:
+def _checkpoint(plan: _ReadPlan, emitter: _StateEmitter) -> Iterator[StateMessage]:
     plan.reader.observe(plan.state())
     yield from emitter.offer(plan.reader.get_checkpoint())
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_rfr.streams import LogMessage, Stream, as_paged, load_state
 from airflow_provider_rfr.streams.paged import iter_pages
-from airflow_provider_rfr.streams.read import _ErrorMessage, _RecordMessage, _StateMessage, _StatusMessage
+from airflow_provider_rfr.streams.read import RecordMessage, StateMessage, _ErrorMessage, _StatusMessage
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 KINDS = pytest.mark.parametrize("kind", ["paged", "stateful"])
@@ -29,24 +29,24 @@ def token(kind: str, page: int) -> Any:
 
 def shape(messages: Iterable[Any]) -> str:
     """R for a record, S for a state, the status's name for a status, ! for an error."""
-    marks = {_RecordMessage: "R", _StateMessage: "S", _ErrorMessage: "!", LogMessage: "L"}
+    marks = {RecordMessage: "R", StateMessage: "S", _ErrorMessage: "!", LogMessage: "L"}
     words = (m.status.name if isinstance(m, _StatusMessage) else marks[type(m)] for m in messages)
     return " ".join(words)
 
 
-def states(messages: Iterable[Any]) -> list[_StateMessage]:
-    return [message for message in messages if isinstance(message, _StateMessage)]
+def states(messages: Iterable[Any]) -> list[StateMessage]:
+    return [message for message in messages if isinstance(message, StateMessage)]
 
 
 def records(messages: Iterable[Any]) -> list[Mapping[str, Any]]:
-    return [message.record for message in messages if isinstance(message, _RecordMessage)]
+    return [message.record for message in messages if isinstance(message, RecordMessage)]
 
 
 def positions(messages: Iterable[Any]) -> list[Any]:
     return [load_state(message.state) for message in states(messages)]
 
 
-def cursors(message: _StateMessage) -> dict[str, Any]:
+def cursors(message: StateMessage) -> dict[str, Any]:
     return {entry["partition"]["parent"]: load_state(entry["cursor"]) for entry in message.state["states"]}
 
 

@@ -20,10 +20,10 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.streams import Complete, NextPage, NotStarted, ReadContext
 from airflow_provider_rfr.streams.read import (
-    _ConnectorStateManager,
+    ConnectorStateManager,
+    StateMessage,
     _read_stream,
     _ReadOptions,
-    _StateMessage,
     read_streams,
 )
 
@@ -179,7 +179,7 @@ def test_a_page_that_fails_half_way_yields_none_of_its_records(api: Any, statefu
                 yield row
 
     api.add("orders", [2, 2, 1])
-    manager = _ConnectorStateManager()
+    manager = ConnectorStateManager()
     first, _ = collect(_read_stream(Parsing(api.url, "orders"), state_manager=manager), ValueError)
     Parsing.broken = False
     second = list(_read_stream(Parsing(api.url, "orders"), state_manager=manager))
@@ -197,7 +197,7 @@ def test_a_token_that_comes_twice_ends_the_stream(api: Any, paged: Any) -> None:
 def test_a_refused_token_is_not_sent_by_the_next_attempt(api: Any, paged: Any) -> None:
     api.add("orders", [1, 1])
     api.statuses["/orders?page=2"] = 410
-    manager = _ConnectorStateManager()
+    manager = ConnectorStateManager()
     messages, _ = collect(_read_stream(paged("orders"), state_manager=manager), TokenExpiredError)
     assert positions(messages) == [NextPage(2), NotStarted()]
     api.statuses.clear()
@@ -209,7 +209,7 @@ def test_a_refused_token_is_not_sent_by_the_next_attempt(api: Any, paged: Any) -
 def test_a_complete_stream_reads_nothing_and_says_so_once(api: Any, paged: Any) -> None:
     """Row 39, in the loop."""
     messages = list(
-        read_streams([paged("orders")], state_manager=_ConnectorStateManager([_StateMessage("orders", SENTINEL)]))
+        read_streams([paged("orders")], state_manager=ConnectorStateManager([StateMessage("orders", SENTINEL)]))
     )
     assert shape(messages) == "STARTED S COMPLETE"
     assert api.requests == []
@@ -224,7 +224,7 @@ def test_a_reader_that_is_asked_to_stop_ends_incomplete_with_the_state_of_what_i
     def stop_after_the_first_state() -> Iterator[Any]:
         for message in read_streams([stream, paged("users")]):
             yield message
-            if isinstance(message, _StateMessage):
+            if isinstance(message, StateMessage):
                 context.stop.set()
 
     got, _ = collect(stop_after_the_first_state(), ReadInterrupted)

@@ -15,7 +15,7 @@ from streams_reading import KINDS, collect, cursors, read_only_records, records,
 from airflow_provider_rfr.exceptions import AuthenticationError, ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.streams import Complete, LogMessage, NextPage, NotStarted, Page, PagedStream, Stream
 from airflow_provider_rfr.streams.checkpoint import ResumableFullRefreshCursor, SubstreamResumableFullRefreshCursor
-from airflow_provider_rfr.streams.read import _ConnectorStateManager, _read_stream, page_cursor, read_streams
+from airflow_provider_rfr.streams.read import ConnectorStateManager, _read_stream, page_cursor, read_streams
 from tests.unit.messages import raises
 
 
@@ -36,7 +36,7 @@ def test_a_partition_resumes_at_its_page_and_not_at_its_parent(api: Any, kind: s
     for parent in "ABC":
         api.add("orders", [1, 1, 1], parent=parent)
     api.statuses["/orders?parent=B&page=3"] = 500
-    manager = _ConnectorStateManager()
+    manager = ConnectorStateManager()
     make = request.getfixturevalue(kind)
     collect(_read_stream(make("orders", "ABC"), state_manager=manager), RefreshFailedError)
     api.statuses.clear()

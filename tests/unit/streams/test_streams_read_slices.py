@@ -14,7 +14,7 @@ from streams_reading import collect, positions, shape, states
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.streams import Complete, StateMixin, Stream
-from airflow_provider_rfr.streams.read import _read_stream, _ReadOptions, _StateMessage, read_streams
+from airflow_provider_rfr.streams.read import StateMessage, _read_stream, _ReadOptions, read_streams
 from tests.unit.messages import raises
 
 
@@ -121,7 +121,7 @@ def test_an_incremental_stream_without_slices_gives_its_state_back() -> None:
             return []
 
     messages = list(_read_stream(Nothing(), incremental(), stream_state={"id": 40}))
-    assert messages == [_StateMessage("incremental", {"id": 40}, 0)]
+    assert messages == [StateMessage("incremental", {"id": 40}, 0)]
 
 
 def test_an_incremental_stream_can_be_read_in_full() -> None:

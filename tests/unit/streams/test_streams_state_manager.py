@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams import NextPage, StreamSlice
 from airflow_provider_rfr.streams.checkpoint import SubstreamResumableFullRefreshCursor
-from airflow_provider_rfr.streams.read import _ConnectorStateManager, _StateMessage
+from airflow_provider_rfr.streams.read import ConnectorStateManager, StateMessage
 from tests.unit.messages import raises
 
 
@@ -18,7 +18,7 @@ def stream(name: str, state: Any, namespace: str | None = None) -> dict[str, Any
 
 
 def test_a_list_of_messages_is_looked_up_by_name_and_namespace() -> None:
-    manager = _ConnectorStateManager(
+    manager = ConnectorStateManager(
         [
             {"type": "STREAM", "stream": stream("orders", {"page": 1})},
             {"type": "STREAM", "stream": stream("orders", {"page": 2}, "eu")},
@@ -34,30 +34,30 @@ def test_a_list_of_messages_is_looked_up_by_name_and_namespace() -> None:
 
 def test_a_global_message_without_shared_state_is_a_list_of_streams() -> None:
     states = [stream("orders", {"page": 1})]
-    manager = _ConnectorStateManager([{"type": "GLOBAL", "global": {"stream_states": states}}])
+    manager = ConnectorStateManager([{"type": "GLOBAL", "global": {"stream_states": states}}])
     assert manager.get_stream_state("orders") == {"page": 1}
 
 
 def test_a_shared_state_is_rejected() -> None:
     message = {"type": "GLOBAL", "global": {"shared_state": {"lsn": 1}, "stream_states": []}}
     with raises(ConfigurationError):
-        _ConnectorStateManager([message])
+        ConnectorStateManager([message])
 
 
 @pytest.mark.parametrize("message", [{"type": "LEGACY"}, {}, {"type": "STREAM", "stream": {}}])
 def test_a_message_of_another_form_is_rejected(message: Any) -> None:
     with pytest.raises(ConfigurationError):
-        _ConnectorStateManager([message])
+        ConnectorStateManager([message])
 
 
 def test_no_states_at_all_are_fine() -> None:
-    assert _ConnectorStateManager().get_stream_state("orders") == {}
-    assert _ConnectorStateManager([]).get_stream_state("orders") == {}
+    assert ConnectorStateManager().get_stream_state("orders") == {}
+    assert ConnectorStateManager([]).get_stream_state("orders") == {}
 
 
 def test_states_are_copied_on_their_way_in_and_out() -> None:
     state = {"nested": {"page": 1}}
-    manager = _ConnectorStateManager([_StateMessage("orders", state)])
+    manager = ConnectorStateManager([StateMessage("orders", state)])
     state["nested"]["page"] = 2
     taken = manager.get_stream_state("orders")
     assert taken == {"nested": {"page": 1}}
@@ -66,7 +66,7 @@ def test_states_are_copied_on_their_way_in_and_out() -> None:
 
 
 def test_an_update_replaces_the_state_of_that_stream_alone() -> None:
-    manager = _ConnectorStateManager([_StateMessage("a", {"page": 1, "old": True}), _StateMessage("b", {"page": 1})])
+    manager = ConnectorStateManager([StateMessage("a", {"page": 1, "old": True}), StateMessage("b", {"page": 1})])
     manager.update_state_for_stream("a", None, {"page": 2})
     assert manager.get_stream_state("a") == {"page": 2}
     assert manager.get_stream_state("b") == {"page": 1}
@@ -74,7 +74,7 @@ def test_an_update_replaces_the_state_of_that_stream_alone() -> None:
 
 def test_the_state_of_a_cursor_is_kept_as_it_was() -> None:
     cursor = SubstreamResumableFullRefreshCursor()
-    manager = _ConnectorStateManager()
+    manager = ConnectorStateManager()
     cursor.observe(StreamSlice({"parent": 1}), NextPage(2))
     manager.update_state_for_stream("orders", None, cursor.get_stream_state())
     cursor.observe(StreamSlice({"parent": 1}), NextPage(3))
