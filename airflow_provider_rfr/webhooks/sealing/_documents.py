@@ -255,7 +255,7 @@ def check_sealed(document: Mapping[str, Any]) -> None:
     KeySources.of(located.metadata)
     if located.metadata.get("overlay") is not None:
         # Nothing would apply it, and silence would hide that.
-        raise SealError("sops.overlay is not supported; change the document and seal it again")
+        raise SealError("sops.overlay is not supported; write its values into the fields: readable ones need no key")
     check_block(located.block, sealed_leaf, title="the sealed document is refused")
 
 
