@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider_rfr.cli.common import answered, command, lake_of, print_columns, print_data, say
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -95,13 +95,13 @@ def watch(args: Namespace) -> int:
     catalog = lake_of(args)
     status = _status(catalog, args)
     missed = int(status.state.value == "unreadable")
-    with _display(status, args) as display:
+    with _display(args) as show_status:
         while status.is_working or 0 < missed <= _MOST_UNREADABLE or _is_retried(status):
-            display.update(status)
+            show_status(status)
             time.sleep(_POLL_SECONDS)
             status = _status(catalog, args)
             missed = missed + 1 if status.state.value == "unreadable" else 0
-        display.update(status)
+        show_status(status)
     [status] = _with_tasks(catalog, [status])
     if not print_data(status.to_json(), args):
         say(f"{_name(status)}: {status.state.value}: {status.sentence}")
@@ -127,45 +127,27 @@ def drop(args: Namespace) -> None:
         say(f"Dropped {status.ledger}. The next run reads all pages of {_name(status)} again")
 
 
-class _Display(Protocol):
-    """A display of a refresh that is being watched."""
+@contextmanager
+def _display(args: Namespace) -> Iterator[Callable[[TableStatus], None]]:
+    """Give a function that shows the present status: for scripts nothing, in a terminal a bar, else lines."""
+    from airflow_provider_rfr.refresh.status import Progress, can_draw, drawn_bar
 
-    def update(self, status: TableStatus) -> None:
-        """Show the present status."""
+    progressed_at: datetime | None = None
 
-
-class _Silence:
-    """A display for scripts: the last object says all."""
-
-    def update(self, status: TableStatus) -> None:
-        pass
-
-
-class _Lines:
-    """A display for logs: a line for each commit that brought pages."""
-
-    def __init__(self) -> None:
-        self._last: datetime | None = None
-
-    def update(self, status: TableStatus) -> None:
-        from airflow_provider_rfr.refresh.status import Progress
-
-        if status.header is not None and status.header.progressed_at != self._last:
-            self._last = status.header.progressed_at
+    def say_line(status: TableStatus) -> None:
+        """Say a line for each commit that brought pages."""
+        nonlocal progressed_at
+        if status.header is not None and status.header.progressed_at != progressed_at:
+            progressed_at = status.header.progressed_at
             say(Progress.of(status.header).line(status.table))
 
-
-@contextmanager
-def _display(status: TableStatus, args: Namespace) -> Iterator[_Display]:
-    from airflow_provider_rfr.refresh.status import can_draw, drawn_bar
-
     if args.output in ("json", "yaml"):
-        yield _Silence()
-    elif not can_draw():
-        yield _Lines()
-    else:
+        yield lambda status: None
+    elif can_draw():
         with drawn_bar() as bar:
-            yield bar
+            yield bar.update
+    else:
+        yield say_line
 
 
 def _status(catalog: Catalog, args: Namespace) -> TableStatus:

@@ -23,7 +23,7 @@ from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
 from airflow_provider_rfr.operators import connection_use, webhooks
-from airflow_provider_rfr.operators._checkpoints import check_store, open_store
+from airflow_provider_rfr.operators._checkpoints import ProgressMonitor, check_store, open_store
 from airflow_provider_rfr.operators._deferral import EndedDriver, deadline_of, leave_driver
 from airflow_provider_rfr.operators._lineage import (
     Lineage,
@@ -42,7 +42,6 @@ from airflow_provider_rfr.operators._outcome import (
     result_of_ledger,
     sentence_of,
 )
-from airflow_provider_rfr.operators._progress import LedgerReader, ProgressMonitor
 from airflow_provider_rfr.operators.arguments import (
     MAPPED,
     check_arguments,
@@ -56,6 +55,7 @@ from airflow_provider_rfr.operators.arguments import (
 from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_application, private_folder
 from airflow_provider_rfr.preflight import check_machine
 from airflow_provider_rfr.refresh.config import parse_config, parse_options
+from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.triggers.refresh import DeferredRefresh, Ending, RefreshTrigger
 
 if TYPE_CHECKING:
@@ -93,13 +93,12 @@ class _Attempt:
         self.lineage = lineage
         self.run_key = run_key
         self.replace_where = replace_where
-        self._ledgers = LedgerReader(lineage.lake, replace_where)
+        tables = tuple(lineage.tables.values())
+        self._ledgers = LedgerFollower(lineage.lake.settings, tables, replace_where, show=show)
         self.monitor = ProgressMonitor(
             self._ledgers,
-            tuple(lineage.tables.values()),
             open_store(store, context),
             connection_use.task_of(context).consumer,
-            show=show,
             is_first=getattr(context["ti"], "try_number", 1) == 1,
         )
 
@@ -123,7 +122,8 @@ class _Attempt:
         """Return the task's result, by the ledgers; None where this run has not published every table."""
         tables = self.lineage.tables
         figures = {table: self._ledgers.published(table, self.run_key) for table in tables.values()}
-        self.monitor.take({table: self._ledgers.latest(table) for table in tables.values()})
+        if self._ledgers.advance():
+            self.monitor.write()
         published = {table: counts for table, counts in figures.items() if counts is not None}
         return self._noted(result_of_ledger(tables, published)) if len(published) == len(figures) else None
 
@@ -145,8 +145,8 @@ class _Attempt:
 
     def is_refused(self) -> bool:
         """Tell whether a publish was refused because of the rows that were read, as of the last look."""
-        statuses = [self._ledgers.latest(table) for table in self.lineage.tables.values()]
-        return any(status is not None and status.refused_under is not None for status in statuses)
+        headers = self._ledgers.headers.values()
+        return any(header is not None and header.refused_under is not None for header in headers)
 
     def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
         self.lineage = replace(self.lineage, figures=figures_by_table(result))

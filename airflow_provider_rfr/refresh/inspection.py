@@ -74,12 +74,7 @@ def read_status(settings: LakeSettings, target: str, replace_where: str | None =
     :param replace_where: the part of the target, as in the refresh's options
     :raises LedgerError: the ledger was written by a newer version of this package
     """
-    return status_in(open_catalog(settings), target, replace_where)
-
-
-def status_in(catalog: Catalog, target: str, replace_where: str | None = None) -> LedgerHeader | None:
-    """Return the same header as :func:`read_status`, from a catalog that is open already."""
-    table = LedgerTable.load(catalog, target, part_of(replace_where))
+    table = LedgerTable.load(open_catalog(settings), target, part_of(replace_where))
     return None if table is None else read_header(table.summary(GENERATION_KEY))
 
 

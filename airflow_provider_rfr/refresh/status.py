@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -22,8 +22,6 @@ from airflow_provider_rfr.refresh.state import LedgerHeader, PastGeneration, Ref
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
-
-CHECKPOINT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,44 +121,6 @@ class ProgressPoint:
     @classmethod
     def of(cls, status: LedgerHeader) -> ProgressPoint:
         return cls(status.generation, status.epoch, status.pages, status.partitions_done, status.snapshot_id)
-
-
-class ProgressBook:
-    """Progress of one attempt in each table.
-
-    :param log: takes one line for each round that ended
-    :ivar before: the state that the attempt found, by table
-    """
-
-    def __init__(self, log: Callable[[str], None]) -> None:
-        self._log = log
-        self.before: dict[str, LedgerHeader | None] = {}
-        self._shown: dict[str, Progress] = {}
-
-    @property
-    def latest(self) -> Mapping[str, LedgerHeader]:
-        """Return the last known state of each table that this attempt changed."""
-        return {table: progress.status for table, progress in self._shown.items()}
-
-    def begin(self, table: str, status: LedgerHeader | None) -> None:
-        self.before[table] = status
-
-    def take(self, table: str, status: LedgerHeader | None) -> bool:
-        """Take a table's state; return whether this attempt changed it. Log a round that ended."""
-        last = self._shown[table].status if table in self._shown else self.before.get(table)
-        if status is None or (last is not None and status.committed_at == last.committed_at):
-            return False
-        progress = self._shown[table] = Progress.of(status)
-        same = last is not None and last.generation == status.generation
-        if status.rounds > (last.rounds if same and last is not None else 0):
-            self._log(progress.line(table))
-        return True
-
-    def checkpoint(self) -> dict[str, Any]:
-        return {
-            "version": CHECKPOINT_VERSION,
-            "tables": {table: progress.checkpoint() for table, progress in self._shown.items()},
-        }
 
 
 def _rounded(value: float | None) -> float | None:

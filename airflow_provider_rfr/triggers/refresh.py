@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -27,10 +27,8 @@ from airflow_provider_rfr.hooks.drivers import (
     open_driver,
 )
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.refresh.status import ProgressBook, ProgressPoint
-
-if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.state import LedgerHeader
+from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages
+from airflow_provider_rfr.refresh.status import ProgressPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,29 +120,31 @@ class _RefreshWatch:
         self._refresh = refresh
         self._show = show
         self._clock = clock
-        self._book = ProgressBook(show)
-        self._known: dict[str, LedgerHeader | None] = {}
+        self._outages = Outages(show, shows_ends=True, quotable=(ClusterManagerError,))
+        self._ledgers = LedgerFollower(
+            lambda: LakeHook(refresh.lake_conn_id).get_lake_settings(),
+            tuple(refresh.tables.values()),
+            refresh.replace_where,
+            show=show,
+            outages=self._outages,
+        )
         self._driver: ClusterDriver | None = None
-        self._catalog: Any = None
         self._driver_state = ""
-        self._unreadable: set[str] = set()
         self._gone = 0
         self._heard = clock()
         self._published: float | None = None
 
     def look(self) -> Ending | None:
         """Look at everything once; None while the refresh runs."""
-        for table in self._refresh.tables.values():
-            self._look_at_ledger(table)
+        has_changed = self._ledgers.poll()
         report = self._look_at_driver()
         now = self._clock()
-        if report.state is DriverState.ACTIVE:
+        if has_changed or report.state is DriverState.ACTIVE:
             self._heard = now
         self._gone = self._gone + 1 if report.state is DriverState.GONE else 0
         if report.state in (DriverState.SUCCEEDED, DriverState.FAILED) or self._gone >= _SURE_LOOKS:
             return Ending(End.DRIVER_OVER, report)
-        key, states = self._refresh.run_key, [self._known.get(table) for table in self._refresh.tables.values()]
-        if all(state is not None and state.snapshot_id is not None and state.run_key == key for state in states):
+        if self._ledgers.is_published(self._refresh.run_key):
             self._published = now if self._published is None else self._published
             return Ending(End.PUBLISHED, report) if now - self._published >= _TIDY_SECONDS else None
         return Ending(End.LOST, report) if now - self._heard >= _LOST_SECONDS else None
@@ -156,20 +156,8 @@ class _RefreshWatch:
         """
         self._open().stop()
 
-    def _look_at_ledger(self, table: str) -> None:
-        # In a tuple, because a table without a ledger gives None, as an error does.
-        seen = self._guarded(f"ledger of {table}", lambda: (self._status(table),))
-        if seen is None:
-            self._catalog = None
-            return
-        if table not in self._known:
-            self._book.begin(table, seen[0])
-        elif self._book.take(table, seen[0]):
-            self._heard = self._clock()
-        self._known[table] = seen[0]
-
     def _look_at_driver(self) -> DriverReport:
-        report = self._guarded("driver", lambda: self._open().look())
+        report = self._outages.guard("the driver", "read", lambda: self._open().look())
         if report is None:
             self._driver = None
             return DriverReport(DriverState.UNKNOWN, "UNKNOWN")
@@ -182,32 +170,6 @@ class _RefreshWatch:
         if self._driver is None:
             self._driver = open_driver(self._refresh.driver)
         return self._driver
-
-    def _status(self, table: str) -> LedgerHeader | None:
-        from airflow_provider_rfr.lake.catalog import open_catalog
-        from airflow_provider_rfr.refresh.inspection import status_in
-
-        if self._catalog is None:
-            self._catalog = open_catalog(LakeHook(self._refresh.lake_conn_id).get_lake_settings())
-        return status_in(self._catalog, table, self._refresh.replace_where)
-
-    def _guarded(self, what: str, look: Callable[[], _T]) -> _T | None:
-        """Return the result of ``look``, or None if it fails.
-
-        Show an error by its class alone: a catalog's texts may hold addresses with credentials.
-        """
-        try:
-            found = look()
-        except Exception as error:  # noqa: BLE001 - looking is never worth a refresh
-            if what not in self._unreadable:
-                self._unreadable.add(what)
-                why = str(error) if isinstance(error, ClusterManagerError) else type(error).__name__
-                self._show(f"the {what} can't be read ({why}); the refresh continues")
-            return None
-        if what in self._unreadable:
-            self._unreadable.remove(what)
-            self._show(f"the {what} can be read again")
-        return found
 
 
 _FIRST_WAIT = 2.0

@@ -82,7 +82,5 @@ def test_a_refresh_that_makes_no_progress_fails_and_leaves_its_checkpoint(
     [checkpoint] = kept(store, run)
     table = checkpoint["tables"]["raw.items"]
     assert (table["state"], table["partitions_done"], table["partitions"]) == ("open", 7, 8)
-    assert sorted(state["done"] for state in table["partition_states"].values()) == [False] + [True] * 7
-    assert sum(state["pages"] for state in table["partition_states"].values()) == table["pages"]
     assert table["pointer"]["snapshot"] == str(lake.table("raw.items__rfr_ledger").current_snapshot().snapshot_id)
     assert KEY not in json.dumps(checkpoint)

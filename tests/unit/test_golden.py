@@ -134,7 +134,7 @@ def test_a_plan_is_read_and_written_as_before() -> None:
 def test_a_checkpoint_is_read_and_written_as_before() -> None:
     counts = {"generation": 7, "state": "open", "pages": 3, "records": 30, "partitions": 2, "partitions_done": 1}
     checkpoint = Checkpoint(owner="d/r/t/-1", stalled=1, tables={"raw.t": {**counts, "epoch": 3}})
-    assert_golden("checkpoint.json", checkpoint.content())
+    assert_golden("checkpoint.json", checkpoint.model_dump(mode="json"))
     assert Checkpoint.parse((GOLDEN / "checkpoint.json").read_text(), "d/r/t/-1") == checkpoint
 
 

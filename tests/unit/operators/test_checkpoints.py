@@ -20,13 +20,18 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
 )
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators._checkpoints import Checkpoint, _neighbour, _TaskStateStore, _VariableStore
-from airflow_provider_rfr.operators._progress import ProgressMonitor
+from airflow_provider_rfr.operators._checkpoints import (
+    Checkpoint,
+    ProgressMonitor,
+    _neighbour,
+    _TaskStateStore,
+    _VariableStore,
+)
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.sample_api import SHOP
 from tests.unit.messages import check_messages, raises
 from tests.unit.operators.airflow_stores import IN_EVERY_STORE, Airflow, airflow, installed
-from tests.unit.operators.test_progress_monitor import header
+from tests.unit.operators.test_progress_monitor import FakeLedgers, header
 
 __all__ = ["airflow"]
 
@@ -36,34 +41,27 @@ TABLE = "raw.orders"
 Log = pytest.LogCaptureFixture
 
 
-class Ledgers:
-    """One table's ledger, as an attempt finds it."""
-
-    def __init__(self, state: LedgerHeader | None, *, details: Any = None, is_complete: bool = True) -> None:
-        self.state = state
-        self.details = details or (lambda table: {})
-        self.is_complete = is_complete
-
-    def status(self, table: str) -> LedgerHeader | None:
-        return self.state
-
-
-def monitor(airflow: Airflow, before: LedgerHeader | None, *, first: bool = False, **ledgers: Any) -> ProgressMonitor:
+def monitor(airflow: Airflow, *states: LedgerHeader | Exception | None, first: bool = False) -> ProgressMonitor:
     """Of an attempt that has looked at the ledger and at the last checkpoint."""
-    found = Ledgers(before, **ledgers)
-    made = ProgressMonitor(found, (TABLE,), airflow.store(), OWNER, show=lambda line: None, is_first=first)
+    made = ProgressMonitor(FakeLedgers(*states), airflow.store(), OWNER, is_first=first)
     made.begin(made.read_checkpoint())
     return made
+
+
+def take(made: ProgressMonitor) -> None:
+    """Look at the ledger again."""
+    if made._ledgers.poll():
+        made.write()
 
 
 def attempt(
     airflow: Airflow, before: LedgerHeader | None, after: LedgerHeader | None, error: Exception | None = None
 ) -> ProgressMonitor:
     """A try that fails, and leaves its checkpoint."""
-    made = monitor(airflow, before)
+    made = monitor(airflow, before, after)
     with contextlib.suppress(OSError, RfrError), made:
         if after is not None:
-            made.take({TABLE: after})
+            take(made)
         raise error or OSError("gone")
     return made
 
@@ -117,9 +115,9 @@ def test_a_checkpoint_that_was_changed_by_hand_is_ignored(airflow: Airflow, capl
     "content",
     [
         *("not JSON {", "a text", 7, [1, 2], {"mine": True}, "[" * 100_000),
-        Checkpoint(owner="shop/other/refresh/-1").content(),
-        {**Checkpoint(owner=OWNER).content(), "stalled": -1},
-        {**Checkpoint(owner=OWNER).content(), "tables": {TABLE: 3}},
+        Checkpoint(owner="shop/other/refresh/-1").model_dump(),
+        {**Checkpoint(owner=OWNER).model_dump(), "stalled": -1},
+        {**Checkpoint(owner=OWNER).model_dump(), "tables": {TABLE: 3}},
     ],
     ids=["broken", "text", "number", "list", "object", "deep", "other run", "negative", "not a table"],
 )
@@ -171,9 +169,10 @@ def test_a_store_that_fails_is_named_by_the_kind_of_its_error_alone(
 
 @IN_EVERY_STORE
 def test_a_published_refresh_leaves_nothing_for_a_next_try(airflow: Airflow) -> None:
-    made = attempt(airflow, None, NOW)
+    made = monitor(airflow, None, NOW, header(20, rounds=2, pages=50))
+    take(made)
     made.published(keep=False)
-    made.take({TABLE: header(20, rounds=2, pages=50)})
+    take(made)
     assert airflow.store().read() is None
 
 
@@ -194,29 +193,6 @@ def test_the_instances_of_a_mapped_task_do_not_share_a_checkpoint(kind: str, mon
     airflow.store().write({"of": 1})
     airflow.map_index = 0
     assert stored(airflow) == {"of": 0}
-
-
-def test_the_states_of_few_partitions_are_kept_and_those_of_many_only_as_counts(airflow: Airflow) -> None:
-    def left(partitions: int) -> Any:
-        states = {f"{n:012x}": {"pages": n, "done": True} for n in range(partitions)}
-        details = {"pointer": {"ledger": "l", "snapshot": 2**62}, "partition_states": states}
-        monitor(airflow, None, details=lambda table: details).take({TABLE: NOW})
-        return stored(airflow)["tables"][TABLE]
-
-    few, many = left(3), left(400)
-    assert few["partition_states"]["000000000002"] == {"pages": 2, "done": True}
-    assert few["pointer"] == {"ledger": "l", "snapshot": 2**62}
-    assert "partition_states" not in many
-    assert (many["partitions"], many["partitions_done"]) == (8, 2)
-
-
-def test_counts_are_written_where_the_partitions_cannot_be_read(airflow: Airflow, caplog: Log) -> None:
-    def broken(table: str) -> Any:
-        raise FileNotFoundError("s3://bucket/key")
-
-    monitor(airflow, None, details=broken).take({TABLE: NOW})
-    assert "s3://" not in caplog.text
-    assert "agrees" in verdict(airflow, caplog, NOW)
 
 
 def test_tries_without_progress_are_counted_until_one_makes_some(airflow: Airflow) -> None:
@@ -241,7 +217,7 @@ def test_an_attempt_that_was_not_let_read_counts_neither_way(airflow: Airflow, e
 def test_nothing_is_said_of_progress_while_the_ledger_cannot_be_read(airflow: Airflow, caplog: Log) -> None:
     attempt(airflow, None, NOW)
     with caplog.at_level(logging.INFO):
-        made = monitor(airflow, None, is_complete=False)
+        made = monitor(airflow, OSError("no ledger"))
         with raises(OSError), made:
             raise OSError("gone")
     assert made.stalled is None

@@ -7,7 +7,6 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import FencedError, RateLimitedError, ReconciliationError, RefreshFailedError
-from airflow_provider_rfr.hooks.lake import LakeDocument
 from airflow_provider_rfr.operators._outcome import (
     failure_of_driver,
     figures_by_table,
@@ -15,7 +14,7 @@ from airflow_provider_rfr.operators._outcome import (
     result_of_ledger,
     sentence_of,
 )
-from airflow_provider_rfr.operators._progress import LedgerReader
+from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from tests.unit.messages import check_messages
 
@@ -33,17 +32,17 @@ FIGURES = {
 }
 
 
-class Reader(LedgerReader):
+class Reader(LedgerFollower):
     """Of a ledger whose header a test gives."""
 
     def __init__(self, **fields: Any) -> None:
-        super().__init__(LakeDocument("rfr", {"type": "sql", "uri": "sqlite://"}))
+        super().__init__(lambda: None, ("raw.orders",), show=lambda line: None)
         now = datetime.now(timezone.utc)
         whole = {"generation": 3, "epoch": 4, "state": RefreshState.PUBLISHED, "read_fingerprint": "a"}
         whole |= {"publish_fingerprint": "b", "opened_at": now, "committed_at": now, "began_at": now, **fields}
         self.header = LedgerHeader(**whole)
 
-    def status(self, table: str) -> LedgerHeader:
+    def _header(self, table: str) -> LedgerHeader:
         return self.header
 
 

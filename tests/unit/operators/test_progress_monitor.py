@@ -4,7 +4,8 @@ import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_rfr.operators._progress import ProgressMonitor
+from airflow_provider_rfr.operators._checkpoints import ProgressMonitor
+from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.status import Progress
 
@@ -27,25 +28,21 @@ def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
     return LedgerHeader(**{**whole, **fields})
 
 
-class FakeLedgers:
+class FakeLedgers(LedgerFollower):
     """Gives one state after another; the last one for ever."""
 
-    is_complete = True
-
-    def __init__(self, *states: LedgerHeader | Exception | None) -> None:
+    def __init__(self, *states: LedgerHeader | Exception | None, lines: list[str] | None = None) -> None:
+        super().__init__(lambda: None, ("raw.orders",), show=([] if lines is None else lines).append)
         self._states = list(states)
         self.exhausted = threading.Event()
 
-    def status(self, table: str) -> LedgerHeader | None:
+    def _header(self, table: str) -> LedgerHeader | None:
         state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
         if len(self._states) == 1:
             self.exhausted.set()
         if isinstance(state, Exception):
             raise state
         return state
-
-    def details(self, table: str) -> dict[str, Any]:
-        return {}
 
 
 class FakeStore:
@@ -72,8 +69,9 @@ class BrokenStore(FakeStore):
 def follow(
     *states: LedgerHeader | Exception | None, store: FakeStore | None = None
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    ledgers, store, lines = FakeLedgers(*states), store or FakeStore(), []
-    with ProgressMonitor(ledgers, ("raw.orders",), store, "d/r/t/-1", show=lines.append, is_first=True) as monitor:
+    store, lines = store or FakeStore(), []
+    ledgers = FakeLedgers(*states, lines=lines)
+    with ProgressMonitor(ledgers, store, "d/r/t/-1", is_first=True) as monitor:
         monitor.follow(0.01)
         assert ledgers.exhausted.wait(10)
     return lines, store.written

@@ -26,7 +26,7 @@ from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
-from airflow_provider_rfr.refresh.inspection import status_in
+from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.refresh.work import RefreshFigures
 from airflow_provider_rfr.streams import Page, PagedStream
@@ -106,7 +106,7 @@ class Shop:
 
     @property
     def header(self) -> LedgerHeader:
-        found = status_in(self.catalog, TABLE)
+        found = read_status(LakeSettings("rfr", self.properties), TABLE)
         assert found is not None
         return found
 

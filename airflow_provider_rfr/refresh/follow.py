@@ -1,0 +1,201 @@
+"""Following of a refresh by its ledgers: the newest headers, changes by an attempt, and a line for each round."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_rfr.refresh.state import PREFIX
+from airflow_provider_rfr.refresh.status import Progress, ProgressPoint
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.lake.catalog import LakeSettings
+    from airflow_provider_rfr.refresh.state import LedgerHeader
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+_RUN_KEY = f"{PREFIX}run-key"
+"""In the summary of the target's commits: the run that made them."""
+_FIGURES_OF_COMMIT = ("generation", "pages", "rows", "attempts", "partitions")
+
+
+class Outages:
+    """Subjects that can't be used now, which never fails a refresh.
+
+    An outage is shown once, by the class of its error alone: the text may hold addresses with credentials.
+
+    :param show: takes one line of text
+    :param shows_ends: show the end of an outage, too, and the next one again
+    :param quotable: errors whose texts may be shown
+    """
+
+    def __init__(
+        self, show: Callable[[str], None], *, shows_ends: bool = False, quotable: tuple[type[Exception], ...] = ()
+    ) -> None:
+        self._show = show
+        self._shows_ends = shows_ends
+        self._quotable = quotable
+        self._shown: set[str] = set()
+
+    def guard(self, subject: str, verb: str, action: Callable[[], _T]) -> _T | None:
+        """Return the result of an action; None if it fails."""
+        problem = f"{subject} can't be {verb}"
+        try:
+            result = action()
+        except Exception as error:  # noqa: BLE001 - see the class
+            if problem not in self._shown:
+                self._shown.add(problem)
+                why = str(error) if isinstance(error, self._quotable) else type(error).__name__
+                self._show(f"{problem} ({why}); the refresh continues")
+            return None
+        if self._shows_ends and problem in self._shown:
+            self._shown.remove(problem)
+            self._show(f"{subject} can be {verb} again")
+        return result
+
+
+class LedgerFollower:
+    """The ledgers of one refresh, as its attempt changes them. Not thread-safe.
+
+    :param settings: returns the lake's settings; asked again after each failure, since they may have been corrected
+    :param replace_where: the part of the targets, as in the refresh's options
+    :param show: takes one line for each round that ended
+    :ivar before: header of each table at the first look that succeeded; None where it had no ledger
+    :ivar headers: header of each table at the last look that succeeded
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], LakeSettings],
+        tables: Sequence[str],
+        replace_where: str | None = None,
+        *,
+        show: Callable[[str], None],
+        outages: Outages | None = None,
+    ) -> None:
+        self.tables = tables
+        self.show = show
+        self.outages = outages or Outages(_log.warning)
+        self.before: dict[str, LedgerHeader | None] = {}
+        self.headers: dict[str, LedgerHeader | None] = {}
+        self._settings = settings
+        self._replace_where = replace_where
+        self._catalog: Catalog | None = None
+        self._shown: dict[str, Progress] = {}
+        self._pointers: dict[str, dict[str, str]] = {}
+        self._unread: set[str] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether the last look at each table succeeded; a table without a ledger counts as read."""
+        return not self._unread
+
+    def begin(self) -> dict[str, ProgressPoint | None]:
+        """Look for the first time, and return how far each table is; None also where that can't be read."""
+        self.poll()
+        before = {table: self.before.setdefault(table, None) for table in self.tables}
+        return {table: None if header is None else ProgressPoint.of(header) for table, header in before.items()}
+
+    def poll(self) -> bool:
+        """Look at every table; tell whether the attempt has changed any since the last look."""
+        for table in self.tables:
+            self.outages.guard(f"the ledger of {table}", "read", partial(self.read, table))
+        return self.advance()
+
+    def read(self, table: str) -> LedgerHeader | None:
+        """Return the newest generation's header; None before the first refresh.
+
+        :raises Exception: the ledger can't be read
+        """
+        self._unread.add(table)
+        try:
+            header = self.headers[table] = self._header(table)
+        except Exception:
+            self._catalog = None
+            raise
+        self._unread.discard(table)
+        return header
+
+    def advance(self) -> bool:
+        """Compare the newest headers with the last ones; tell whether any has changed, with a line for each round."""
+        changed = False
+        for table, header in self.headers.items():
+            if table not in self.before:
+                self.before[table] = header
+            last = self._shown[table].status if table in self._shown else self.before[table]
+            if header is None or (last is not None and header.committed_at == last.committed_at):
+                continue
+            changed = True
+            progress = self._shown[table] = Progress.of(header)
+            if header.rounds > (last.rounds if last is not None and last.generation == header.generation else 0):
+                self.show(progress.line(table))
+        return changed
+
+    def checkpoint(self) -> dict[str, dict[str, Any]]:
+        """Return counts and pointer of each table that the attempt has changed."""
+        return {
+            table: {**progress.checkpoint(), "pointer": self._pointers.get(table)}
+            for table, progress in list(self._shown.items())
+        }
+
+    def is_published(self, run_key: str) -> bool:
+        """Tell whether this run has published every table, as of the last look."""
+        headers = [self.headers.get(table) for table in self.tables]
+        return all(header is not None and _is_published(header, run_key) for header in headers)
+
+    def published(self, table: str, run_key: str) -> dict[str, Any] | None:
+        """Return the figures of the commit that this run made on the table; None where it made none."""
+        from airflow_provider_rfr.lake.catalog import load_table
+        from airflow_provider_rfr.lake.commits import newest_summary_with
+        from airflow_provider_rfr.lake.target import SCHEMA_CHANGES_KEY
+
+        header = self.read(table)
+        target = load_table(self._open(), table)
+        summary = (None if target is None else newest_summary_with(target, _RUN_KEY, run_key)) or {}
+        more = {"schema_changes": summary.get(SCHEMA_CHANGES_KEY)}
+        if header is not None and _is_published(header, run_key):
+            return {
+                "target": table,
+                "generation": header.generation,
+                "snapshot_id": str(header.snapshot_id),
+                "pages": header.pages,
+                "rows": header.published_rows or 0,
+                "pages_refetched": header.pages_refetched,
+                "attempts": header.attempts,
+                "partitions": header.partitions,
+                **more,
+            }
+        # A waiting run may have opened the next generation already. The target's commit says what was published, but
+        # not which pages were read twice.
+        if not summary:
+            return None
+        counts = {name: int(summary[PREFIX + name]) for name in _FIGURES_OF_COMMIT if PREFIX + name in summary}
+        return {"target": table, "snapshot_id": summary["snapshot-id"], **counts, **more}
+
+    def _open(self) -> Catalog:
+        from airflow_provider_rfr.lake.catalog import open_catalog
+
+        if self._catalog is None:
+            self._catalog = open_catalog(self._settings())
+        return self._catalog
+
+    def _header(self, table: str) -> LedgerHeader | None:
+        from airflow_provider_rfr.lake.ledger_table import LedgerTable
+        from airflow_provider_rfr.lake.row_filter import part_of
+        from airflow_provider_rfr.refresh.state import GENERATION_KEY, read_header
+
+        ledger = LedgerTable.load(self._open(), table, part_of(self._replace_where))
+        if ledger is None:
+            return None
+        self._pointers[table] = {"ledger": ledger.id, "snapshot": str(ledger.snapshot_id)}
+        return read_header(ledger.summary(GENERATION_KEY))
+
+
+def _is_published(header: LedgerHeader, run_key: str) -> bool:
+    return header.snapshot_id is not None and header.run_key == run_key
