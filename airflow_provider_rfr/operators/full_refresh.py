@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk.configuration import conf
+from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
 from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
-from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, path_from_dag
+from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, is_pending, path_from_dag
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
 from airflow_provider_rfr.operators import connection_use, webhooks
-from airflow_provider_rfr.operators._checkpoints import ProgressMonitor, check_store, open_store
-from airflow_provider_rfr.operators._deferral import EndedDriver, deadline_of, leave_driver
+from airflow_provider_rfr.operators._attempt import EndedDriver, RefreshAttempt, deadline_of, leave_driver
+from airflow_provider_rfr.operators._checkpoints import check_store
 from airflow_provider_rfr.operators._lineage import (
     Lineage,
     add_table_events,
@@ -34,17 +35,12 @@ from airflow_provider_rfr.operators._lineage import (
     table_alias,
     task_alias,
 )
-from airflow_provider_rfr.operators._mapping import MappedRefresh
-from airflow_provider_rfr.operators._outcome import (
-    figures_by_table,
-    final_errors,
-    result_of,
-    result_of_ledger,
-    sentence_of,
-)
+from airflow_provider_rfr.operators._outcome import final_errors, sentence_of
 from airflow_provider_rfr.operators.arguments import (
     MAPPED,
     check_arguments,
+    check_reading,
+    check_source,
     check_streams,
     from_dag_folder,
     options_mapping,
@@ -55,102 +51,22 @@ from airflow_provider_rfr.operators.arguments import (
 from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_application, private_folder
 from airflow_provider_rfr.preflight import check_machine
 from airflow_provider_rfr.refresh.config import parse_config, parse_options
-from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.triggers.refresh import DeferredRefresh, Ending, RefreshTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import DAG, Context
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     from airflow_provider_rfr.hooks.drivers import DriverAddress
     from airflow_provider_rfr.hooks.lake import LakeDocument
 
-
 _STORE_PARTS = ("store", "history.py")
 """What a driver in a cluster needs besides, to keep refresh tokens and rows of the history tables."""
-
-
-class _Attempt:
-    """One try, in one process or, where it was deferred, in two.
-
-    :param run_key: as in the refresh's document
-    :param replace_where: the part of the targets, as in the refresh's options
-    :ivar lineage: with figures once the tables are published
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        lineage: Lineage,
-        run_key: str,
-        replace_where: str | None,
-        store: str,
-        show: Callable[[str], None],
-    ) -> None:
-        self.lineage = lineage
-        self.run_key = run_key
-        self.replace_where = replace_where
-        tables = tuple(lineage.tables.values())
-        self._ledgers = LedgerFollower(lineage.lake.settings, tables, replace_where, show=show)
-        self.monitor = ProgressMonitor(
-            self._ledgers,
-            open_store(store, context),
-            connection_use.task_of(context).consumer,
-            is_first=getattr(context["ti"], "try_number", 1) == 1,
-        )
-
-    def deferred(self, driver: DriverAddress, lake_conn_id: str) -> DeferredRefresh:
-        """Return everything that another process needs to continue this try."""
-        before, stalled = self.monitor.before
-        lineage = self.lineage
-        return DeferredRefresh(
-            tables=lineage.tables,
-            run_key=self.run_key,
-            driver=driver,
-            lake_conn_id=lake_conn_id,
-            replace_where=self.replace_where,
-            before=before,
-            stalled=stalled,
-            source=lineage.source,
-            mode=lineage.mode,
-        )
-
-    def published(self) -> dict[str, Any] | None:
-        """Return the task's result, by the ledgers; None where this run has not published every table."""
-        tables = self.lineage.tables
-        figures = {table: self._ledgers.published(table, self.run_key) for table in tables.values()}
-        if self._ledgers.advance():
-            self.monitor.write()
-        published = {table: counts for table, counts in figures.items() if counts is not None}
-        return self._noted(result_of_ledger(tables, published)) if len(published) == len(figures) else None
-
-    def result(self, result_line: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the task's return value.
-
-        :param result_line: the driver's figures, None where it ran elsewhere and printed none here
-        :raises RefreshFailedError: the ledgers do not say that every table was published
-        """
-        if result_line is not None:
-            return self._noted(result_of(result_line))
-        result = self.published()
-        if result is None:
-            tables = ", ".join(self.lineage.tables.values())
-            raise RefreshFailedError(
-                f"Spark ended well, but the ledger does not say that {tables} was published; see the driver's log"
-            )
-        return result
-
-    def is_refused(self) -> bool:
-        """Tell whether a publish was refused because of the rows that were read, as of the last look."""
-        headers = self._ledgers.headers.values()
-        return any(header is not None and header.refused_under is not None for header in headers)
-
-    def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
-        self.lineage = replace(self.lineage, figures=figures_by_table(result))
-        return result
+_READING: Final = ("source", "streams", "target", "options")
+_UNKNOWN: Final = {**dict.fromkeys(_READING, MAPPED), "options": None}
+_CHECKED: Final = (*_READING, "checkpoint_store", "deliver_after")
 
 
 def _run_key(context: Context) -> str:
@@ -192,6 +108,61 @@ def _store_url(hook: RefreshSparkHook) -> str | None:
     except ConfigurationError:
         return None
     return None if is_file and hook.in_cluster else store.url_for_driver
+
+
+class MappedRefresh(OperatorPartial):
+    """A refresh that is still to be mapped. Results of other tasks are checked in the mapped task."""
+
+    __slots__ = ()
+
+    def expand(self, **mapped: Any) -> MappedOperator:
+        """Check each combination of values and map the task over them.
+
+        :raises ConfigurationError: field, problem, remedy and place of the first mistake
+        """
+        self._check(_combinations(mapped))
+        return super().expand(**mapped)
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
+        """Check each set of arguments and map the task over them.
+
+        :raises ConfigurationError: field, problem, remedy and place of the first mistake
+        """
+        if isinstance(kwargs, Sequence):
+            self._check((f"expand_kwargs[{n}]", item) for n, item in enumerate(kwargs) if isinstance(item, Mapping))
+        return super().expand_kwargs(kwargs, strict=strict)
+
+    def _check(self, tasks: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Check the arguments that are written out, and a source that several tasks have only once.
+
+        :param tasks: mapped arguments of each task, with their place in the DAG
+        """
+        # After a mistake, Airflow is not to warn that nothing was mapped.
+        self._expand_called = True
+        # A mapped task is made by Airflow, so it looks next to the DAG's file alone.
+        folder = file_folders()[:1]
+        streams_of = dict[int, list[str] | None]()
+        for place, arguments in tasks:
+            source, *reading = ({**_UNKNOWN, **self.kwargs, **arguments}[name] for name in _READING)
+            try:
+                if id(source) not in streams_of:
+                    streams_of[id(source)] = check_source(source, folder)
+                check_reading(streams_of[id(source)], *reading)
+                if not is_pending(store := arguments.get("checkpoint_store", MAPPED)):
+                    check_store(store)
+                triggers = arguments.get("deliver_after")
+                if triggers is not None and not hasattr(triggers, "resolve"):
+                    check_triggers(triggers, folder)
+            except ConfigurationError as error:
+                raise error.inside(place) from error
+
+
+def _combinations(mapped: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the arguments of each task, with their places in the lists to map over."""
+    lists = {name: mapped[name] for name in _CHECKED if isinstance(mapped.get(name), (list, tuple))}
+    for chosen in product(*(enumerate(values) for values in lists.values())) if lists else ():
+        place = ", ".join(f"{name}[{number}]" for name, (number, _) in zip(lists, chosen, strict=True))
+        yield f"expand {place}", {name: value for name, (_, value) in zip(lists, chosen, strict=True)}
 
 
 class ResumableFullRefreshOperator(SparkApplicationOperator):
@@ -271,7 +242,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         self.deferrable = deferrable
         self._deliver_after = deliver_after
         self._calling_folder = calling_folder()
-        self._attempt: _Attempt | None = None
+        self._attempt: RefreshAttempt | None = None
         self._leaves_driver = False
         self._left: DriverAddress | None = None
         if self.application_args and not self.application:
@@ -440,15 +411,15 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         driver.tidy()
         return self._conclude(context, attempt, result)
 
-    def _begin(self, context: Context, lineage: Lineage, run_key: str, replace_where: str | None) -> _Attempt:
+    def _begin(self, context: Context, lineage: Lineage, run_key: str, replace_where: str | None) -> RefreshAttempt:
         self._hook, self._left, self._leaves_driver = None, None, False
         # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
         self.external_id_key = f"{type(self).external_id_key}_{_clear_number(context)}"
-        self._attempt = _Attempt(context, lineage, run_key, replace_where, self.checkpoint_store, self.log.info)
+        self._attempt = RefreshAttempt(context, lineage, run_key, replace_where, self.checkpoint_store, self.log.info)
         store_link(context, RefreshLink(), RefreshLink().get_link(self, ti_key=context["ti"]))
         return self._attempt
 
-    def _conclude(self, context: Context, attempt: _Attempt, result: dict[str, Any]) -> dict[str, Any]:
+    def _conclude(self, context: Context, attempt: RefreshAttempt, result: dict[str, Any]) -> dict[str, Any]:
         attempt.monitor.published(keep=self.keep_checkpoint)
         figures = attempt.lineage.figures
         self.log.info("%s", sentence_of(result))

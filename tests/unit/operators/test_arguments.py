@@ -12,7 +12,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup, XComArg
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
-from airflow_provider_rfr.operators import ResumableFullRefreshOperator, _mapping, table_asset
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator, full_refresh, table_asset
 from airflow_provider_rfr.operators._lineage import add_table_events
 from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 from airflow_provider_rfr.refresh.config import parse_config
@@ -331,13 +331,13 @@ def test_results_of_other_tasks_and_templates_are_not_checked_before_the_mapped_
 
 def test_a_source_is_read_once_for_all_mapped_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[object]()
-    check = _mapping.check_source
+    check = full_refresh.check_source
 
     def reading(source: Any, folder: Any) -> Any:
         read.append(source)
         return check(source, folder)
 
-    monkeypatch.setattr(_mapping, "check_source", reading)
+    monkeypatch.setattr(full_refresh, "check_source", reading)
     mapped_over(streams=[["orders"], ["items"], ["customers"]])
     assert len(read) == 1
 

@@ -1,19 +1,35 @@
-"""Deferral of a task while its driver runs in a cluster, and the task's result after the driver's end."""
+"""One attempt of a refresh, also where its task is deferred while the driver runs in a cluster."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, PublishRefusedError, RefreshFailedError
-from airflow_provider_rfr.hooks.drivers import ClusterDriver, ClusterManager, DriverState, open_driver
+from airflow_provider_rfr.hooks.drivers import ClusterDriver, ClusterManager, DriverAddress, DriverState, open_driver
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook, parse_result_line
-from airflow_provider_rfr.operators._outcome import cause_in, failure_of_driver, one_line
+from airflow_provider_rfr.operators._checkpoints import ProgressMonitor, open_store
+from airflow_provider_rfr.operators._outcome import (
+    cause_in,
+    failure_of_driver,
+    figures_by_table,
+    one_line,
+    result_of,
+    result_of_ledger,
+)
+from airflow_provider_rfr.operators.connection_use import task_of
+from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.triggers.refresh import DeferredRefresh, End, Ending
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_rfr.operators._lineage import Lineage
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +61,86 @@ def deadline_of(execution_timeout: timedelta | None, began: datetime) -> str | N
     :param began: when Airflow called the task's ``execute``, from which it counts in a task that is not deferred
     """
     return None if execution_timeout is None else (began + execution_timeout).isoformat()
+
+
+class RefreshAttempt:
+    """One try, in one process or, where it was deferred, in two.
+
+    :param run_key: as in the refresh's document
+    :param replace_where: the part of the targets, as in the refresh's options
+    :ivar lineage: with figures once the tables are published
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        lineage: Lineage,
+        run_key: str,
+        replace_where: str | None,
+        store: str,
+        show: Callable[[str], None],
+    ) -> None:
+        self.lineage = lineage
+        self.run_key = run_key
+        self.replace_where = replace_where
+        tables = tuple(lineage.tables.values())
+        self._ledgers = LedgerFollower(lineage.lake.settings, tables, replace_where, show=show)
+        self.monitor = ProgressMonitor(
+            self._ledgers,
+            open_store(store, context),
+            task_of(context).consumer,
+            is_first=getattr(context["ti"], "try_number", 1) == 1,
+        )
+
+    def deferred(self, driver: DriverAddress, lake_conn_id: str) -> DeferredRefresh:
+        """Return everything that another process needs to continue this try."""
+        before, stalled = self.monitor.before
+        lineage = self.lineage
+        return DeferredRefresh(
+            tables=lineage.tables,
+            run_key=self.run_key,
+            driver=driver,
+            lake_conn_id=lake_conn_id,
+            replace_where=self.replace_where,
+            before=before,
+            stalled=stalled,
+            source=lineage.source,
+            mode=lineage.mode,
+        )
+
+    def published(self) -> dict[str, Any] | None:
+        """Return the task's result, by the ledgers; None where this run has not published every table."""
+        tables = self.lineage.tables
+        figures = {table: self._ledgers.published(table, self.run_key) for table in tables.values()}
+        if self._ledgers.advance():
+            self.monitor.write()
+        published = {table: counts for table, counts in figures.items() if counts is not None}
+        return self._noted(result_of_ledger(tables, published)) if len(published) == len(figures) else None
+
+    def result(self, result_line: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the task's return value.
+
+        :param result_line: the driver's figures, None where it ran elsewhere and printed none here
+        :raises RefreshFailedError: the ledgers do not say that every table was published
+        """
+        if result_line is not None:
+            return self._noted(result_of(result_line))
+        result = self.published()
+        if result is None:
+            tables = ", ".join(self.lineage.tables.values())
+            raise RefreshFailedError(
+                f"Spark ended well, but the ledger does not say that {tables} was published; see the driver's log"
+            )
+        return result
+
+    def is_refused(self) -> bool:
+        """Tell whether a publish was refused because of the rows that were read, as of the last look."""
+        headers = self._ledgers.headers.values()
+        return any(header is not None and header.refused_under is not None for header in headers)
+
+    def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
+        self.lineage = replace(self.lineage, figures=figures_by_table(result))
+        return result
 
 
 class EndedDriver:
