@@ -69,15 +69,6 @@ _UNKNOWN: Final = {**dict.fromkeys(_READING, MAPPED), "options": None}
 _CHECKED: Final = (*_READING, "checkpoint_store", "deliver_after")
 
 
-def _run_key(context: Context) -> str:
-    """Return the key of one run of one task: the same over its tries, another one after a clear.
-
-    A run that was deleted and created again under the same id has another key, because it started at another time.
-    """
-    started = getattr(context.get("dag_run"), "start_date", None)
-    return f"{connection_use.task_of(context).consumer}/{rfc3339(started)}-{_clear_number(context)}"
-
-
 def _clear_number(context: Context) -> int:
     """Count the tries of this task before its last clear.
 
@@ -436,13 +427,16 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
         source, streams = shipped_source(self.source, file_folders(self)), stream_names(self.streams)
         settings, moved = self._read_source(lake), connection_use.moved(self.api_conn_id)
         check_streams(streams, None)
+        # A run that was deleted and created again under the same id started at another time, so its key is another one.
+        started = rfc3339(getattr(context.get("dag_run"), "start_date", None))
+        key = f"{connection_use.task_of(context).consumer}/{started}-{_clear_number(context)}"
         document: dict[str, Any] = {
             "source": settings.completed(source),
             "streams": streams,
             "target": self.target,
             "lake": {"name": lake.name, "properties": lake.properties},
             "options": parse_options(options_mapping(self.options)).model_dump(mode="json"),
-            "run": {"key": _run_key(context), "airflow": _airflow_run(context)},
+            "run": {"key": key, "airflow": _airflow_run(context)},
         }
         if moved:
             document["run"]["moved"] = moved

@@ -123,7 +123,12 @@ class _DeclaredView:
             return cron_timetable(cron, self._place, "refresh with each commit of what is read")
         # Once as well: what came between the deploy and the first look of a watcher is in no event.
         once = OnceTimetable()
-        assets = [_commit_asset(self.lake_conn_id, table) for table in self.inputs]
+        assets = []
+        for table in self.inputs:
+            # It has an event for each commit of the table, by any program: the triggerer watches the table.
+            name = f"rfr_commits:{self.lake_conn_id}/{table}"
+            trigger = CommitTrigger(table, asset=name, lake_conn_id=self.lake_conn_id)
+            assets.append(Asset(name=name, watchers=[AssetWatcher(name="commits", trigger=trigger)]))
         return AssetOrTimeSchedule(timetable=once, assets=AssetAny(*assets)) if assets else once
 
     def is_deployed(self, control_store_conn_id: str | None = None) -> bool:
@@ -159,13 +164,6 @@ class _DeclaredView:
     @property
     def _place(self) -> str:
         return f"{self.declared.place}: {self.name}"
-
-
-def _commit_asset(lake_conn_id: str, table: str) -> Asset:
-    """Return an asset with an event for each commit of the table, by any program: the triggerer watches the table."""
-    name = f"rfr_commits:{lake_conn_id}/{table}"
-    trigger = CommitTrigger(table, asset=name, lake_conn_id=lake_conn_id)
-    return Asset(name=name, watchers=[AssetWatcher(name="commits", trigger=trigger)])
 
 
 def declared_materialized_views(

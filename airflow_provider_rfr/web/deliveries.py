@@ -89,7 +89,12 @@ class Webhooks:
             for attempt in lake.attempts
         }
         newest = sorted(attempts.values(), key=lambda attempt: -attempt.row["at"])
-        return cls(tuple(sorted(endpoints.values(), key=_urgency)), tuple(newest[:_ATTEMPTS]))
+        # Endpoints with dead deliveries first, and then those that do not work.
+        shown = sorted(
+            endpoints.values(),
+            key=lambda view: (-view.counts["dead"], view.condition == "ok", view.lake, str(view.row.key)),
+        )
+        return cls(tuple(shown), tuple(newest[:_ATTEMPTS]))
 
     @property
     def lakes(self) -> frozenset[str]:
@@ -160,11 +165,6 @@ def read_deliveries_of(lake: str, table: str, snapshot_id: int | None) -> tuple[
     selection = rows.Selection(lake=LakeHook(lake).get_lake_document().name, tables=(table,), snapshot_id=snapshot_id)
     with store.read() as connection:
         return tuple(rows.select_deliveries(connection, selection, _SHOWN_OF_COMMIT))
-
-
-def _urgency(endpoint: EndpointView) -> tuple[int, bool, str, str]:
-    """Return a sort key that puts endpoints with dead deliveries first, and then those that do not work."""
-    return -endpoint.counts["dead"], endpoint.condition == "ok", endpoint.lake, str(endpoint.row.key)
 
 
 def _condition(row: EndpointRow, dead: int, now: int) -> str:

@@ -7,6 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import FencedError, RateLimitedError, ReconciliationError, RefreshFailedError
+from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.operators._outcome import (
     failure_of_driver,
     figures_by_table,
@@ -36,7 +37,7 @@ class Reader(LedgerFollower):
     """Of a ledger whose header a test gives."""
 
     def __init__(self, **fields: Any) -> None:
-        super().__init__(lambda: None, ("raw.orders",), show=lambda line: None)
+        super().__init__(lambda: LakeSettings("rfr", {}), ("raw.orders",), show=lambda line: None)
         now = datetime.now(timezone.utc)
         whole = {"generation": 3, "epoch": 4, "state": RefreshState.PUBLISHED, "read_fingerprint": "a"}
         whole |= {"publish_fingerprint": "b", "opened_at": now, "committed_at": now, "began_at": now, **fields}

@@ -4,6 +4,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.operators._checkpoints import ProgressMonitor
 from airflow_provider_rfr.refresh.follow import LedgerFollower
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
@@ -32,7 +33,7 @@ class FakeLedgers(LedgerFollower):
     """Gives one state after another; the last one for ever."""
 
     def __init__(self, *states: LedgerHeader | Exception | None, lines: list[str] | None = None) -> None:
-        super().__init__(lambda: None, ("raw.orders",), show=([] if lines is None else lines).append)
+        super().__init__(lambda: LakeSettings("rfr", {}), ("raw.orders",), show=([] if lines is None else lines).append)
         self._states = list(states)
         self.exhausted = threading.Event()
 
