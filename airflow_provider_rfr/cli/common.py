@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, RfrError
 from airflow_provider_rfr.store.engine import instant
+from airflow_provider_rfr.text import printable
 from airflow_provider_rfr.threads import within
 
 if TYPE_CHECKING:
@@ -185,10 +186,8 @@ def _with_stored_connections() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-    """Return the text on one line, without characters that control a terminal: texts may come from a source."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text.split())
-    )
+    """Return the text on one line, without characters that control a terminal."""
+    return printable(" ".join(text.split()))
 
 
 def say(text: str) -> None:

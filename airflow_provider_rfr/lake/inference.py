@@ -30,6 +30,7 @@ from airflow_provider_rfr.lake.schemas import (
     with_distinct_names,
 )
 from airflow_provider_rfr.numbers import BEYOND_INT64, is_int64
+from airflow_provider_rfr.text import cut
 
 MAX_DEPTH: Final = 16
 """Objects and lists nested deeper are kept as JSON text."""
@@ -414,5 +415,4 @@ def _options(schemas: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return cut(repr(value), 60)

@@ -15,15 +15,16 @@ from airflow_provider_rfr.hooks.drivers import ClusterDriver, ClusterManager, Dr
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook, parse_result_line
 from airflow_provider_rfr.operators._checkpoints import ProgressMonitor, open_store
 from airflow_provider_rfr.operators._outcome import (
+    LONGEST_SENTENCE,
     cause_in,
     failure_of_driver,
     figures_by_table,
-    one_line,
     result_of,
     result_of_ledger,
 )
 from airflow_provider_rfr.operators.connection_use import task_of
 from airflow_provider_rfr.refresh.follow import LedgerFollower
+from airflow_provider_rfr.text import one_line
 from airflow_provider_rfr.triggers.refresh import DeferredRefresh, End, Ending
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class EndedDriver:
         state = "not known to the cluster any more" if report.state is DriverState.GONE else report.status
         problem = f"the Spark driver {self._id} is {state}"
         problem += "" if report.exit_code is None else f" with exit code {report.exit_code}"
-        problem += f": {one_line(redact(why, self._secrets))}" if why else ""
+        problem += f": {one_line(redact(why, self._secrets), LONGEST_SENTENCE)}" if why else ""
         problem += f" (its log: {report.url})" if report.url else ""
         meaning = _MEANINGS.get(report.exit_code or 0)
         if meaning is not None:

@@ -12,13 +12,14 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr import exceptions
 from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError, RfrError
+from airflow_provider_rfr.text import one_line
 
 _FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
 _MORE = (
     *("pages_fetched", "pages_skipped", "records_missing", "partitions", "duplicates_removed", "schema_changes"),
     *("already_published", "seconds"),
 )
-_MAX_SENTENCE = 2_000
+LONGEST_SENTENCE = 2_000
 _ERROR_LINE = re.compile(r"(Exception in thread|Error:|ERROR\b|[\w.]+(Error|Exception): )")
 
 
@@ -116,7 +117,7 @@ def failure_of_driver(
 def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
     """Return the exception for an error in a driver's last line; :class:`AirflowFailException` if no retry helps."""
     kind, cause, stream = _class_named(error.get("type")), _class_named(error.get("cause")), error.get("stream")
-    problem = one_line(str(error.get("message") or error.get("type")))
+    problem = one_line(str(error.get("message") or error.get("type")), LONGEST_SENTENCE)
     if stream and not problem.startswith(f"{stream}:"):
         problem = f"{stream}: {problem}"
     if more:
@@ -148,24 +149,18 @@ def final_errors(log_error: Callable[[str], Any]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        sentence = one_line(str(error))
+        sentence = one_line(str(error), LONGEST_SENTENCE)
         log_error(sentence)
         if isinstance(error, RfrError) and not error.retryable:
             raise AirflowFailException(sentence) from None
         raise
 
 
-def one_line(text: str) -> str:
-    """Return the text without line breaks, cut to the longest length for a log line."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _MAX_SENTENCE else f"{flat[:_MAX_SENTENCE]} ..."
-
-
 def cause_in(lines: Sequence[str]) -> str | None:
     """Find the line with the reason why spark-submit gave up: the innermost cause, else the first error."""
     causes = [line for line in lines if line.startswith("Caused by: ")]
     found = causes[-1:] or [line for line in lines if _ERROR_LINE.match(line)][:1]
-    return one_line(found[0]) if found else None
+    return one_line(found[0], LONGEST_SENTENCE) if found else None
 
 
 def _sentence(problem: str, remedy: str) -> str:

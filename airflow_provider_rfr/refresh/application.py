@@ -27,8 +27,9 @@ from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
 from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor, write_in_background
-from airflow_provider_rfr.refresh.status import Bar, can_draw, drawn_bar, printable
+from airflow_provider_rfr.refresh.status import Bar, can_draw, drawn_bar
 from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
+from airflow_provider_rfr.text import printable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

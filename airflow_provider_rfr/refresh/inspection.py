@@ -31,9 +31,9 @@ from airflow_provider_rfr.refresh.status import (
     by_urgency,
     duration_in_words,
     sentence_of,
-    shortened,
     state_of,
 )
+from airflow_provider_rfr.text import one_line
 from airflow_provider_rfr.threads import in_threads
 
 if TYPE_CHECKING:
@@ -87,10 +87,12 @@ def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> Ta
         header = _header_now(catalog, table, Ledger(loaded))
         if header is not None:
             state = state_of(header, now)
-            return TableStatus(table, name, state, shortened(sentence_of(state, header, now)), header)
+            return TableStatus(table, name, state, one_line(sentence_of(state, header, now), _LONGEST_SENTENCE), header)
     except Exception as error:  # noqa: BLE001 - one that can't be read hides no other; texts of others may be secret
         reason = str(error) if isinstance(error, RfrError) else type(error).__name__
-        return TableStatus(table, name, State.UNREADABLE, shortened(f"The ledger can't be read: {reason}"))
+        return TableStatus(
+            table, name, State.UNREADABLE, one_line(f"The ledger can't be read: {reason}", _LONGEST_SENTENCE)
+        )
     age = now.timestamp() - loaded.changed_ms / 1000
     said = f"Begun {duration_in_words(age)} ago: its partitions are being listed, or that failed; see the task's log"
     return TableStatus(table, name, State.OPENING if age <= STALE_SECONDS else State.STALE, said)
@@ -126,6 +128,7 @@ _COLUMNS: Final = (
 )
 _MOST_FILES: Final = 1000
 _SHOWN_PARTITIONS: Final = 10
+_LONGEST_SENTENCE: Final = 500
 _POINTS: Final = 200
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import RefreshStoppedError
 from airflow_provider_rfr.refresh.state import LedgerHeader, PastGeneration, RefreshState
+from airflow_provider_rfr.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -131,7 +132,6 @@ STALE_SECONDS: Final = 900.0
 """Without a new page, after which an attempt that works is stale; or for its ``silence``, where that is longer."""
 _FORGOTTEN_SECONDS: Final = 86400.0
 """After which an attempt that was stopped, and that no other one continued, is stale."""
-_LONGEST_SENTENCE: Final = 500
 
 
 class State(str, Enum):
@@ -286,11 +286,6 @@ def _age(moment: datetime, now: datetime) -> float:
     return max(0.0, (now - moment).total_seconds())
 
 
-def shortened(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _LONGEST_SENTENCE else f"{flat[:_LONGEST_SENTENCE]} ..."
-
-
 class Bar:
     """A line of a terminal that is drawn again and again; text that is printed meanwhile stands above it."""
 
@@ -337,7 +332,3 @@ def drawn_bar() -> Iterator[Bar]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn())
     with Bars(*columns, TextColumn("{task.fields[said]}", markup=False), transient=True) as bars:
         yield Bar(bars)
-
-
-def printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

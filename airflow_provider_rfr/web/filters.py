@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from airflow_provider_rfr.refresh.status import duration_in_words, rate_in_words, size_in_words
+from airflow_provider_rfr.text import cut
 
 _LONGEST_KEY: Final = 60
 _LOGIN: Final = re.compile(r"(://)[^\s/?#]*@")
@@ -67,8 +68,7 @@ def at(milliseconds: int | None) -> datetime | None:
 
 def short(text: Any) -> str:
     """Return a partition's key, cut if it is long."""
-    flat = str(text)
-    return flat if len(flat) <= _LONGEST_KEY else f"{flat[:_LONGEST_KEY]}…"
+    return cut(str(text), _LONGEST_KEY)
 
 
 def quoted(text: str) -> str:

@@ -27,6 +27,7 @@ from airflow_provider_rfr.http import client as http
 from airflow_provider_rfr.http.redaction import Redactor, host_of, is_secret, without_credentials
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.text import cut
 
 _SECONDS: Final = 300.0
 _LIMITS: Final = {"connect": 10.0, "read": 60.0, "max_bytes": 256 * 1024 * 1024, "truncate": False}
@@ -267,7 +268,7 @@ class _RedactingHandler(logging.Handler):
 
 def shown(text: str, redactor: Redactor) -> str:
     """Return text of the CDK or of an API as messages may hold it: redacted before it is cut."""
-    return without_credentials(redactor.text(text))[:1000]
+    return cut(without_credentials(redactor.text(text)), 1000)
 
 
 def redact_logs() -> None:

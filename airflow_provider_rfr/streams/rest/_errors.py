@@ -31,12 +31,12 @@ from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.rest._records import Records
 from airflow_provider_rfr.streams.rest._responses import (
+    LONGEST_EXCERPT,
     AnotherFormat,
     BadValues,
     RequestFailure,
     Response,
     UnreadableBody,
-    excerpt,
 )
 from airflow_provider_rfr.streams.rest.templates import (
     MISSING,
@@ -51,6 +51,7 @@ from airflow_provider_rfr.streams.rest.templates import (
     lookup_each,
     parse_path,
 )
+from airflow_provider_rfr.text import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -356,15 +357,15 @@ class ErrorHandler(Part):
         if not errors and not flagged:
             return success
         names = ", ".join(".".join(key) for key in errors or flagged)
+        text = json.dumps(list((errors or flagged).values()), ensure_ascii=False)
+        shown = one_line(self._redactor.text(text), LONGEST_EXCERPT)
         if not self._has_records(answer):
-            shown = excerpt(json.dumps(list((errors or flagged).values()), ensure_ascii=False), self._redactor)
             reason = (
                 f"the answer has no records and an error, in {names}: {shown}; if it is not an error, set error_keys"
             )
             return ResponseVerdict("RETRY", reason, answer, answer.request)
         if errors and names not in self._logged:
             self._logged.add(names)
-            shown = excerpt(json.dumps(list(errors.values()), ensure_ascii=False), self._redactor)
             _log.warning("%s: records are taken from an answer with an error, in %s: %s", answer.request, names, shown)
         return success
 

@@ -30,6 +30,7 @@ from airflow_provider_rfr.streams.rest.templates import (
     similar_path,
     where_missing,
 )
+from airflow_provider_rfr.text import one_line
 
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SEPARATORS: Final = (",", ";", "\t")
@@ -120,7 +121,7 @@ def _whole_texts(value: Any, note: Callable[[], None]) -> Any:
 
 
 _UNREAD: Final = object()
-_EXCERPT: Final = 200
+LONGEST_EXCERPT: Final = 200
 
 
 class UnreadableBody(ValueError):
@@ -419,14 +420,8 @@ class Response:
 
     def describe(self, redactor: Redactor) -> str:
         """Return the status and the beginning of the body, for messages."""
-        shown = excerpt(self.text(), redactor)
+        shown = one_line(redactor.text(self.text()), LONGEST_EXCERPT)
         return f"{self.status} {self.reason}".strip() + (f": {shown}" if shown else "")
-
-
-def excerpt(text: str, redactor: Redactor) -> str:
-    """Return the beginning of a text on one line, without secrets."""
-    text = " ".join(redactor.text(text).split())
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
 
 
 @dataclass(frozen=True, slots=True)

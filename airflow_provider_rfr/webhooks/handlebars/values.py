@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeGuard
 
+from airflow_provider_rfr.text import cut
+
 WHITESPACE = " \t\n\r\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(map(chr, range(0x2000, 0x200B)))
 """JavaScript's ``\\s``; Python's has a few control characters more."""
 
@@ -119,7 +121,7 @@ class RenderBudget:
 
 def shown(name: str) -> str:
     """Quote and shorten a name of the template for an error message."""
-    return repr(name if len(name) <= LONGEST_SHOWN else name[: LONGEST_SHOWN - 3] + "...")
+    return repr(cut(name, LONGEST_SHOWN))
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:

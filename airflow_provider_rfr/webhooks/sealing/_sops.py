@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SealError
+from airflow_provider_rfr.text import cut, printable
 
 KEY_BYTES = 32
 Place = tuple[str | int, ...]
@@ -37,8 +38,7 @@ _MAX_SHOWN = 120
 
 def shown(text: object) -> str:
     """Return a key or name for a message: printable, one line, short. Never used for values."""
-    clean = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in str(text))
-    return clean if len(clean) <= _MAX_SHOWN else f"{clean[:_MAX_SHOWN]}…"
+    return cut(printable(str(text)), _MAX_SHOWN)
 
 
 def pointer(place: Sequence[str | int]) -> str:

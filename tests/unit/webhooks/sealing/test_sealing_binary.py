@@ -125,7 +125,7 @@ def test_a_document_for_age_alone_never_reaches_the_program(sealed: dict[str, An
         ({"hc_vault": [VAULT]}, "hc_vault https://vault.example.com:8200 transit k"),
         ({"kms": [{}]}, "kms (no name)"),
         ({"age": [{"recipient": "age1yubikey1qq"}]}, "age age1yubikey1qq"),
-        ({"pgp": [{"fp": "A\n\x1b[2J" + "B" * 500}]}, "pgp A\\x0a\\x1b[2JBBB"),
+        ({"pgp": [{"fp": "A\n\x1b[2J" + "B" * 500}]}, "pgp A\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[2JBBB"),
     ],
 )
 def test_without_the_program_key_sources_and_what_is_missing_are_listed(

@@ -1,0 +1,18 @@
+"""Texts as people read them: cut, on one line, without characters that control a terminal. Imports nothing."""
+
+from __future__ import annotations
+
+
+def cut(text: str, longest: int) -> str:
+    """Return the text, or its beginning with dots after it."""
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def one_line(text: str, longest: int) -> str:
+    """Return the text without line breaks, cut if it is long."""
+    return cut(" ".join(text.split()), longest)
+
+
+def printable(text: str) -> str:
+    """Return the text with a sign for each character that can't be printed: it may come from a source."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
