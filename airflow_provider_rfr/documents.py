@@ -1,16 +1,28 @@
-"""Reads YAML, strictly and with one meaning everywhere: that of YAML 1.2, without its rarer forms.
+"""Documents that users write: reads YAML, and says which of their fields are wrong.
 
-Only ``true`` and ``false`` are booleans (``no`` is Norway), dates, versions and times stay text, numbers are decimal,
-and a duplicate key is an error. Imports nothing of this package, so that every part of it can use this module.
+YAML is strict and has one meaning everywhere: that of YAML 1.2, without its rarer forms. Only ``true`` and ``false``
+are booleans (``no`` is Norway), dates, versions and times stay text, numbers are decimal, and a duplicate key is an
+error.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import math
 import re
-from typing import Any, Final
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import yaml
+
+from airflow_provider_rfr.exceptions import Problem
+from airflow_provider_rfr.text import cut
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 _LONGEST_NUMBER: Final = 100
 _PREFIX: Final = "tag:yaml.org,2002:"
@@ -55,25 +67,42 @@ class DocumentError(ValueError):
 
 
 class StrictLoader(yaml.SafeLoader):
-    """The loader; a base for stricter ones."""
+    """The loader.
+
+    :ivar explicit: whether anchors, and keys that are not text, are refused
+    """
+
+    explicit = False
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if self.explicit and event.anchor:
+            raise _at(event.start_mark, "anchors and aliases are not allowed; write the value out")
         if getattr(event, "tag", None) not in _TAGS:
-            problem = "tags are not read; leave it out"
-            raise DocumentError(problem, event.start_mark.line + 1, event.start_mark.column + 1)
+            raise _at(event.start_mark, "tags are not read; leave it out")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
+            if self.explicit and key.tag != f"{_PREFIX}str":
+                raise _at(key.start_mark, "a key must be text; put it in quotes")
             if not isinstance(key, yaml.ScalarNode) or key.tag == f"{_PREFIX}merge":
                 continue
             if (key.tag, key.value) in seen:
-                mark = key.start_mark
-                raise DocumentError("duplicate key", mark.line + 1, mark.column + 1, key.value)
+                raise _at(key.start_mark, "duplicate key", key.value)
             seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
+
+
+def _at(mark: Any, problem: str, key: str | None = None) -> DocumentError:
+    return DocumentError(problem, mark.line + 1, mark.column + 1, key)
+
+
+class _ExplicitLoader(StrictLoader):
+    """A loader of documents in which everything is written out."""
+
+    explicit = True
 
 
 StrictLoader.yaml_implicit_resolvers = {
@@ -89,15 +118,15 @@ for _kind, _pattern, _first in (
 StrictLoader.add_constructor(f"{_PREFIX}float", lambda _, node: plain_value(node.value))
 
 
-def read_yaml(text: str | bytes, loader: type[StrictLoader] = StrictLoader) -> Any:
+def read_yaml(text: str | bytes, *, explicit: bool = False) -> Any:
     """Parse the one document of a text.
 
-    :param loader: a stricter one
+    :param explicit: refuse anchors, aliases, merges, and keys that are not text
     :raises DocumentError: it is not YAML, has a duplicate key or tags, or is nested too deeply
     """
     problem, detail, line, column = "is not YAML", "", None, None
     try:
-        return yaml.load(text, loader)
+        return yaml.load(text, _ExplicitLoader if explicit else StrictLoader)
     except yaml.MarkedYAMLError as error:
         mark, detail = error.problem_mark or error.context_mark, str(error.problem or error.context)
         if mark is not None:
@@ -110,3 +139,179 @@ def read_yaml(text: str | bytes, loader: type[StrictLoader] = StrictLoader) -> A
         problem = "is nested too deeply"
     # Out here, so that no error that holds the text becomes the context.
     raise DocumentError(problem, line, column, detail=detail)
+
+
+_MOST_LISTED: Final = 25
+_MOST_BESIDE_GUESS: Final = 12
+_MOST_COMPARED: Final = 500
+_LONGEST_COMPARED: Final = 100
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that was probably meant; None if none is near, if there are too many, or if it is valid."""
+    by_lower_case = {valid.lower(): valid for valid in reversed(list(names))}
+    if len(by_lower_case) > _MOST_COMPARED:
+        return None
+    close = difflib.get_close_matches(name[:_LONGEST_COMPARED].lower(), by_lower_case, 1)
+    near = by_lower_case[close[0]] if close else None
+    return None if near == name else near
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return the remedy for an unknown name: the nearest of the valid ones, and all of them if they are few."""
+    valid = sorted(names)
+    near = nearest(name, valid)
+    guess = f"did you mean {near}?" if near else ""
+    if guess and len(valid) > _MOST_BESIDE_GUESS:
+        return guess
+    more = ", ..." if len(valid) > _MOST_LISTED else ""
+    return f"{guess} allowed: {', '.join(valid[:_MOST_LISTED]) or 'nothing'}{more}".lstrip()
+
+
+Location: TypeAlias = tuple[str | int, ...]
+_LONGEST_VALUE: Final = 60
+_UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
+_WITHOUT_VALUE: Final = (*_UNKNOWN, "missing", "union_tag_not_found", "union_tag_invalid", "value_error", "too_short")
+_NO_MAPPING: Final = ("model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type")
+_SENTENCES: Final = {
+    "missing": "is missing",
+    "union_tag_not_found": "is missing",
+    "union_tag_invalid": "is unknown",
+    "string_unicode": "is not text: it holds half a character",
+    "string_type": "must be text; if it is text to you, put it in quotes",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("uuid_type", "uuid_parsing"), "must be a UUID"),
+    **dict.fromkeys(_NO_MAPPING, "must be a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "too_long": "must have at most {max_length} entries",
+    **dict.fromkeys(("too_short", "string_too_short"), "must not be empty"),
+    "string_too_long": "must have at most {max_length} characters",
+}
+"""By pydantic's types of errors; a remedy follows after a semicolon."""
+
+
+def wording(error: ErrorDetails, names: Iterable[str] = ()) -> tuple[str, str]:
+    """Return problem and remedy of one of pydantic's errors, without the value.
+
+    :param names: the valid ones, where the error is an unknown name
+    """
+    kind, context = error["type"], error.get("ctx", {})
+    if "problem" in context:
+        return str(context["problem"]), str(context["remedy"])
+    if kind in _UNKNOWN:
+        return "unknown field", suggestion(str(error["loc"][-1]), names)
+    if kind == "value_error":
+        return error["msg"].removeprefix("Value error, "), ""
+    if kind in _SENTENCES:
+        problem, _, remedy = _SENTENCES[kind].format(**context).partition("; ")
+        return problem, remedy
+    message = re.sub("^Input should be ", "must be ", error["msg"])
+    return message[:1].lower() + message[1:], ""
+
+
+def problems_of(
+    error: ValidationError,
+    model: Any,
+    *,
+    shows: Callable[[str], bool] = lambda path: False,
+    hidden: Collection[str] = (),
+) -> dict[Location, Problem]:
+    """Return the problems of a document by their places: the one translation of pydantic's errors.
+
+    A union reports its branches one by one; they are one problem.
+
+    :param model: the type of the document
+    :param shows: tells whether the value at a path may be shown; by default, none is
+    :param hidden: fields of the model that no document has
+    """
+    problems: dict[Location, Problem] = {}
+    for item in error.errors(include_url=False):
+        place, holder, wanted = _walk(item["loc"], model)
+        kind, value, tags = item["type"], item["input"], [tag for choice in wanted if (tag := _tag_of(choice))]
+        problem, remedy = wording(item, _fields_of(holder).keys() - set(hidden))
+        if kind in ("union_tag_not_found", "union_tag_invalid"):
+            value, place = item.get("ctx", {}).get("tag"), (*place, "type")
+            remedy = f"allowed: {', '.join(tags)}" if value is None else suggestion(str(value), tags)
+        path = ".".join(map(str, place))
+        text = _shown_value(value) if shows(path) else ""
+        if kind in _NO_MAPPING:
+            remedy = _mapping_remedy(wanted, tags, text)
+        shown = f" (it is {text})" if text and kind not in _WITHOUT_VALUE else ""
+        if kind == "union_tag_invalid":
+            problem = f"{text} {problem}".strip()
+        elif (first := problems.get(place)) is not None:
+            others, other = first.problem.removesuffix(shown), problem.removeprefix("must be ")
+            problem, remedy = others if other in others else f"{others}, or {other}", first.remedy
+        problems[place] = Problem(path, problem + shown, remedy)
+    return problems
+
+
+def _shown_value(value: Any) -> str:
+    is_plain = isinstance(value, (str, int, float, bool, type(None)))
+    return cut(repr(value), _LONGEST_VALUE) if is_plain else type(value).__name__
+
+
+def _mapping_remedy(wanted: Sequence[Any], tags: Sequence[str], value: str) -> str:
+    if tags:
+        return f"write type and its fields; allowed: {', '.join(tags)}"
+    names = [name for choice in wanted for name in _fields_of(choice)]
+    return f"write e.g. {{{names[0]}: {value or '...'}}}; allowed: {', '.join(names)}" if names else ""
+
+
+# Pydantic's names for the branches of unions that are no models.
+_BRANCH: Final = re.compile(r"(str|int|bool|float|(list|dict|tuple)\[.*\])$")
+
+
+def _walk(location: Sequence[str | int], model: Any) -> tuple[Location, Any, list[Any]]:
+    """Return the place as in the document, the model that holds its last part, and the types that are wanted there.
+
+    Pydantic's location also names the branches of unions that it tried, which are not part of the document.
+    """
+    choices, holder, place = [model], model, list[str | int]()
+    for part in location:
+        is_union = len(choices) > 1
+        branch = [choice for choice in choices if part in (_tag_of(choice), getattr(choice, "__name__", None))]
+        if is_union and branch and _fields_of(branch[0]):
+            choices = branch[:1]
+        elif not (is_union and _BRANCH.match(str(part))):
+            holder = next(filter(_fields_of, choices), None)
+            choices = _choices(_type_at(choices, part))
+            place.append(part)
+    return tuple(place), holder, choices
+
+
+def _choices(annotation: Any) -> list[Any]:
+    """Return the types that an annotation allows, without None."""
+    if get_origin(annotation) is Annotated:
+        return _choices(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [choice for item in get_args(annotation) for choice in _choices(item) if choice is not type(None)]
+    return [annotation]
+
+
+def _fields_of(kind: Any) -> dict[str, Any]:
+    """Return the types of a model's fields by their names in documents; none for any other type."""
+    model: Any = kind if isinstance(kind, type) else None
+    if hasattr(model, "model_fields"):
+        model.model_rebuild()  # resolves names of models that are declared further down
+        return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    return get_type_hints(model) if dataclasses.is_dataclass(model) else {}
+
+
+def _tag_of(kind: Any) -> str | None:
+    """Return the ``type`` by which a model is recognised in a union."""
+    annotation = _fields_of(kind).get("type")
+    return str(get_args(annotation)[0]) if get_origin(annotation) is Literal else None
+
+
+def _type_at(choices: Sequence[Any], part: str | int) -> Any:
+    """Return the type of a field, of a mapping's values or of a sequence's items."""
+    for choice in choices:
+        if part in (fields := _fields_of(choice)):
+            return fields[str(part)]
+        if get_origin(choice) in (dict, Mapping, list, tuple):
+            return [item for item in get_args(choice) if item is not ...][-1]
+    return Any

@@ -24,8 +24,8 @@ from airflow_provider_rfr.builtins.model import CatalogSpec
 from airflow_provider_rfr.builtins.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.builtins.refresh import refresh
-from airflow_provider_rfr.documents import read_yaml
-from airflow_provider_rfr.exceptions import ConfigurationError, Problem
+from airflow_provider_rfr.documents import problems_of, read_yaml
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.store.engine import open_store
@@ -99,9 +99,8 @@ def read_document(path: Path) -> MigrationDocument:
     try:
         document = MigrationDocument.model_validate(read_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False, include_context=False)
-        places = (".".join(map(str, error["loc"])) or "config" for error in errors)
-        raise ConfigurationError.of(map(Problem, places, (error["msg"] for error in errors))) from None
+        problems = problems_of(error, MigrationDocument).values()
+        raise ConfigurationError.of(replace(problem, field=problem.field or "config") for problem in problems) from None
     except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -21,29 +21,24 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.builtins.model import (
     BuiltinObject,
     CatalogSpec,
-    Column,
     DeclarationPlace,
     Declared,
     Instance,
     Instances,
     Removed,
-    Was,
     YamlMark,
     YamlPath,
-    nearest,
     nearest_mark,
     stable_id,
 )
 from airflow_provider_rfr.builtins.rules import catalog_problems, checked, other_problems
-from airflow_provider_rfr.documents import plain_value
+from airflow_provider_rfr.documents import plain_value, problems_of
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
-from airflow_provider_rfr.sinks.spec import SinkSpec
 
 _DEEPEST: Final = 32
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -51,6 +46,7 @@ _TEXT: Final = "tag:yaml.org,2002:str"
 _TEXTS: Final = (("properties",), ("instances",))
 """Plain values in these are texts, as they were written."""
 _TAGS: Final = (None, "!", _TEXT, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_ONE_BY_ONE: Final = "write each object on its own, --- between two"
 _WRITE_OUT: Final = "write it out; an object says everything itself"
 
 
@@ -65,7 +61,8 @@ class Flaw(NamedTuple):
 class Document:
     """A YAML document as it is parsed: its value, the marks of all values in it by their paths, and its flaws as YAML.
 
-    A document that is created with a flaw has no value: a syntax error ended the text.
+    A document that is created with a flaw has no value: a syntax error ended the text. A reader of its own, because
+    :func:`.documents.read_yaml` stops at the first mistake and keeps no marks.
     """
 
     def __init__(self, text: str, events: Iterator[Any], *flaws: Flaw) -> None:
@@ -139,7 +136,6 @@ def documents(text: str) -> Iterator[Document]:
 Declaration = BuiltinObject | Removed | Instances
 _MODELS: Final[dict[str, type]] = {"instances": Instances, "removed": Removed}
 """What a document of a kind declares; one of another kind is an object."""
-_PARTS: Final = {"columns": Column, "was": Was, "sink": SinkSpec}
 
 
 @cache
@@ -155,7 +151,7 @@ def read(document: Document, place: DeclarationPlace, project: str) -> Declarati
     if isinstance(value, dict):
         model = _MODELS.get(str(value.get("kind")), BuiltinObject)
         if "place" in value:
-            flaws.append(Flaw(marks["place",].line, "place is not a field"))
+            flaws.append(Flaw(marks["place",].line, "place: unknown field"))
         if model is BuiltinObject:
             _list_what_columns_were(value.get("columns"))
             value = {"id": str(stable_id(project, str(value.get("name")))), **value}
@@ -166,7 +162,12 @@ def read(document: Document, place: DeclarationPlace, project: str) -> Declarati
         # Of JSON, a strict reader takes lists for tuples and texts for ids, and a number for no text.
         declarations: list[Declaration] = _adapter(model).validate_json(json.dumps([value]), strict=True)
     except ValidationError as error:
-        flaws += [_flaw(marks, model, error) for error in error.errors(include_url=False)]
+        for location, problem in problems_of(error, list[model], hidden=("place",)).items():
+            fields, line = ".".join(map(str, location[1:])), nearest_mark(marks, location[1:]).line
+            if fields:
+                flaws.append(Flaw(line, f"{fields}: {problem.problem}", problem.remedy))
+            else:
+                flaws.append(Flaw(line, "the document is not a mapping", _ONE_BY_ONE))
     return None if flaws else declarations[0]
 
 
@@ -176,17 +177,6 @@ def _list_what_columns_were(columns: Any) -> None:
         if isinstance(column, dict) and "was" in column:
             was = column["was"] if isinstance(column["was"], list) else [column["was"]]
             column["was"] = [{"name": name} if isinstance(name, str) else name for name in was]
-
-
-def _flaw(marks: Mapping[YamlPath, YamlMark], model: type, error: ErrorDetails) -> Flaw:
-    location, problem, remedy = error["loc"][1:], f": {error['msg']}", ""
-    if error["type"] == "unexpected_keyword_argument":
-        holder = next((_PARTS[part] for part in reversed(location[:-1]) if part in _PARTS), model)
-        names = {field.name for field in fields(holder)} - {"place"}
-        problem, remedy = " is not a field", nearest(str(location[-1]), names, show=12)
-    if not location:
-        return Flaw(marks[()].line, "the document is not a mapping", "write each object on its own, --- between two")
-    return Flaw(nearest_mark(marks, location).line, f"{'.'.join(map(str, location))}{problem}", remedy)
 
 
 GROUP = "airflow_provider_rfr.builtins"

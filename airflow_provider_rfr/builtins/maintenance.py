@@ -18,10 +18,11 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins import state
 from airflow_provider_rfr.builtins.desired import instance_id
-from airflow_provider_rfr.builtins.model import CatalogSpec, Column, Dependency, Kind, namespace_of, nearest, retired_by
+from airflow_provider_rfr.builtins.model import CatalogSpec, Column, Dependency, Kind, namespace_of, retired_by
 from airflow_provider_rfr.builtins.plan import Plan, StepAction
 from airflow_provider_rfr.builtins.queries import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, QueryError, RfrError
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import Catalog
@@ -368,7 +369,7 @@ def forget_objects(
             base = (recorded.revision, recorded.version, read_registry(connection, project).deploy_id)
         by_key = {obj.key: obj for obj in recorded.objects}
         if unknown := [name for name in names if name.casefold() not in by_key]:
-            raise ConfigurationError("name", f"{unknown[0]} is not recorded", nearest(unknown[0], by_key))
+            raise ConfigurationError("name", f"{unknown[0]} is not recorded", suggestion(unknown[0], by_key))
         leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
         for obj in leaving:
             if obj.kind is Kind.SINK:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from airflow_provider_rfr.sinks.spec import SinkSpec
 _NAMESPACE: Final = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 _RETIRED: Final = re.compile(r"__g([0-9a-f]{8})$", re.IGNORECASE)
 """Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
-_MOST_COMPARED: Final = 500
 LONGEST_PART: Final = 100
 """Characters of one part of a name: catalogs take 128, and a suffix has to fit too."""
 
@@ -281,14 +279,6 @@ def name_problem(name: str) -> str | None:
     if retired_by(name) is not None:
         return f"{name!r} ends like the tables that a deploy puts aside"
     return None
-
-
-def nearest(name: str, names: Iterable[str], *, show: int = 20) -> str:
-    """Return a sentence with the nearest of the valid names, and all of them if they are few."""
-    valid = sorted(names)
-    close = difflib.get_close_matches(name, valid, n=1) if len(valid) <= _MOST_COMPARED else []
-    allowed = [f"allowed: {', '.join(valid)}"] if 0 < len(valid) <= show else []
-    return " ".join([*(f"did you mean {name}?" for name in close), *allowed])
 
 
 class Why(str, Enum):

@@ -17,8 +17,9 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
 from airflow_provider_rfr.builtins import sql
-from airflow_provider_rfr.builtins.model import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
+from airflow_provider_rfr.builtins.model import QUERIED, BuiltinObject, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql import Name, Parts, full_name, identifier, scopes_of, table_parts
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 ColumnsOf = Callable[[str], tuple[str, ...] | None]
@@ -368,7 +369,7 @@ def column_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
         whose = f"{names[0]} has" if len(names) == len(sources) == 1 else "there is"
         valid = {name.written for source in sources for name in source.columns}
         line, column = query.count("\n", 0, start) + 1, start - query.rfind("\n", 0, start)
-        yield line, column, f"{whose} no column {word}", nearest(word, valid)
+        yield line, column, f"{whose} no column {word}", suggestion(word, valid)
 
 
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:

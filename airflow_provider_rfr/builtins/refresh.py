@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_rfr.builtins.desired import in_order
 from airflow_provider_rfr.builtins.maintenance import read_recorded, view_reads
-from airflow_provider_rfr.builtins.model import Dependency, Kind, nearest
+from airflow_provider_rfr.builtins.model import Dependency, Kind
 from airflow_provider_rfr.builtins.queries import tables_below
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject, files_family
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog, load_table
 from airflow_provider_rfr.lake.commits import CommitConflictError, last_change
@@ -141,7 +142,8 @@ class _Deployed(NamedTuple):
         wanted = {name.casefold(): name for name in names} or valid
         if unknown := [name for key, name in wanted.items() if key not in valid]:
             problem = f"{unknown[0]} is not a deployed materialized view of project {self.project}"
-            raise ConfigurationError("name", problem, nearest(unknown[0], valid.values()) or "deploy it first")
+            remedy = suggestion(unknown[0], valid.values()) if valid else "deploy it first"
+            raise ConfigurationError("name", problem, remedy)
         reads = {key: [read.name for read in obj.deps] for key, obj in objects.items()}
         return [key for key in in_order(reads, str) if key in wanted]
 

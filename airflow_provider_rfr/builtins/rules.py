@@ -24,6 +24,7 @@ from airflow_provider_rfr.builtins.model import (
     Was,
 )
 from airflow_provider_rfr.builtins.sql import columns_read
+from airflow_provider_rfr.documents import nearest, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import field_types, is_plain, parse_transform, parse_type
 from airflow_provider_rfr.sinks.spec import SinkSpec, findings
@@ -132,7 +133,7 @@ def _former_problems(column: Column, was: Was) -> Iterator[tuple[str, str]]:
         return
     for path, former in was.fields.items():
         if path.casefold() not in map(str.casefold, paths):
-            yield f"fields: {column.name} has no field {path}", model.nearest(path, paths)
+            yield f"fields: {column.name} has no field {path}", suggestion(path, paths)
         if not former or set(former) & set(".`"):
             yield f"fields.{path}: {former!r} is not the name of a field", "give the name alone, without its path"
 
@@ -158,7 +159,7 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
     column = next((column for column in columns if column.name.casefold() == transform.column.casefold()), None)
     if column is None:
         problem, close = f"{text!r}: there is no column {transform.column}", (column.name for column in columns)
-        raise ConfigurationError("partitioning", problem, model.nearest(transform.column, close))
+        raise ConfigurationError("partitioning", problem, suggestion(transform.column, close))
     kind = parse_type(column.type)
     if not transform.takes(kind):
         raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
@@ -178,7 +179,7 @@ def _name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Ite
     first_of = {name.casefold(): name for name in valid}
     for number, name in enumerate(names):
         if name.casefold() not in first_of:
-            yield Problem(f"{path}.{number}", f"there is no column {name}", model.nearest(name, first_of.values()))
+            yield Problem(f"{path}.{number}", f"there is no column {name}", suggestion(name, first_of.values()))
     for (number, name), _ in _repeated(enumerate(names), lambda item: item[1].casefold()):
         yield Problem(f"{path}.{number}", f"{name} is listed twice")
 
@@ -262,9 +263,9 @@ def _missing(
         return f"it reads {name} with a catalog's name before it", f"write {inside}: each lake has a catalog of its own"
     if not names or (namespace not in names and reader.sink is None):
         return None
-    close = model.nearest(last, names.get(namespace, ()), show=0)
+    close = nearest(last, names.get(namespace, ()))
     remedy = "declare it, e.g. as a source; a view may have it in depends_on instead"
-    return f"it reads {name}, which is not declared", f"{close} {remedy}".strip()
+    return f"it reads {name}, which is not declared", f"did you mean {close}? {remedy}" if close else remedy
 
 
 def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | None:

@@ -37,11 +37,12 @@ def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
     """
     from pydantic import ValidationError
 
+    from airflow_provider_rfr.documents import problems_of
+
     try:
         return cast(Value, _adapter(cast(Any, kind)).validate_python(document))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ValueError(str(next(iter(problems_of(error, kind).values())))) from None
 
 
 @cache

@@ -572,7 +572,7 @@ def _find_dag(dag_id: str) -> DAG:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag
 
-    from airflow_provider_rfr.streams.rest.templates import guess
+    from airflow_provider_rfr.documents import nearest
 
     ids: list[str] = []
     problems: list[Problem] = []
@@ -591,7 +591,9 @@ def _find_dag(dag_id: str) -> DAG:
             problems += _import_errors(bag, bundle.path, dag_id)
     if problems:
         raise ConfigurationError.of(problems)
-    remedy = f"{guess(dag_id, ids)}airflow dags list shows all"
+    near = nearest(dag_id, ids)
+    guess = f"did you mean {near}? " if near else ""
+    remedy = f"{guess}airflow dags list shows all"
     if broken:
         remedy += f"; files that can't be imported: {broken}, see airflow dags list-import-errors"
     raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)

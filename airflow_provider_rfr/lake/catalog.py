@@ -7,7 +7,6 @@ settings by which Spark SQL reaches the same catalog through Iceberg's runtime, 
 
 from __future__ import annotations
 
-import difflib
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +39,7 @@ from sqlalchemy.exc import ArgumentError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
 from airflow_provider_rfr.databases import ANSWER_SECONDS, CONNECT_SECONDS, limit_waits
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 from airflow_provider_rfr.http.redaction import Redactor
 
@@ -199,11 +199,7 @@ def _check_settings(settings: LakeSettings) -> None:
     properties, kinds = settings.properties, [catalog_type.value for catalog_type in CatalogType]
     kind = properties.get("type")
     if kind is not None and kind.lower() not in kinds:
-        near = difflib.get_close_matches(kind.lower(), kinds, 1)
-        guess = f"did you mean {near[0]}? " if near else ""
-        raise ConfigurationError(
-            "lake.properties.type", f"{kind!r} is not a type of catalog", f"{guess}known: {', '.join(kinds)}"
-        )
+        raise ConfigurationError("lake.properties.type", f"{kind!r} is not a type of catalog", suggestion(kind, kinds))
     if "py-catalog-impl" in properties or _catalog_type(properties) != "sql":
         return
     if not properties.get("warehouse"):

@@ -7,7 +7,6 @@ this module, so it imports neither PyArrow nor PyIceberg; :mod:`.schemas` transl
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.text import cut
 
 _MAX_DEPTH: Final = 32
 """Types nested deeper are refused: a mistake, or an attempt to exhaust the parser."""
@@ -296,8 +296,11 @@ class _TypeParser:
         if self._quoted or word not in _ALIASES:
             if word in _UNSUPPORTED:
                 raise self._error(f"the type {word} is not supported", _UNSUPPORTED[word])
-            near = difflib.get_close_matches(word, sorted(_ALIASES), 1)
-            remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(sorted(set(_ALIASES.values())))}"
+            # Imported here: reading DAGs needs this module, and no YAML.
+            from airflow_provider_rfr.documents import nearest
+
+            near = nearest(word, sorted(_ALIASES))
+            remedy = f"did you mean {near}?" if near else f"write one of {', '.join(sorted(set(_ALIASES.values())))}"
             raise self._error(f"{self._token!r} is not a type" if word else "a type is missing", remedy)
         self._advance()
         return _ALIASES[word]
@@ -366,8 +369,9 @@ class _TypeParser:
         return self._error(f"expected {what}, found {repr(self._token) if self._token else 'the end'}")
 
     def _error(self, problem: str, remedy: str = "") -> ConfigurationError:
-        shown = self._text if len(self._text) <= 80 else self._text[:80] + "..."
-        return ConfigurationError("type", f"{shown!r}: {problem} (character {self._position + 1})", remedy)
+        return ConfigurationError(
+            "type", f"{cut(self._text, 80)!r}: {problem} (character {self._position + 1})", remedy
+        )
 
 
 _ARGUMENT: Final = r"(`(?:[^`]|``)+`|[^,()]+?)"

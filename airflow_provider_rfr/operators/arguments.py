@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.documents import read_yaml
+from airflow_provider_rfr.documents import read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.dag_arguments import is_pending, path_from_dag, paths_in, place_of, possible_places
 from airflow_provider_rfr.lake import types as lake_types
@@ -201,9 +201,7 @@ def check_streams(names: Sequence[str], known: Sequence[str] | None) -> None:
         raise ConfigurationError("streams", "duplicate name", "name each stream once")
     unknown = [name for name in names if known is not None and name not in known]
     if known is not None and unknown:
-        from airflow_provider_rfr.streams.rest.templates import nearest
-
-        raise ConfigurationError("streams", f"the source has no stream {unknown[0]!r}", nearest(unknown[0], known))
+        raise ConfigurationError("streams", f"the source has no stream {unknown[0]!r}", suggestion(unknown[0], known))
 
 
 def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from airflow_provider_rfr.documents import DocumentError, read_yaml
+from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of, tables_of
 
@@ -276,7 +276,7 @@ def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
     try:
         return RefreshConfig.model_validate(whole)
     except ValidationError as error:
-        raise ConfigurationError(origin, _mistakes(error)) from None
+        raise ConfigurationError.of(problems_of(error, RefreshConfig).values()).at(origin) from None
 
 
 def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
@@ -284,7 +284,10 @@ def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
     try:
         return RefreshOptions.model_validate(dict(options))
     except ValidationError as error:
-        raise ConfigurationError("options", _mistakes(error, "options")) from None
+        problems = problems_of(error, RefreshOptions).values()
+        raise ConfigurationError.of(
+            replace(problem, field=f"options.{problem.field}".rstrip(".")) for problem in problems
+        ) from None
 
 
 def read_config(path: str) -> RefreshConfig:
@@ -330,25 +333,3 @@ def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list
     if problem:
         problems.append(f"{place}: {problem}")
     return made(secret)
-
-
-def _mistakes(error: ValidationError, prefix: str = "") -> str:
-    """Return every mistake with its place; an unknown field with the name that was probably meant."""
-    found = []
-    for item in error.errors(include_url=False, include_input=False):
-        place = ".".join(str(part) for part in (prefix, *item["loc"]) if part != "")
-        if item["type"] != "extra_forbidden":
-            message = item["msg"].removeprefix("Value error, ")
-            found.append(f"{place}: {message}" if place else message)
-            continue
-        model: type[BaseModel] | None = RefreshOptions if prefix else RefreshConfig
-        for part in item["loc"][:-1]:
-            field = model.model_fields.get(str(part)) if model is not None else None
-            kind = field.annotation if field is not None else None
-            model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-        known = [field.alias or name for name, field in model.model_fields.items()] if model is not None else []
-        near = difflib.get_close_matches(str(item["loc"][-1]), known, 1)
-        found.append(
-            f"{place}: unknown" + (f", did you mean {near[0]}?" if near else f", known are {', '.join(known)}")
-        )
-    return "; ".join(found)

@@ -9,7 +9,6 @@ thread for more than a second.
 
 from __future__ import annotations
 
-import difflib
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, LedgerError
 from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place, arrow_schema, infer_records, merge
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
@@ -35,9 +35,10 @@ from airflow_provider_rfr.refresh.json_columns import (
 )
 from airflow_provider_rfr.streams.columns import hinted_schema
 from airflow_provider_rfr.streams.core import PrimaryKey, Stream, key_paths
+from airflow_provider_rfr.text import cut
 
 _SHRINK, _GROW = 8, 2
-_SHOWN_CHARACTERS = 80
+_SHOWN_CHARACTERS = 77
 _KINDS = {
     type(None): "null",
     bool: "boolean",
@@ -209,8 +210,7 @@ class _PageReader:
             return {"field": loss.path, "change": "ROUNDED", "reason": f"a double can't hold {json_text(loss.value)}"}
         self.offender_count += 1
         if len(self.offenders) < self._max_offenders:
-            text = json_text(loss.value)
-            shown = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+            shown = cut(json_text(loss.value), _SHOWN_CHARACTERS)
             self.offenders.append(_Offender(partition, page, record, loss.path, shown, loss.expected))
         if not self._note_changes:
             return None
@@ -384,9 +384,6 @@ def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
             yield from _paths(item, f"{prefix}element.", depth - 1)
 
 
-_SHOWN_NAMES = 20
-
-
 def key_columns(primary_key: PrimaryKey, rows: pa.Schema) -> tuple[tuple[str, ...], ...]:
     """Return the paths of the key's columns.
 
@@ -397,7 +394,7 @@ def key_columns(primary_key: PrimaryKey, rows: pa.Schema) -> tuple[tuple[str, ..
         kind: pa.DataType = pa.struct(list(rows))
         for name in path:
             if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-                raise _missing(path, "the rows have no column", "columns", rows.names)
+                raise _missing(path, "the rows have no column", rows.names)
             kind = kind.field(name).type
     return paths
 
@@ -414,7 +411,7 @@ def check_key_of_page(primary_key: PrimaryKey, records: Sequence[Mapping[str, An
     for path in key_paths(primary_key):
         if not any(_has(record, path) for record in records):
             fields = dict.fromkeys(name for record in records for name in record)
-            raise _missing(path, "no record of the first page has the field", "fields", fields)
+            raise _missing(path, "no record of the first page has the field", fields)
 
 
 def _has(record: Any, path: Sequence[str]) -> bool:
@@ -425,10 +422,5 @@ def _has(record: Any, path: Sequence[str]) -> bool:
     return True
 
 
-def _missing(path: Sequence[str], problem: str, noun: str, names: Iterable[str]) -> ConfigurationError:
-    existing = list(names)
-    near = difflib.get_close_matches(path[0], existing, 1)
-    guess = f"did you mean {near[0]}? " if near and near[0] != path[0] else ""
-    more = "" if len(existing) <= _SHOWN_NAMES else f" and {len(existing) - _SHOWN_NAMES} more"
-    remedy = f"{guess}{noun} are {', '.join(existing[:_SHOWN_NAMES])}{more}"
-    return ConfigurationError("primary_key", f"{problem} {'.'.join(path)}", remedy)
+def _missing(path: Sequence[str], problem: str, names: Iterable[str]) -> ConfigurationError:
+    return ConfigurationError("primary_key", f"{problem} {'.'.join(path)}", suggestion(path[0], names))

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.airbyte.source import build_manifest_stream, build_manifest_streams, whole_manifest
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
 from airflow_provider_rfr.streams.rest.stream import build_streams
-from airflow_provider_rfr.streams.rest.templates import nearest
 
 _ORIGINS: Final = ("class", "file", "definition", "manifest")
 _OF_MANIFESTS: Final = ("components", "components_keep_state", "allowed_hosts")
@@ -63,7 +63,7 @@ def load_stream(source: Mapping[str, Any], name: str) -> Stream:
         return build_manifest_stream({**source, **settings}, name)
     streams = load_streams(source)
     if name not in streams:
-        raise ConfigurationError("streams", f"the source has no stream {name!r}", nearest(name, streams))
+        raise ConfigurationError("streams", f"the source has no stream {name!r}", suggestion(name, streams))
     return streams[name]
 
 
@@ -123,7 +123,7 @@ def _origin(source: Mapping[str, Any]) -> str:
         raise ConfigurationError("source", problem, f"allowed: {', '.join(_KEYS)}")
     for key in source:
         if key not in _KEYS:
-            raise ConfigurationError(f"source.{key}", "unknown field", nearest(str(key), _KEYS))
+            raise ConfigurationError(f"source.{key}", "unknown field", suggestion(str(key), _KEYS))
     named = [key for key in _ORIGINS if source.get(key) is not None]
     if len(named) != 1:
         problem = f"has {' and '.join(named)}" if named else "does not say where its streams are"
@@ -183,6 +183,6 @@ def _imported(path: Any) -> Any:
     for part in name.split("."):
         if not hasattr(value, part):
             names = [item for item in vars(value) if not item.startswith("_")]
-            raise ConfigurationError("source.class", f"{module_name} has no {name!r}", nearest(name, names))
+            raise ConfigurationError("source.class", f"{module_name} has no {name!r}", suggestion(name, names))
         value = getattr(value, part)
     return value

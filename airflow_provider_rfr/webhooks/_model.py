@@ -6,9 +6,8 @@ problem and remedy as context; :mod:`.config` makes a :class:`Problem` of it.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -28,6 +27,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from airflow_provider_rfr.documents import wording
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -35,23 +36,6 @@ _KIND = "mistake"
 _LONGEST_SHOWN_KEY = 40
 _SHOWN_KEY = re.compile(r"[\w.\-]+", re.ASCII)
 _LIKE_A_SECRET = ("whsec_", "xox", "ghp_", "github_pat_", "sk_", "eyJ")
-_PROBLEMS = {
-    "missing": "is missing",
-    "string_unicode": "is not text: it holds half a character",
-    "string_type": "must be text; if it is text to you, put it in quotes",
-    "bool_type": "must be true or false",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
-    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "must be a mapping"),
-    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
-    "too_long": "must have at most {max_length} entries",
-    **dict.fromkeys(("too_short", "string_too_short"), "must not be empty"),
-    "string_too_long": "must have at most {max_length} characters",
-    **dict.fromkeys(("enum", "literal_error"), "must be {expected}"),
-}
-"""By pydantic's types of errors."""
 
 
 def mistake(
@@ -79,22 +63,19 @@ def refusal(title: str, problems: list[InitErrorDetails]) -> ValidationError:
 
 
 def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[InitErrorDetails]:
-    """Convert errors to mistakes; ``known``: aliases of the fields of the model that was validated, by name."""
+    """Convert errors to mistakes.
+
+    :param aliases: of the fields of the model that was validated, by name
+    """
     items = error.errors(include_url=False, include_input=False)
     below = {item["loc"][:-1] for item in items}
     mistakes = []
     for item in items:
-        kind, place, context = item["type"], item["loc"], dict(item.get("ctx", {}))
+        kind, place = item["type"], item["loc"]
         # A list whose entries were refused is too short, too.
         if kind == "too_short" and place in below:
             continue
-        if kind == _KIND:
-            fault = mistake(**context)
-        elif kind == "extra_forbidden":
-            fault = mistake("unknown field", nearest(str(place[-1]), aliases.values()))
-        else:
-            problem = _PROBLEMS.get(kind, "").format(**context)
-            fault = mistake(problem or str(item["msg"]).removeprefix("Value error, "))
+        fault = mistake(**item["ctx"]) if kind == _KIND else mistake(*wording(item, aliases.values()))
         if place and kind != "extra_forbidden":
             # For a default that was validated, pydantic gives the field's name and not its alias.
             place = (aliases.get(str(place[0]), place[0]), *place[1:])
@@ -113,17 +94,6 @@ def shown(key: object) -> str:
     text = str(key)
     plain = len(text) <= _LONGEST_SHOWN_KEY and _SHOWN_KEY.fullmatch(text) and not text.startswith(_LIKE_A_SECRET)
     return text if plain else "(a key that is not a name)"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the remedy for an unknown name."""
-    names = list(known)
-    by_lower_case = {name.lower(): name for name in reversed(names)}
-    matches = difflib.get_close_matches(name, names, 1)
-    matches = matches or [by_lower_case[match] for match in difflib.get_close_matches(name.lower(), by_lower_case, 1)]
-    if matches:
-        return f"did you mean {shown(matches[0])}?"
-    return f"known are {', '.join(map(shown, names))}" if names else "there are none"
 
 
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])")

@@ -35,8 +35,9 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, SkipJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
-from airflow_provider_rfr.documents import DocumentError, read_yaml
+from airflow_provider_rfr.documents import DocumentError, read_yaml, suggestion, wording
 from airflow_provider_rfr.exceptions import Problem, TriggerConfigError
+from airflow_provider_rfr.text import cut
 from airflow_provider_rfr.webhooks._fields import (
     NONSENSITIVE,
     ConnectionId,
@@ -63,10 +64,10 @@ from airflow_provider_rfr.webhooks._model import (
     between,
     details,
     mistake,
-    nearest,
     path_of,
     read_duration,
     refusal,
+    shown,
 )
 from airflow_provider_rfr.webhooks.presets import PRESETS, AnyPreset, Preset, preset_named
 
@@ -297,9 +298,9 @@ class Endpoint(TriggerModel):
         headers, exposed = written.get("headers") or {}, written.get("exposeHeaders") or ()
         # Headers of a connection are not known before delivery.
         if "connection" not in names and isinstance(headers, Mapping) and isinstance(exposed, list | tuple):
-            own_headers = {str(name).lower() for name in headers}
+            own_headers, known = {str(name).lower() for name in headers}, [shown(name) for name in headers]
             problems += [
-                mistake("is not a header of this endpoint", nearest(name, map(str, headers)), at=("exposeHeaders", n))
+                mistake("is not a header of this endpoint", suggestion(name, known), at=("exposeHeaders", n))
                 for n, name in enumerate(exposed)
                 if isinstance(name, str) and name.lower() not in own_headers and not is_sealed_text(name)
             ]
@@ -338,8 +339,7 @@ def label(name: str) -> str:
 
 def _quoted(text: str) -> str:
     """Quote a text on one line and shorten it if it is too long."""
-    cut = text if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}…"
-    return json.dumps(cut, ensure_ascii=not cut.isprintable())
+    return json.dumps(cut(text, _LONGEST_QUOTED), ensure_ascii=not text.isprintable())
 
 
 def _name_fault(name: str) -> str | None:
@@ -462,9 +462,8 @@ def parse_triggers(
             path = place if where == "triggers" else f"{where}: {place}".removesuffix(": ")
         if context.get("whole"):
             path = "" if trigger or where == "triggers" else where
-        problem = str(context.get("problem", item["msg"]))
         at = f"trigger {trigger}" if trigger else "triggers"
-        problems.append(Problem(path, problem, str(context.get("remedy", "")), at))
+        problems.append(Problem(path, *wording(item), at))
     raise TriggerConfigError.of(problems)
 
 

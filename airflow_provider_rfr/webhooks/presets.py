@@ -13,6 +13,7 @@ from urllib.parse import quote
 from pydantic import BeforeValidator, PlainValidator, SecretStr, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.webhooks._fields import (
     HeaderSecret,
     JsonTree,
@@ -22,7 +23,7 @@ from airflow_provider_rfr.webhooks._fields import (
     matching,
     one_of,
 )
-from airflow_provider_rfr.webhooks._model import TriggerModel, mistake, nearest
+from airflow_provider_rfr.webhooks._model import TriggerModel, mistake
 
 _EVENT: Mapping[str, Any] = {
     "delivery_id": "{{delivery_id}}",
@@ -536,5 +537,5 @@ def preset_named(name: str) -> type[Preset]:
     plain = name.strip().lower().replace("_", "-")
     preset = PRESETS.get(_ALIASES.get(plain, plain))
     if preset is None:
-        raise mistake("unknown preset", nearest(plain, PRESETS))
+        raise mistake("unknown preset", suggestion(plain, PRESETS))
     return preset

@@ -306,7 +306,7 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
             "typo.yaml",
             "source: {file: x.yaml}\nstreams: [a]\ntarget: raw.a\nlake: {properties: {type: sql}}\n"
             "options: {concurency: 3}\n",
-            "options.concurency: unknown, did you mean concurrency?",
+            "options.concurency: unknown field; did you mean concurrency?",
         ),
     ],
 )

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field, ValidationError
 
 from airflow_provider_rfr.builtins.declarations import documents
-from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
+from airflow_provider_rfr.documents import DocumentError, nearest, plain_value, problems_of, read_yaml, suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config
 from airflow_provider_rfr.streams.rest.document import read_document
@@ -112,3 +113,25 @@ def test_a_refresh_is_read_by_it_too(tmp_path: Path) -> None:
     with raises(ConfigurationError) as raised:
         read_config(str(path))
     assert "canary" not in str(raised.value)
+
+
+def test_the_nearest_name_is_found_without_case_and_not_among_too_many() -> None:
+    assert nearest("TIMEOUTSEC", ["timeoutSecs", "timeout"]) == "timeoutSecs"
+    assert nearest("name", ["name", "names"]) is None
+    assert nearest("comnent", ["comment", *map(str, range(1_000))]) is None
+    assert suggestion("x", []) == "allowed: nothing"
+
+
+class Destination(BaseModel):
+    port: int | list[int]
+    pattern: str = Field(default="a", pattern="^[a-z]{1,3}$")
+
+
+def test_branches_of_a_union_are_one_problem_and_values_are_shown_only_on_request() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Destination.model_validate({"port": "canary", "pattern": "CANARY"})
+    port, pattern = problems_of(refused.value, Destination).values()
+    assert str(port) == "port: must be a whole number, or a list"
+    assert str(pattern) == "pattern: string should match pattern '^[a-z]{1,3}$'"
+    port, _ = problems_of(refused.value, Destination, shows=lambda path: path == "port").values()
+    assert str(port) == "port: must be a whole number, or a list (it is 'canary')"

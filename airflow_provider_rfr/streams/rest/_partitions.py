@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.paged import AbsentFieldGuard, PagedStream, iter_pages
 from airflow_provider_rfr.streams.rest._request import RequestPlace, StreamRequest
@@ -33,7 +34,6 @@ from airflow_provider_rfr.streams.rest.templates import (
     describe,
     has_expressions,
     lookup,
-    nearest,
     parse_path,
 )
 
@@ -393,12 +393,12 @@ class SubstreamRouter(PartitionRouter):
 
     def bind(self, scope: Scope, streams: ParentStreams) -> Self:
         if self.parent not in streams.names:
-            raise scope.error("parent", f"there is no stream {self.parent!r}", nearest(self.parent, streams.names))
+            raise scope.error("parent", f"there is no stream {self.parent!r}", suggestion(self.parent, streams.names))
         parent = streams.build(self.parent)
         for name in self.parent_slice_fields:
             if name not in parent.slice_fields:
                 problem = f"the partitions of {parent.name} have no {name!r}"
-                raise scope.error("parent_slice_fields", problem, nearest(name, parent.slice_fields))
+                raise scope.error("parent_slice_fields", problem, suggestion(name, parent.slice_fields))
         bound = self.model_copy()
         bound._parent = parent
         return bound

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from airflow_provider_rfr.documents import nearest
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.rest._responses import BodyReader, CsvReader, Response, read_json, read_json_lines
 from airflow_provider_rfr.streams.rest.templates import (
@@ -28,7 +29,6 @@ from airflow_provider_rfr.streams.rest.templates import (
     compile_condition,
     compile_filter,
     describe,
-    guess,
     lookup,
     lookup_each,
     parse_path,
@@ -158,9 +158,10 @@ class Records(Part):
         for name in sorted(self._expected - self._warned):
             if records and not any(name in record for record in records):
                 self._warned.add(name)
+                near = nearest(name, records[0])
                 _log.warning(
                     "%s: records.filter uses record.%s, which no record of this page has: %sthe first one is %s",
-                    *(request, name, guess(name, records[0]), describe(records[0])),
+                    *(request, name, f"did you mean {near}? " if near else "", describe(records[0])),
                 )
 
     def _not_records(self, value: Any, answer: Response) -> SourceError:

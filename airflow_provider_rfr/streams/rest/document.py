@@ -8,15 +8,14 @@ what depends on the configuration is checked when the streams are built, before 
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
+from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml
 from airflow_provider_rfr.exceptions import Problem, SourceDefinitionError
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.streams.columns import column_schema
@@ -26,10 +25,9 @@ from airflow_provider_rfr.streams.rest._paginators import AnyPaginator
 from airflow_provider_rfr.streams.rest._partitions import AnyRouter
 from airflow_provider_rfr.streams.rest._records import Records, Transformation
 from airflow_provider_rfr.streams.rest._request import RequestDefaults, StreamRequest, Timeouts
-from airflow_provider_rfr.streams.rest.templates import OF_CONFIG, Part, Templated, nearest
+from airflow_provider_rfr.streams.rest.templates import OF_CONFIG, Part, Templated
 
 _STREAM_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SHOWN: Final = 60
 
 
 class Inheritable(Part):
@@ -125,9 +123,6 @@ def read_document(file: str) -> Any:
 
     :raises SourceDefinitionError: the file is missing, or its syntax is wrong
     """
-    # Executors get definitions, not files: they need no YAML.
-    from airflow_provider_rfr.documents import DocumentError, read_yaml
-
     try:
         return read_yaml(Path(file).read_bytes())
     except OSError as error:
@@ -152,7 +147,7 @@ def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any
         except SourceDefinitionError as error:
             problems += error.problems
     if problems:
-        raise _combined(problems, file)
+        raise SourceDefinitionError.of(problems).at(file or "")
     return whole
 
 
@@ -219,115 +214,11 @@ def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinitio
     try:
         return SourceDefinition.model_validate(document)
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        problems = problems_of(error, SourceDefinition, shows=_may_be_shown).values()
     # Out here: the validation error holds the document's values, and must not become the context.
-    raise _combined(list(map(_problem, details)), file)
+    named = (replace(problem, field=problem.field or "document") for problem in problems)
+    raise SourceDefinitionError.of(named).at(file or "")
 
 
-def _combined(problems: Sequence[Problem], file: str | None) -> SourceDefinitionError:
-    """Return one error for several problems, with the file they are in."""
-    # Unions report a field several times: the first report counts.
-    first: dict[str, Problem] = {}
-    for problem in problems:
-        first.setdefault(problem.field, replace(problem, place=file or ""))
-    return SourceDefinitionError.of(first.values())
-
-
-def _problem(error: ErrorDetails) -> Problem:
-    location, kind = error["loc"], error["type"]
-    path, holder, wanted = _walk(location)
-    place, context = path or "document", error.get("ctx", {})
-    if kind == "extra_forbidden":
-        return Problem(path, "unknown field", nearest(str(location[-1]), _field_names(holder)))
-    if kind == "missing":
-        return Problem(path, "is missing")
-    tags = [tag for choice in _choices(wanted) if (tag := _tag_of(choice)) is not None]
-    if kind == "union_tag_not_found":
-        return Problem(f"{path}.type", "is missing", f"allowed: {', '.join(tags)}")
-    if kind == "union_tag_invalid":
-        tag = str(context.get("tag", ""))
-        return Problem(f"{path}.type", f"{tag!r} is unknown", nearest(tag, tags))
-    if kind == "value_error":
-        return Problem(place, error["msg"].removeprefix("Value error, "))
-    value = _shown(error["input"], path)
-    if kind == "literal_error":
-        return Problem(path, f"{value} is not allowed".strip(), f"allowed: {context.get('expected', '')}")
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        remedy = f"write type and its fields; allowed: {', '.join(tags)}" if tags else ""
-        names = [name for choice in _choices(wanted) for name in _field_names(choice)]
-        if names and not tags:
-            remedy = f"write e.g. {{{names[0]}: {value or '...'}}}; allowed: {', '.join(names)}"
-        return Problem(place, f"must be a mapping, is {value}" if value else "must be a mapping", remedy)
-    message = error["msg"][:1].lower() + error["msg"][1:]
-    return Problem(place, f"{message} (it is {value})" if value else message)
-
-
-def _shown(value: Any, path: str) -> str:
-    """Return a wrong value for the message; empty for one that may be secret."""
-    if ".authenticator" in f".{path}" or any(map(is_secret, path.split("."))):
-        return ""
-    text = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
-
-# Pydantic's names for the branches of unions of plain types.
-_BRANCHES = frozenset({"str", "int", "bool", "list[str]", "list[list[str]]", "list[any]", "float"})
-
-
-def _walk(location: Sequence[str | int]) -> tuple[str, Any, Any]:
-    """Return the path as in the document, the model that holds its last part, and the type that is wanted there.
-
-    Pydantic's location also names the branches of unions that it tried, which are not part of the document.
-    """
-    current: Any = SourceDefinition
-    holder: Any = current
-    shown: list[str] = []
-    for part in location:
-        choices = _choices(current)
-        branch = next((choice for choice in choices if _tag_of(choice) == part), None) if len(choices) > 1 else None
-        if branch is not None:
-            # The location names the branch by its type, which is not a level of the document.
-            current = branch
-        elif len(choices) == 1 or part not in _BRANCHES:
-            holder = next(filter(_is_model, choices), None)
-            current = _type_at(choices, part)
-            shown.append(str(part))
-    return ".".join(shown), holder, current
-
-
-def _choices(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows, without None."""
-    if get_origin(annotation) is Annotated:
-        return _choices(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [choice for item in get_args(annotation) for choice in _choices(item) if choice is not type(None)]
-    return [annotation]
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _field_names(kind: Any) -> list[str]:
-    return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
-
-
-def _tag_of(kind: Any) -> str | None:
-    """Return the ``type`` by which a model is recognised in a union."""
-    if not _is_model(kind) or "type" not in kind.model_fields:
-        return None
-    annotation = kind.model_fields["type"].annotation
-    return str(get_args(annotation)[0]) if get_origin(annotation) is Literal else None
-
-
-def _type_at(choices: Sequence[Any], part: str | int) -> Any:
-    """Return the type of a field, a mapping's value or a list's item."""
-    for choice in choices:
-        if _is_model(choice):
-            choice.model_rebuild()  # resolves names of models that are declared further down
-            for name, field in choice.model_fields.items():
-                if part in (name, field.alias):
-                    return field.annotation
-        elif get_origin(choice) in (dict, list):
-            return get_args(choice)[-1]
-    return Any
+def _may_be_shown(path: str) -> bool:
+    return ".authenticator" not in f".{path}" and not any(map(is_secret, path.split(".")))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     RateLimitedError,
@@ -40,7 +41,7 @@ from airflow_provider_rfr.streams.rest._request import (
 )
 from airflow_provider_rfr.streams.rest._responses import ACCEPTED, Response
 from airflow_provider_rfr.streams.rest.document import Inheritable, StreamDefinition, parse_definition
-from airflow_provider_rfr.streams.rest.templates import Scope, has_expressions, nearest
+from airflow_provider_rfr.streams.rest.templates import Scope, has_expressions
 
 _log = logging.getLogger(__name__)
 
@@ -236,7 +237,7 @@ def build_stream(
     source = _SourceBuilder(document, config, secrets)
     streams = source.definition.streams
     if name not in streams:
-        raise SourceDefinitionError("streams", f"there is no stream {name!r}", nearest(name, streams))
+        raise SourceDefinitionError("streams", f"there is no stream {name!r}", suggestion(name, streams))
     return source.stream(name)
 
 
@@ -273,7 +274,7 @@ class _SourceBuilder:
         self._private = Scope("", self._config)
         for name in self.definition.secrets:
             if name not in self._config:
-                problem, remedy = f"config has no {name!r}", nearest(name, self._config)
+                problem, remedy = f"config has no {name!r}", suggestion(name, self._config)
                 raise SourceDefinitionError("secrets", problem, remedy, file or "")
         self._secrets = {name: self._config[name] for name in (*secrets, *self.definition.secrets)}
         # For what is stored: partitions, records, tokens, fingerprints.

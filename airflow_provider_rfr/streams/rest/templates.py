@@ -8,7 +8,6 @@ expressions gives text. Templates are compiled once and run in Jinja2's sandbox;
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
@@ -19,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 from pydantic import BaseModel, ConfigDict
 
+from airflow_provider_rfr.documents import nearest, suggestion
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 
 CONFIG_NAMES: Final = frozenset({"config"})
@@ -228,7 +228,7 @@ def compile_filter(
     if _allows_missing(tree):
         return condition, frozenset()
     for name in sorted(_fields_of("stream_slice", tree) - set(slice_fields)):
-        raise SourceDefinitionError(place, f"stream_slice has no {name!r}", nearest(name, slice_fields))
+        raise SourceDefinitionError(place, f"stream_slice has no {name!r}", suggestion(name, slice_fields))
     return condition, frozenset(_fields_of("record", tree))
 
 
@@ -276,7 +276,7 @@ def _checked(
     if problem:
         raise SourceDefinitionError(place, f"{text!r} is not a template: {problem}")
     for name in sorted(meta.find_undeclared_variables(tree) - names - environment.globals.keys()):
-        raise SourceDefinitionError(place, f"unknown name {name!r}", nearest(name, names))
+        raise SourceDefinitionError(place, f"unknown name {name!r}", suggestion(name, names))
     if config is not None:
         _check_config(tree, place, config)
     return tree
@@ -286,7 +286,7 @@ def _check_config(tree: nodes.Template, place: str, config: Mapping[str, Any]) -
     if _allows_missing(tree):
         return
     for key in sorted(_fields_of("config", tree) - config.keys()):
-        raise SourceDefinitionError(place, f"config has no {key!r}", nearest(key, config))
+        raise SourceDefinitionError(place, f"config has no {key!r}", suggestion(key, config))
 
 
 def _allows_missing(tree: nodes.Template) -> bool:
@@ -306,18 +306,6 @@ def _fields_of(variable: str, tree: nodes.Template) -> set[str]:
         if isinstance(holder, nodes.Name) and holder.name == variable
         if isinstance(key, str) and not hasattr(dict, key)
     }
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a sentence with the nearest of the valid names, then all of them."""
-    valid = sorted(names)
-    return f"{guess(name, valid)}allowed: {', '.join(valid) if valid else 'nothing'}"
-
-
-def guess(name: str, names: Iterable[str]) -> str:
-    """Return a question with the nearest of the valid names; empty if none is near."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}? " if close else ""
 
 
 Path: TypeAlias = tuple[str, ...]
@@ -414,7 +402,7 @@ def similar_path(value: Any, path: Path) -> str | None:
         if isinstance(inner, Mapping):
             names += [f"{key}.{name}" for name in inner]
     same_key = [name for name in names if name.rpartition(".")[2] == path[-1]]
-    return next(iter(same_key or difflib.get_close_matches(".".join(path), names, 1, 0.7)), None)
+    return same_key[0] if same_key else nearest(".".join(path), names)
 
 
 def where_missing(value: Any, path: Path) -> str:

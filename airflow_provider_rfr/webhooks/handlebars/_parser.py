@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from airflow_provider_rfr.documents import nearest
 from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Helper
 from airflow_provider_rfr.webhooks.handlebars.values import (
     MAX_SAFE_INTEGER,
@@ -517,8 +517,8 @@ def _helper_call(call: _Call) -> HelperCall:
     if name in _BLOCKS:
         raise TemplateProblem(f"{name} is a block; write {{{{#{name} ...}}}}...{{{{/{name}}}}}", path.at)
     if name not in HELPERS or not (path.simple or name in _RESERVED):
-        near = get_close_matches(path.original[:40], [*HELPERS, *_BLOCKS], n=2, cutoff=0.6)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join([*_BLOCKS, *HELPERS])}"
+        near = nearest(path.original, [*HELPERS, *_BLOCKS])
+        hint = f"did you mean {near}?" if near else f"there are {', '.join([*_BLOCKS, *HELPERS])}"
         hint = "write {{else if ...}}" if path.original.startswith("else") else hint
         raise TemplateProblem(f"there is no helper {path.label}; {hint}", path.at)
     helper = HELPERS[name]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from airflow_provider_rfr.documents import nearest
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.webhooks.handlebars._blocks import Block, Mustache, Program, Text, parse
 from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Argument, Arguments, Missing
@@ -344,8 +344,8 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
         hint = f"; the helper is written {HELPERS[name].usage}"
     elif path.simple and name in variables:
         hint = f"; inside of this block, write @root.{name[:60]}"
-    elif value is root and (near := get_close_matches(name[:60], variables, n=1)):
-        hint = f"; did you mean {near[0]}?"
+    elif value is root and (near := nearest(name, variables)):
+        hint = f"; did you mean {near}?"
     return TemplateProblem(message + hint, path.at)
 
 

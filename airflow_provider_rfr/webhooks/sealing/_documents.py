@@ -16,14 +16,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from airflow_provider_rfr import documents
-from airflow_provider_rfr.documents import DocumentError, StrictLoader
+from airflow_provider_rfr.documents import DocumentError, nearest, read_yaml
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing import _keys, _sops
 from airflow_provider_rfr.webhooks.sealing._keys import KeySources
@@ -156,13 +154,12 @@ def _endpoint_problems(place: Place, endpoint: Any, leaf: _LeafCheck) -> Iterato
         return
     if ":" in str(place[-1]):
         yield place, _COLON
-    by_lower_case = {spelling.lower(): name for spelling, name in _SPELLINGS.items()}
     seen = set()
     for field, value in endpoint.items():
         name = _SPELLINGS.get(field)
         if name is None:
-            near = get_close_matches(field.lower(), by_lower_case, n=1)
-            yield (*place, field), "unknown field" + (f"; did you mean {by_lower_case[near[0]]}?" if near else "")
+            near = nearest(field, _SPELLINGS)
+            yield (*place, field), "unknown field" + (f"; did you mean {_SPELLINGS[near]}?" if near else "")
         elif name in seen:
             yield (*place, field), f"{name} is given in two spellings"
         elif name in _SEALED:
@@ -477,31 +474,13 @@ def _read_json(text: str) -> Any:
     raise SealError(problem)
 
 
-class _SealedLoader(StrictLoader):
-    """A YAML loader that refuses anchors, and keys that are not text: a sealed document can't have them."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if event.anchor:
-            problem = "anchors and aliases are not allowed in a sealed document; write the value out"
-            raise DocumentError(problem, event.start_mark.line + 1, event.start_mark.column + 1)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        for key, _ in node.value:
-            if key.tag != _STR:
-                mark = key.start_mark
-                raise DocumentError("a key must be text; put it in quotes", mark.line + 1, mark.column + 1)
-        return super().construct_mapping(node, deep)
-
-
 def _read_yaml(text: str) -> Any:
     """Parse YAML.
 
     :raises SealError: wrong syntax, with line and column
     """
     try:
-        return documents.read_yaml(_checked_size(text), _SealedLoader)
+        return read_yaml(_checked_size(text), explicit=True)
     except DocumentError as error:
         problem = str(error)
     raise SealError(problem)

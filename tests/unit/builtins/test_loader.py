@@ -276,7 +276,7 @@ def test_an_entry_point_that_fails_is_one_of_the_problems(installed, tmp_path: P
         load(broken, entry_points=True)
     told = str(refused.value)
     assert f"entry point mine ({point}): it can't be loaded: " in told
-    assert "kind: Input should be 'table'" in told
+    assert "kind: must be 'table'" in told
 
 
 def test_the_version_is_that_of_this_package_where_none_is_given() -> None:

@@ -167,14 +167,14 @@ def test_a_query_that_spark_alone_understands_needs_depends_on(tmp_path: Path) -
 
 def test_a_missing_object_may_be_in_a_document_that_could_not_be_read(tmp_path: Path) -> None:
     found = problems(tmp_path, catalog(T.replace("kind: table", "kind: tabel"), view("SELECT * FROM ops.t")))
-    assert [item for item in found if "kind: Input should be" in item]
+    assert [item for item in found if "kind: must be" in item]
     assert not [item for item in found if "not declared" in item]
 
 
 def test_what_a_broken_object_promises_is_not_held_against_its_readers(tmp_path: Path) -> None:
     broken = T.replace("{name: B, type: int}", "{name: B}")
     found = problems(tmp_path, catalog(broken, view("SELECT x.b FROM ops.t x")))
-    assert without_lines(found) == ["ops.t: columns.1.type: Field required"]
+    assert without_lines(found) == ["ops.t: columns.1.type: is missing"]
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,16 @@ def test_the_list_travels_with_the_declaration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("kind: instances\nname: lake\n", ":1: lake: instances: Field required"),
-        ("kind: instances\ninstances: {eu: x}\n", ":1: name: Field required"),
-        ("kind: instances\nname: lake\ninstances: [eu]\n", ":3: lake: instances: Input should be an object"),
-        ("kind: instances\nname: lake\ninstances: {eu: }\n", ":3: lake: instances.eu: Input should be a valid string"),
+        ("kind: instances\nname: lake\n", ":1: lake: instances: is missing"),
+        ("kind: instances\ninstances: {eu: x}\n", ":1: name: is missing"),
+        ("kind: instances\nname: lake\ninstances: [eu]\n", ":3: lake: instances: must be a mapping"),
+        (
+            "kind: instances\nname: lake\ninstances: {eu: }\n",
+            ":3: lake: instances.eu: must be text; if it is text to you, put it in quotes",
+        ),
         (
             "kind: instances\nname: lake\ninstances: {eu: {name: x}}\n",
-            ":3: lake: instances.eu: Input should be a valid string",
+            ":3: lake: instances.eu: must be text; if it is text to you, put it in quotes",
         ),
         (
             "kind: instances\nname: lake\ninstances: {eu: ' '}\n",
@@ -52,7 +55,7 @@ def test_the_list_travels_with_the_declaration(tmp_path: Path) -> None:
         ),
         ("kind: instances\nname: lake\ninstances: {'': x}\n", ":1: lake: an instance has an empty id or name"),
         ("kind: instances\nname: a lake\ninstances: {}\n", ":1: a lake: 'a lake' is not a name"),
-        ("kind: instances\nname: lake\ninstances: {}\nlake: 1\n", ":4: lake: lake is not a field"),
+        ("kind: instances\nname: lake\ninstances: {}\nlake: 1\n", ":4: lake: lake: unknown field"),
         (f"{LAKES}---{LAKES}", ":8: lake: a document says so already: :1; keep one of the two"),
         ("kind: instances\nname: lake\ninstances: {eu: x, eu: y}\n", ":3: lake: duplicate key 'eu'"),
     ],

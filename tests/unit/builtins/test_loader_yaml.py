@@ -71,7 +71,7 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, told: str) -
 )
 def test_a_name_is_a_text(tmp_path: Path, field: str) -> None:
     found = problems(tmp_path, f"{field}\nkind: table\ncolumns: [{{name: a, type: int}}]\n")
-    assert found == [":1: name: Input should be a valid string"]
+    assert found == [":1: name: must be text; if it is text to you, put it in quotes"]
 
 
 @pytest.mark.parametrize(

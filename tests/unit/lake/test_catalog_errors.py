@@ -32,7 +32,7 @@ def sqlite(folder: Path, **more: str) -> LakeSettings:
     [
         (
             {"type": "sqll", "uri": "sqlite:////tmp/c.db", "warehouse": "/w"},
-            "lake.properties.type: 'sqll' is not a type of catalog; did you mean sql? known: rest, ",
+            "lake.properties.type: 'sqll' is not a type of catalog; did you mean sql? allowed: ",
         ),
         (
             {"type": "sql", "uri": "sqlite:////tmp/c.db"},

@@ -107,9 +107,9 @@ def test_what_is_declared_wins_over_what_the_dag_gives_all_of_them(objects: Path
         (
             "source",
             "options: {concurency: 3}",
-            "source: options: options.concurency: unknown, did you mean concurrency?",
+            "source: options.concurency: unknown field; did you mean concurrency?",
         ),
-        ("refresh", "options: {concurency: 3}", "refresh: options: options.concurency: unknown, did you mean "),
+        ("refresh", "options: {concurency: 3}", "refresh: options.concurency: unknown field; did you mean "),
         ("refresh", "retires: 3", "source: Invalid arguments were passed to ResumableFullRefreshOperator"),
         ("refresh", "checkpoint_store: disk", "refresh: checkpoint_store: "),
         ("refresh", "deliver_after: no.yaml", "refresh: triggers: no.yaml: there is no such file"),

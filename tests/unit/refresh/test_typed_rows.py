@@ -253,7 +253,7 @@ def test_only_the_first_offenders_are_kept_and_all_are_counted() -> None:
 def test_a_long_value_is_cut_in_the_report() -> None:
     (found,) = one_column(pa.int64(), "x" * 1000).offenders
     assert len(found.value) == 80
-    assert found.value.endswith("…")
+    assert found.value.endswith("...")
     assert found.expected == "integer of 64 bits"
 
 

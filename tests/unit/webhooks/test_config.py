@@ -177,11 +177,11 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(field: str, near: str
 def test_an_unknown_field_of_the_block_or_of_a_part_is_refused_too() -> None:
     lines = refused({"config": {"X": {**MINIMAL, "when": {"minDocument": 1}}}, "intervall": "1s"})
     assert lines == [
-        "triggers: intervall: unknown field; did you mean interval?",
-        "trigger X: when.minDocument: unknown field; did you mean minDocuments?",
+        "triggers: intervall: unknown field; did you mean interval? allowed: config, interval, name, sops",
+        "trigger X: when.minDocument: unknown field; did you mean minDocuments? allowed: collections, minDocuments",
     ] or lines == [
-        "trigger X: when.minDocument: unknown field; did you mean minDocuments?",
-        "triggers: intervall: unknown field; did you mean interval?",
+        "trigger X: when.minDocument: unknown field; did you mean minDocuments? allowed: collections, minDocuments",
+        "triggers: intervall: unknown field; did you mean interval? allowed: config, interval, name, sops",
     ]
 
 

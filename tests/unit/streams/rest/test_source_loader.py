@@ -65,7 +65,7 @@ def test_a_stream_that_is_there_already_is_taken_as_it_is():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Plan", "has no 'Plan'; did you mean 'Plain'"),
+        ("Plan", "has no 'Plan'; did you mean Plain"),
         ("number", "gives int, not a Stream"),
         ("twins", "two streams named 'plain'"),
         ("Halfway", "Halfway lacks read_records"),
@@ -88,7 +88,7 @@ def test_an_import_path_that_leads_nowhere_is_told(path):
     [
         ({}, "name exactly one of class, file, definition and manifest"),
         ({"class": "a:b", "file": "x"}, "has class and file"),
-        ({"definitions": {}}, "unknown field; did you mean 'definition'"),
+        ({"definitions": {}}, "unknown field; did you mean definition"),
         ({"file": 5}, "must be a path, is int"),
         ({"definition": {}, "config": []}, "source.config: must be a mapping, is list"),
         ("x.yaml", "must be a mapping, is str"),
