@@ -592,8 +592,7 @@ def _find_dag(dag_id: str) -> DAG:
     if problems:
         raise ConfigurationError.of(problems)
     near = nearest(dag_id, ids)
-    guess = f"did you mean {near}? " if near else ""
-    remedy = f"{guess}airflow dags list shows all"
+    remedy = (f"did you mean {near}? " if near else "") + "airflow dags list shows all"
     if broken:
         remedy += f"; files that can't be imported: {broken}, see airflow dags list-import-errors"
     raise ConfigurationError("--dag", f"there is no DAG {dag_id!r}", remedy)

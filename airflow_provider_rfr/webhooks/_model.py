@@ -63,10 +63,7 @@ def refusal(title: str, problems: list[InitErrorDetails]) -> ValidationError:
 
 
 def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[InitErrorDetails]:
-    """Convert errors to mistakes.
-
-    :param aliases: of the fields of the model that was validated, by name
-    """
+    """Convert errors to mistakes; ``aliases``: of the fields of the model that was validated, by name."""
     items = error.errors(include_url=False, include_input=False)
     below = {item["loc"][:-1] for item in items}
     mistakes = []
