@@ -88,6 +88,7 @@ def apply(
     if (plan.project, plan.version) != (spec.project, spec.version):
         raise StalePlanError(f"not a plan of {spec.project} {spec.version}: {plan.project} {plan.version}; plan again")
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
+        # Under the lease: until it is held, another deploy may still change what is observed here.
         recorded, live = observe(catalog, store, project=plan.project, spec=spec)
         fresh = make_plan(spec, recorded, live, policies=plan.policies)
         applied = _done_already(store, plan, fresh) if fresh.plan_hash != plan.plan_hash else None
@@ -98,6 +99,7 @@ def apply(
             work = DeployWork(uuid4().hex, plan, spec, recorded, catalog, lease, sql)
             applied = _apply(work, store, actor, replan=replan)
     if applied.state == DeployState.DONE.value:
+        # After the lease was given back: appending to the history takes seconds, and no deploy has to wait for that.
         record_deploys(catalog, store, plan.project)
     return applied
 
@@ -140,6 +142,7 @@ def _apply(work: DeployWork, store: ControlStore, actor: str, *, replan: bool) -
             raise
         except RfrError as error:
             raise DeployError(f"{error}; nothing was done") from error
+    # First the fence. A deploy that was paused can commit to its tables until they carry this lease's token.
     fence(work.catalog, store, lease)
     lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=lease.token, now=now))
     return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, plan.steps, _finish(work))
@@ -184,6 +187,7 @@ def _finish(work: DeployWork) -> int:
     try:
         for failing in work.plan.steps:
             _run(work, failing)
+        # An error of the last transaction must not mark the last step as failed: that one is done.
         failing = None
         return work.lease.write(lambda connection, now: _close(connection, now, work))
     except Exception as error:
@@ -219,6 +223,7 @@ def _run(work: DeployWork, step: PlanStep) -> None:
 
     try:
         done = mechanism.probe()
+        # Before anything is done: the fence of a later deploy protects only tables of steps that are noted as begun.
         work.lease.write(start)
         if not done:
             _do(work, mechanism)
@@ -242,6 +247,7 @@ def _do(work: DeployWork, mechanism: Mechanism) -> None:
             mechanism.do()
             return
         except (CommitConflictError, TargetChangedError) as error:
+            # The other writer may be a deploy that took over and has fenced the table. Then this one ends here.
             work.lease.ensure()
             if mechanism.probe():
                 return

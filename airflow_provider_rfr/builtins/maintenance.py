@@ -201,6 +201,7 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     for step in begun:
         if step.token < lease.token and step.uuid is not None:
             retry_conflicts(20)(_mark, catalog, step, lease)
+            # After the mark: only now it is sure that no commit will ever name these files.
             if step.action in _COMPUTED:
                 _collect(catalog, step)
 
@@ -220,6 +221,8 @@ def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:
     table = MigratedTable.load(catalog, step.name)
     if table is None or table.properties.get(MARKER) != step.uuid or state.token_of(table.properties) > step.token:
         return
+    # This deploy may have been replaced, too. If that happens after this line, the newer deploy's change of the table
+    # makes the commit fail.
     lease.ensure()
     table.alter(TableChange(properties={state.TOKEN: str(lease.token)}))
 
@@ -340,6 +343,7 @@ def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collec
             # The catalog knows nothing of leases, and a purged table can't be restored: ask right before it.
             lease.ensure()
             purge_table(catalog, name)
+        # After the deletion: if the process dies in between, the next run finds no table, and removes the row.
         lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
         return ("gone" if table is None else "deleted"), ""
     except RfrError:

@@ -210,6 +210,8 @@ class TableStep(Mechanism):
             listed = pa.Table.from_pylist(_listed_objects(self.work), schema=schema)
             return [file for file, _ in target.write(listed)], summary
         objects = {obj.key: obj for obj in self.work.objects.values()}
+        # Before the query runs: what is committed to its inputs meanwhile counts as unread, and a refresh reads it
+        # again.
         summary |= inputs_summary(self.record, objects, self.work.catalog)
         return self.engine.compute(query=str(sql), table=self.name, target=target), summary
 
@@ -235,6 +237,8 @@ class CreateTable(TableStep):
             self.refuse_nulls(
                 nulls_in_files(files, target, [column.name for column in record.columns if column.required])
             )
+        # Only now: to compute the rows may take longer than a lease lasts, and a table that does not exist can't be
+        # fenced.
         work.lease.ensure()
         new.commit(files, summary)
         created = self.table()
@@ -338,6 +342,7 @@ class RenameTable(TableStep):
         table = self.table()
         if not self.is_marked(table.properties):
             table.alter(TableChange(properties=self.marks()))
+            # Most catalogs rename by name alone, so a rename that comes too late is not refused as a commit would be.
             self.work.lease.ensure()
             table = self.table()
         table.rename(self.step.details["to"])
@@ -474,6 +479,8 @@ class SinkStep(Mechanism):
     def do(self) -> None:
         for sink in self.work.recorded.sinks:
             source = self.work.recorded.by_uuid.get(sink.source)
+            # The hold goes before the sink's row, which settle() deletes. In the other order, a crash would leave a
+            # hold of a sink that nobody knows, and its snapshots would stay.
             if self.step.how is StepAction.REMOVE and sink.uuid == self.step.uuid and source is not None:
                 hold_snapshots(self.work.catalog, source.name, sink.uuid)
 

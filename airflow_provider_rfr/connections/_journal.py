@@ -94,6 +94,7 @@ class Journal:
             self._lease.__exit__()
 
     def note(self, state: AlterationState, **values: Any) -> None:
+        # Without a check of the lease: how an alteration ended is noted even where another process has it now.
         self._store.run(lambda connection: self.note_in(connection, state, **values))
 
     def note_in(self, connection: Connection, state: AlterationState, **values: Any) -> None:
@@ -287,6 +288,8 @@ def give_up(
     else:
         services.gateway.rename(expected, services.hashes, stored, new)
 
+    # A process that dies before this leaves an open row. Its new hash says that the name was given up, so the next
+    # alteration does this in its place.
     def note(connection: Connection) -> None:
         end_name(connection, services.store.now(connection), name, new)
         journal.note_in(connection, AlterationState.APPLIED)

@@ -441,6 +441,7 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
         tried = validate and services.gateway.commit_tested(plan.old_hash, services.hashes, plan.candidate)
         if not tried:
             tried = validate and services.test(plan.candidate)
+            # By compare-and-set, because Airflow's own forms and commands know nothing of the lease.
             services.gateway.commit(plan.old_hash, services.hashes, plan.candidate)
         if plan.new_hash != plan.old_hash:
             plan = replace(plan, tried=tried or plan.identity is not None)

@@ -179,7 +179,9 @@ class _YarnDriver:
                 method, url, auth=self._auth, timeout=_TIMEOUT, headers={"Accept": "application/json"}, **options
             )
         except requests.RequestException as error:
+            # Without the cause, because the text of requests quotes the address.
             raise ClusterManagerError(f"the resource manager can't be reached ({type(error).__name__})") from None
+        # 404 is an answer: an application that is gone is one that stop() need not end.
         if answer.status_code >= 400 and answer.status_code != 404:
             raise ClusterManagerError(f"the resource manager answers {method} with HTTP {answer.status_code}")
         return answer
@@ -240,6 +242,7 @@ class _KubernetesDriver:
         )
         return [] if answer is None else bytes(answer.data).decode(errors="replace").splitlines()
 
+    # Spark leaves the pod of a driver that ended, with its log, until somebody deletes it.
     tidy = stop
 
     def _ask(self, call: Callable[..., Any], **options: Any) -> Any:

@@ -169,6 +169,7 @@ class RefreshSparkHook(SparkSubmitHook):
                 self._submit_sp.wait(seconds)
         yield
         for driver in drivers:
+            # psutil compares the start time as well, so another process that got the same number is not killed.
             if driver.is_running():
                 driver.kill()
 
@@ -200,6 +201,7 @@ class RefreshSparkHook(SparkSubmitHook):
         return list(command)
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        # Set again after the start: on_kill of the parent runs YARN's command in it.
         self._env = self._popen_environment
         super()._process_spark_submit_log(self._without_figures(itr))
 

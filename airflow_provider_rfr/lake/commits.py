@@ -110,6 +110,7 @@ def stale_files_are_conflicts(catalog: Catalog, name: str, loaded: Table | None)
         yield
     except FileNotFoundError as error:
         now = load_table(catalog, name)
+        # If nobody has committed, nobody has expired anything either: the table itself lacks a file.
         if (now and now.metadata_location) == (loaded and loaded.metadata_location):
             raise
         raise CommitConflictError(f"{name}: a file of the table as it was loaded is gone: {error}") from error
@@ -135,6 +136,7 @@ def commit_strictly(transaction: Transaction) -> None:
         if _has_landed(transaction, updates, expected):
             log.info("%s: the commit landed, though its answer was an error: %s", _name_of(transaction), error)
             return
+        # Without a refusal, a slow catalog may still make this commit, so its manifests have to stay.
         if not isinstance(error, _REFUSALS):
             raise
         for producer in producers:
@@ -148,6 +150,8 @@ def _has_landed(transaction: Transaction, updates: Sequence[TableUpdate], expect
     :raises CatalogError: the table can't be loaded
     """
     table = transaction._table
+    # A catalog that lost an answer may be away for some seconds, and without a look nobody knows what became of the
+    # commit.
     load = Retrying(
         retry=retry_if_exception_type(CatalogError),
         stop=stop_after_attempt(_LOOKS),
@@ -439,6 +443,7 @@ def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[st
     def write() -> None:
         table = catalog.load_table(table_name)
         changed = {key: value for key, value in values.items() if table.properties.get(key) != value}
+        # A commit that changes nothing could still make a publish at the same moment fail.
         if not changed:
             return
         transaction = table.transaction()

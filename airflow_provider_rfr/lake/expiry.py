@@ -67,6 +67,7 @@ TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     KIND: "table",
     _MAX_AGE: str(7 * 86_400_000),
     _MIN_SNAPSHOTS: "10",
+    # A day of hourly refreshes. By age alone, a week of them would keep 168 copies of all rows.
     _MAX_COPIES: "24",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -75,6 +76,8 @@ TABLE_PROPERTIES: Final[Mapping[str, str]] = {
 
 _DEFAULT_MAX_AGE: Final = 5 * 86_400_000
 _LIST_PREFIX: Final = "rfr-expire-"
+# A younger list may be of an expiry that is about to commit. Without its list, one that dies after the commit would
+# leave its files for ever.
 _ABANDONED_MS: Final = 3_600_000
 _TRIES: Final = 5
 
@@ -130,6 +133,7 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
 
     def expire() -> _Expired:
         table = load_table(catalog, name)
+        # Iceberg's own switch, for tables whose files may belong to another table, too.
         if table is None or table.properties.get("gc.enabled", "true").lower() == "false":
             return _Expired()
         plan = _plan_expiry(table.metadata, int(time.time() * 1000) if now_ms is None else now_ms)
@@ -295,6 +299,7 @@ class _Expiry:
             # All of its snapshots are gone, so its commit has landed. Another expiry may delete the same files now,
             # which is no error.
             if listed is not None and present.isdisjoint(listed["snapshots"]):
+                # Only where such a list was found: this reads every manifest of the table.
                 needed = _Files(self._table).all() if needed is None else needed
                 self._delete([file for file in listed["files"] if file not in needed], location)
                 continue

@@ -248,6 +248,7 @@ class LedgerTable:
             with self._intact():
                 transaction.delete(older, snapshot_properties=kept)
             commit_strictly(transaction)
+        # After the commit, because until then the table names files of these generations.
         # By the listing, not by the rows: what an orphaned task of an older generation wrote is in no commit.
         folder = f"{self.location.rstrip('/')}/data"
         prefix = f"{folder}/generation="
@@ -261,6 +262,8 @@ class LedgerTable:
         # Listed first: a ledger that is created by the same name afterwards uses the same folder.
         files = [location for location, _ in self.store.list(self.location)]
         try:
+            # Before the files: a process that dies here leaves files that nothing names, and never a table without its
+            # files.
             self._catalog.drop_table(self.name)
         except NoSuchTableError:
             return

@@ -188,6 +188,8 @@ class MigratedTable:
             return
         try:
             self._catalog.rename_table(self.name, name)
+        # A client that repeats a rename whose answer was lost meets the same errors. So this does not say that nothing
+        # was done: the caller looks which name the table has.
         except (TableAlreadyExistsError, NoSuchTableError) as error:
             raise CommitConflictError(str(error)) from error
 

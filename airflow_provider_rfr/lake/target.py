@@ -193,6 +193,7 @@ class TargetTable:
         planned = self._layout
         assert planned is not None
         by_id = {column.field_id: column for column in now.schema().fields}
+        # A column that others added meanwhile is no conflict: in files without it, it reads as NULL.
         same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
         if not same or now.spec().fields != planned.spec.fields:
             raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
@@ -322,6 +323,7 @@ def _emptied_columns(
         new = now.get(column.name)
         if new is None or (not path and column.name in SYSTEM_COLUMNS.names):
             continue
+        # Where counts are missing, nothing is reported: before, such a column counts as empty, and after, as filled.
         if not any(had.get(field_id, False) for field_id in _leaves(column)):
             continue
         if not any(has.get(field_id, True) for field_id in _leaves(new)):

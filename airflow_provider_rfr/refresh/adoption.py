@@ -136,6 +136,8 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
     own = task.label
     if own.attempt == 0:
         return task, TaskResult()
+    # Nothing of a round is committed while its tasks run. Only files of earlier attempts count: with speculative
+    # execution a copy of this task may be writing at the same moment.
     files = [
         file
         for file in left_files(task.store, task.folder, ())
@@ -153,10 +155,13 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
         restarts = cursor.chain - work.cursor.chain
         on_chain = [row for row in rows if row["partition_ordinal"] == ordinal and row["chain"] == cursor.chain]
         seen = (b"" if restarts else work.seen) + seen_marks(on_chain)
+        # Without an overlap check: no page of a chain is requested before its check is done, so the predecessor has
+        # done it.
         work = replace(work, cursor=cursor, seen=seen, restarts=work.restarts + restarts, overlap=None, asked=False)
         works[ordinal] = work
         progress.append(PartitionProgress(ordinal, cursor, seen, work.restarts, checked=True))
     last = next(file for file in files if file.location == adopted[-1].location)
+    # The first own file names the last adopted one, so that after a kill of the driver the sequence has no gap.
     label = replace(own, sequence=last.label.sequence + 1, previous=last.name)
     left = tuple(work for work in works.values() if not work.cursor.complete)
     figures = TaskFigures(pages=len(rows), records=sum(row["record_count"] for row in rows))

@@ -79,6 +79,7 @@ class Application:
         summary = self._summary(errors)
         for error in summary.get("errors", ()):
             _tell(f"{error['stream']} failed: {error['message'].removeprefix(error['stream'] + ': ')}")
+        # Before Spark is stopped: its shutdown prints stack traces, and the operator hides all that follows this line.
         print(json.dumps(summary), flush=True)
         if not errors and self._cluster.is_local:
             write_in_background()

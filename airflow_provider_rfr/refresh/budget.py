@@ -23,6 +23,7 @@ from airflow_provider_rfr.streams.tokens import AccessToken, Credential, LatestT
 
 BEAT_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
+# Many beats: a process on a busy machine misses some, and must not ask the ledger each time.
 _SLEPT_SECONDS = 3.0
 _TOKEN_POLL_SECONDS = 0.1
 
@@ -179,6 +180,7 @@ class BudgetServer:
                     connection.send(self._token(*arguments))
                 else:
                     connection.send(calls[name](*arguments))
+        # AssertionError: before Python 3.12, multiprocessing refuses a peer's wrong challenge by an assert.
         except (EOFError, OSError, ValueError, AuthenticationError, AssertionError):
             if task is not None:
                 self._budget.done(task)
@@ -196,6 +198,7 @@ class BudgetServer:
             )
         try:
             return credential.token_if_ready(refused, self._context)
+        # As a value: raised here, it would end the connection, and with it the round of the task.
         except Exception as error:  # noqa: BLE001 - the task raises it
             return task_error(error)
 
@@ -234,6 +237,7 @@ class _RemoteBudget:
         return max(0.0, self._blocked_until - time.monotonic())
 
     def penalize(self, seconds: float) -> None:
+        # Here first, so that the other threads of this process pause even if the driver's answer takes long.
         self._blocked_until = max(self._blocked_until, time.monotonic() + seconds)
         self._call("penalize", seconds)
 
@@ -242,12 +246,14 @@ class _RemoteBudget:
             over, paused = self._call("beat", beat)
         except (EOFError, OSError):
             return True
+        # The driver sends a duration, because monotonic clocks of two machines can't be compared.
         self._blocked_until = time.monotonic() + paused
         return bool(over)
 
     def is_ours(self) -> bool:
         try:
             return bool(self._call("is_ours"))
+        # Without its driver, nobody could commit what this task would read.
         except (EOFError, OSError):
             return False
 
@@ -274,6 +280,7 @@ class _RemoteBudget:
         self._connection.close()
 
     def _call(self, name: str, *arguments: Any) -> Any:
+        # One call at a time: answers have no number, so only their order says to which call they belong.
         with self._lock:
             self._connection.send((name, *arguments))
             return self._connection.recv()
@@ -318,6 +325,7 @@ class BudgetLimiter:
                 raise ReadInterrupted("the round ended while a request waited for its turn")
             # A penalty may have come meanwhile, which holds back permits that were granted before it.
             wait = self._budget.paused()
+        # After the wait, right before the request: the process may have slept while it waited for its turn.
         self.look()
         if self._stop.is_set():
             raise ReadInterrupted("the round ended")

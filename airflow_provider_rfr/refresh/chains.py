@@ -79,12 +79,14 @@ def _marks(page: int, token_in: str | None, token_out: str | None, checksum: str
         names[f"t{token_in}"] = f"the page token {token_in:.80}"
     if token_out is not None:
         names[f"t{token_out}"] = f"the page token {token_out:.80}"
+    # The last one: _repeats_last() takes a chain's last mark for that of its newest records.
     if checksum is not None:
         names[f"c{checksum}"] = "a page with the same records"
     return {_mark(text): name for text, name in names.items()}
 
 
 def _mark(text: str) -> int:
+    # Eight bytes, because the marks of all pages of a chain travel with each of its tasks.
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -168,6 +170,7 @@ class Chain:
 
     def deliver(self, request: _PageRequest, outcome: FetchedPage | BaseException) -> list[PageRow]:
         """Take a page or its error; return the rows that now count, in order."""
+        # It was requested before the chain started again, so its row would belong to a chain that does not count.
         if request.chain_number != self.number:
             return []
         self._in_flight.discard(request.number)
@@ -403,6 +406,7 @@ class Scheduler:
                 self.closing |= self.figures.bytes >= self._max_bytes
                 if self._ready_bytes >= _FULL_BYTES:
                     self.full.set()
+            # Each thread that is woken takes the lock once, so nobody is woken where nobody waits.
             if self._idle_threads or self.closing:
                 self._changed.notify_all()
 

@@ -126,6 +126,8 @@ class Refresh:
             with heartbeat(self._ledger, self._options):
                 with self._phase("read"):
                     self._read(book)
+                # Under the heartbeat: a cluster may give its first executors later than another run waits for a silent
+                # one.
                 with self._phase("spark_start"):
                     self._cluster.context  # noqa: B018 - waits, and raises what the start raised
                 publisher = Publisher(
@@ -139,6 +141,9 @@ class Refresh:
                             self._refused_under = self._prints.rules
                         raise
             with self._phase("publish"):
+                # Before older generations are dropped, which may take long: a run that looks at the ledger should see
+                # the publish. If this process dies before the mark, the next attempt finds the publish in the target,
+                # and sets the mark.
                 self._mark_published(outcome)
                 self._take_outcome(outcome)
                 self._ledger.collect()

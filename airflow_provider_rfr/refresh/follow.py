@@ -117,6 +117,7 @@ class LedgerFollower:
         try:
             header = self.headers[table] = self._header(table)
         except Exception:
+            # The settings are read again with the next catalog: somebody may have corrected them meanwhile.
             self._catalog = None
             raise
         self._unread.discard(table)

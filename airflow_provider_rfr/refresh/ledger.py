@@ -124,6 +124,8 @@ class Ledger:
             values.extend(row.slice or "{}" for row in chunk)
             location = f"{self._folder_of(header.generation)}/{_OPENING_PREFIX}{uuid.uuid4().hex}.parquet"
             files.append(write_rows(self.store, location, chunk, footer="{}").stored)
+        # If this process dies before the commit, nothing names the files. Their footer has no label, so no attempt
+        # adopts them, and they are deleted with the generation's folder.
         self._commit(files, header.taken_over(partitions=len(keys)), expected=before)
         return PartitionBook(keys, values)
 
@@ -261,6 +263,8 @@ class Ledger:
         except FencedError:
             return False
         except Exception:  # noqa: BLE001 - each catalog fails in its own way
+            # A catalog that is away must not end an attempt. If another one took over, the next commit is refused
+            # anyway.
             _log.debug("can't check who holds the ledger", exc_info=True)
         return True
 
@@ -281,6 +285,8 @@ class Ledger:
         if table is not None:
             book.move(cursors_of(table))
         cursors = {ordinal: book.cursors.get(ordinal, Cursor()) for ordinal in range(len(book))}
+        # A predecessor that commits after the table was loaded makes its own files look uncommitted here. The
+        # take-over's commit is then refused, and the files are looked for again.
         files = left_files(self.store, self.folder, committed)
         adopted, moved = choose(self.store, files, cursors, committed)
         return book, 0 if table is None else table.num_rows, adopted, moved
@@ -325,6 +331,7 @@ class Ledger:
         if self._table.snapshot_id != snapshot_id:
             # The commit's answer was lost, and the table was loaded again with later commits.
             self._expect(header)
+        # Not before the commit: the try after a refused one has to build on the header that the table has.
         self.header = header
         self._committed = time.monotonic()
 

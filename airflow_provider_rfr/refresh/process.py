@@ -37,6 +37,8 @@ def process_started(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
+    # The second field is the program's name in brackets, which may itself hold spaces and brackets. A zombie (Z) has
+    # ended; only its number is still taken.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] == "Z" else int(fields[19])
 
@@ -49,6 +51,7 @@ def is_alive(pid: int, started: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
+    # It exists, and belongs to another user.
     except PermissionError:
         pass
     return True
@@ -129,6 +132,7 @@ def _write_archive() -> Path | None:
         _run_small_job([*_FAST_START, f"-XX:ArchiveClassesAtExit={draft}"])
         if not draft.is_file():
             return None
+        # Under its final name only when it is whole: drivers that start meanwhile use whatever has that name.
         draft.replace(archive)
     return archive
 
@@ -138,6 +142,7 @@ def write_in_background() -> subprocess.Popen[bytes] | None:
     archive = _archive_path()
     if archive is None or archive.is_file():
         return None
+    # With these variables PySpark would connect to the Java of this driver instead of starting its own.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_GATEWAY")}
     return subprocess.Popen(
         ["nice", "-n", "19", sys.executable, "-m", __name__],
@@ -145,6 +150,7 @@ def write_in_background() -> subprocess.Popen[bytes] | None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # Signals to the driver's process group, such as that of Ctrl-C, do not end it half way.
         start_new_session=True,
     )
 

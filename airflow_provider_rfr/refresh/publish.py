@@ -229,6 +229,7 @@ class Publisher:
         self.target.renew_credentials()
         staged = self._check_staged()
         _check_guards(self.config.options, rows=staged, previous=header.previous_rows)
+        # Asked again, although the opening asked: another attempt may have published while this one was reading.
         if (found := _published_already(self.target, self.ledger.id, header)) is not None:
             return found
         for _ in range(_TRIES):
@@ -289,7 +290,11 @@ class Publisher:
             self._note_fields(results, _without(target.rows, self.rules.constants))
             written = [file for result in results for file in result.written]
             written, removed = self._without_duplicates(tasks, written, staged)
+            # The second time, because only now it is known how many rows remain without the duplicates. The first time,
+            # before the job, saves the job where the source gave too little.
             _check_guards(self.config.options, rows=staged - removed, previous=header.previous_rows)
+            # Before the commit is tried, for here the files may still be deleted. After a try that failed without an
+            # answer the table may name them.
             self.ledger.check_epoch()
         except BaseException:
             target.discard()
@@ -429,6 +434,7 @@ class Publisher:
         hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
         kept = [file for file in written if file.keys not in losers]
         again = [file for files in self.cluster.run(lambda item: drop_rows(*item), hit) for file in files]
+        # Not within the job: a task that Spark runs again reads the same file once more.
         self.ledger.store.delete(file.file.location for _, file, _ in hit)
         return [*kept, *again], sum(len(rows) for rows in losers.values())
 

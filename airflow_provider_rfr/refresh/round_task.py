@@ -78,6 +78,7 @@ def run_round_task(
         # Before the last flush: what a reader that was left behind still delivers must be in no file.
         progress = scheduler.progress()
         flusher.finish()
+    # The own progress comes last and wins: it starts where the adopted files end.
     by_ordinal = {partition.ordinal: partition for partition in (*adopted.progress, *progress)}
     return TaskResult(tuple(writer.files), tuple(by_ordinal.values()), scheduler.figures + adopted.figures)
 
@@ -102,6 +103,7 @@ class _Reading:
         self._closing = closing
         self._stop = threading.Event()
         self._limiter = BudgetLimiter(budget, self._stop)
+        # Daemons, because a reader that hangs in the network must not keep the process from ending.
         self._threads = [
             threading.Thread(target=self._read_pages, name=f"rfr-read-{number}", daemon=True)
             for number in range(task.limits.threads)
@@ -146,6 +148,7 @@ class _Reading:
                 self._scheduler.release(request, backed_off=True)
             except ReadInterrupted:
                 self._scheduler.release(request)
+                # Otherwise the released page would be claimed again at once, and interrupted again, without an end.
                 if self._stop.is_set():
                     self._scheduler.close()
             except Exception as error:  # noqa: BLE001 - the attempt reports it with its partition at its end

@@ -174,6 +174,7 @@ class Rounds:
     def _spark_round(self, address: BudgetAddress) -> None:
         self._round += 1
         self._budget.open_round()
+        # Tasks get the store with the credentials of now, and can't renew them while they write.
         self._ledger.renew_credentials()
         if self._lane is not None and self._lane.done():
             # Before anything is planned, or tasks would begin where the lane began.
@@ -221,6 +222,8 @@ class Rounds:
 
     def _commit(self, results: Sequence[TaskResult]) -> None:
         figures = sum((result.figures for result in results), TaskFigures())
+        # The book is ahead of the ledger until the commit below. If that fails, the attempt ends, and the next one
+        # makes its book from the ledger.
         for result in results:
             for progress in result.progress:
                 self._book.apply(progress)
@@ -279,6 +282,8 @@ class Rounds:
         most = min(self._options.concurrency, sum(len(task.partitions) for task in tasks))
         clock = SleepClock()
         while not done.wait(BEAT_SECONDS):
+            # A driver learns at its next commit that it was replaced. One that slept may have been replaced long ago,
+            # so it asks at once. To ask at each beat would load the table five times a second.
             lost = clock.slept() and not self._ledger.is_ours()
             if not lost and not self._stopping.is_set():
                 try:

@@ -147,6 +147,8 @@ def _next_window(
             return ()
     if not rows:
         return ()
+    # In the transaction that claims the window: a process that dies after it has used up this interval, so no second
+    # window is opened in it.
     connection.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(last_fired_at=now))
     return rows if len(rows) == 1 else _merged(connection, now, endpoint, rows, merge)
 
@@ -174,6 +176,7 @@ def _merged(
         "created_at": rows[0].created_at,
         "due_at": now,
     }
+    # Its id follows from the commits that it covers. So a transaction whose commit got no answer can run again.
     insert_missing(connection, DELIVERIES, [delivery])
     covered = update(DELIVERIES).where(_D.id.in_([row.id for row in rows]))
     connection.execute(covered.values(state="merged", merged_into=window.delivery_id, ended_at=now))
@@ -288,6 +291,7 @@ def _values(result: Result, now: int) -> dict[str, Any]:
     claim = result.claim
     free = {"key": claim.delivery_id, "lease_owner": None, "lease_until": None, "due_at": now + result.wait}
     if result.ending is AttemptOutcome.UNSENT:
+        # The claim has counted an attempt, and nothing was sent: it must not use up the delivery's attempts.
         return {**free, "attempts": claim.attempt - 1}
     answered = {"reason": result.reason, "detail": result.detail, "status": result.status}
     values = {**free, **answered, "body_sha256": result.body_sha256}

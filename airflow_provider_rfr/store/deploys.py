@@ -176,6 +176,7 @@ def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
 def open_deploy(connection: Connection, deploy: NewDeploy, *, token: int, now: int) -> None:
     """Note the steps that the deploy is going to do, and supersede other unfinished deploys."""
     others = (_D.project == deploy.project) & _D.state.in_(_OPEN)
+    # Superseded and not abandoned: what they touched is looked at until a deploy has finished.
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.SUPERSEDED.value, ended_at=now))
     connection.execute(insert(DEPLOYS).values(**_row(deploy, DeployState.RUNNING, now)))
     for seq, uuid, name, action in deploy.steps:

@@ -79,6 +79,7 @@ class Grant:
 
     def release(self, connection: Connection) -> None:
         """Give the lease back, unless it is lost."""
+        # The row and its token stay: the next holder's token has to be greater than every one before.
         ours = update(LEASES).where(_is(self.kind, self.name), _L.token == self.token)
         connection.execute(ours.values(holder=None, until=None))
 
@@ -153,6 +154,7 @@ class Lease:
         """
         with self._store.read() as connection:
             token = lease_state(connection, self._grant.kind, self.name).token
+        # The end of the lease is not looked at: while nobody else took it, it can still be renewed.
         if token != self.token:
             raise self._lost(self.token, token)
 
@@ -176,6 +178,8 @@ class Lease:
         while not self._end.wait(self._grant.milliseconds / 4000):
             # A store that is away for a moment is asked again: the lease outlives some missed renewals.
             with suppress(SQLAlchemyError):
+                # Where it is lost, this thread has nobody to tell: the holder's next write or ensure() compares the
+                # token itself.
                 if not self._store.run(lambda connection: self._grant.renew(connection, self._store.now(connection))):
                     return
 

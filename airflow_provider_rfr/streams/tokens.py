@@ -89,6 +89,7 @@ class AccessToken:
         return self.seconds_left <= 0
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # As a duration, because another machine's monotonic clock shows another time; and without the refresh token.
         return _received, (self.value, self.seconds_left)
 
 
@@ -187,6 +188,7 @@ class LatestToken:
     def _obtained(self, obtain: Callable[[], AccessToken]) -> AccessToken:
         try:
             token = obtain()
+        # That a reader was stopped says nothing of the credential, so it is no answer for the others.
         except ReadInterrupted:
             raise
         except Exception as error:

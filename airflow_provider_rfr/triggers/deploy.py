@@ -71,6 +71,7 @@ class DeployTrigger(BaseEventTrigger):
         problem = LastProblem()
         while True:
             try:
+                # Before the plan: a file that changes while the plan is made has another digest at the next look.
                 digest = await asyncio.to_thread(self._digest)
                 event = await asyncio.to_thread(self._look, digest) if digest != seen else None
             except Exception as error:

@@ -220,6 +220,7 @@ class RefreshTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """End the driver, as a running task would: the task was marked or cleared."""
+        # A watch of its own: a thread may still be at a look of the one in run(), and can't be cancelled.
         watch, lines = self._watch()
         await self._stop(watch, lines, "the task was marked or cleared")
 
@@ -245,5 +246,6 @@ class RefreshTrigger(BaseTrigger):
 
 async def _in_thread(function: Callable[[], _T]) -> _T:
     """Run something that blocks, in the context of this task: Airflow's log finds the task by it."""
+    # A copy for each call: a context can't be entered twice at the same time.
     context = contextvars.copy_context()
     return await asyncio.get_running_loop().run_in_executor(_THREADS, context.run, function)

@@ -148,6 +148,7 @@ class EndpointWorker:
     def put(self, claims: Sequence[Claim], asked_at: float) -> None:
         """Send the claims of the store; ``asked_at``: by the monotonic clock, a moment before the leases began."""
         # An attempt that began later could be answered after its lease.
+        # A quarter of the slack is kept for writing the result before the lease ends.
         latest = asked_at + self._lease - self._slack / 4 - float(self._endpoint.timeout)
         for claim in claims:
             self.in_hand += 1
@@ -189,6 +190,7 @@ class EndpointWorker:
         unsent: list[Ended] = []
         try:
             while True:
+                # A thread may take the same job a moment earlier. Then it is sent, and ends like any other.
                 job = self._jobs.get_nowait()
                 if job is not None:
                     unsent.append((self, Result(job[0], AttemptOutcome.UNSENT)))

@@ -224,6 +224,7 @@ class Dispatcher:
         self._notifies = notify_later or on_dead is not None
         self._clock = clock or store.clock or SystemClock()
         self._slack = lease_slack
+        # The random part: containers often have the same host name and process number again after a restart.
         self._owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._stopped = threading.Event()
         self._warned: set[EndpointKey] = set()
@@ -275,6 +276,7 @@ class Dispatcher:
             wait = run.milliseconds_until_due() if until_empty else None
             if wait is None:
                 return
+            # Not only at the end of the run, which may be hours away: people should hear of a dead letter early.
             self._notify(ids)
             seconds = max(_SHORTEST_NAP, wait / 1000)
             if end is not None and self._clock.monotonic() + seconds > end:

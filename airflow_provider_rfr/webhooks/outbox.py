@@ -146,6 +146,8 @@ def enqueue_commits(
     for key, number in since.items():
         kept = _kept_since(commits, key)
         if kept is None or number < kept:
+            # Both in one commit: with the start alone, an expiry could remove the first commits before they are
+            # enqueued.
             new |= dict.fromkeys((_since_property(key.name), _hold_property(key)), str(number))
     if new:
         # Before the rows, so that there is no moment in which the store alone knows it.
@@ -222,6 +224,8 @@ def _enqueue_new(
             # Switched off, and nothing was ever due to it: a row would only say so.
             continue
         row = deliveries.ensure_endpoint(connection, key)
+        # Another process may have seen later commits, and have written a greater number. To set it back is harmless:
+        # those commits are looked at once more, and their deliveries have the same ids.
         values = {"table_uuid": commits.table_uuid, "enqueued_until": newest}
         if key in since:
             after, first = since[key] - 1, since[key]

@@ -118,6 +118,7 @@ def _logging_as_it_is() -> Iterator[None]:
     configure = logging.config.dictConfig
 
     def of_others(config: Any) -> None:
+        # Another thread may configure its own logging at this moment, which has to take effect.
         if "airbyte" not in config.get("formatters", {}):
             configure(config)
 
