@@ -76,7 +76,7 @@ def test_a_sigkill_loses_nothing_and_doubles_nothing(place: str, lake: Lake, run
     assert lost <= allowed(before["pages"])
 
 
-@pytest.mark.parametrize("share", [0.05, pytest.param(0.5, marks=pytest.mark.test), 0.9])
+@pytest.mark.parametrize("share", [0.05, pytest.param(0.5, marks=pytest.mark.gate), 0.9])
 def test_a_sigkill_of_driver_and_jvm_while_pages_are_on_their_way(
     share: float, lake: Lake, runner: Runner, api: SampleApi
 ) -> None:

@@ -29,7 +29,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
         ("before a flush", FENCED),
         pytest.param("before a ledger commit", FENCED, marks=pytest.mark.gate),
         ("after a ledger commit", FENCED),
-        pytest.param("before the target commit", FENCED, marks=pytest.mark.test),
+        pytest.param("before the target commit", FENCED, marks=pytest.mark.gate),
         ("after the target commit", 0),
     ],
 )

@@ -63,7 +63,7 @@ def last_request(api: SampleApi) -> int:
     return int(api.counts()["last_sequence"])
 
 
-@pytest.mark.test
+@pytest.mark.gate
 def test_a_failing_partition_stops_no_other_and_a_source_that_changed_is_treated_as_the_option_says(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:

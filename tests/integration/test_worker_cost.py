@@ -34,7 +34,7 @@ cluster.context.stop()
 """
 
 
-@pytest.mark.test
+@pytest.mark.gate
 def test_a_job_of_two_tasks_that_do_nothing_costs_the_workers_next_to_no_cpu() -> None:
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -107,9 +107,13 @@ def imports(node: ast.AST, *, everywhere: bool) -> Iterator[str]:
             yield from imports(child, everywhere=everywhere)
 
 
+@cache
+def names_imported(module: str, *, everywhere: bool) -> tuple[str, ...]:
+    return tuple(imports(tree(module), everywhere=everywhere))
+
+
 def imported(module: str, prefix: str, *, everywhere: bool = True) -> list[str]:
-    names = imports(tree(module), everywhere=everywhere)
-    return [name for name in names if f"{name}.".startswith(f"{prefix}.")]
+    return [name for name in names_imported(module, everywhere=everywhere) if f"{name}.".startswith(f"{prefix}.")]
 
 
 def importers(prefix: str, *, everywhere: bool = True) -> list[str]:
@@ -126,7 +130,7 @@ def test_a_module_with_an_underscore_is_imported_by_its_own_folder_alone() -> No
     intruders = [
         f"{module} imports {name}"
         for module in MODULES
-        for imported_name in imports(tree(module), everywhere=True)
+        for imported_name in names_imported(module, everywhere=True)
         for name in (imported_name, imported_name.rpartition(".")[0])
         if internal.get(name, Path(module).parent) != Path(module).parent
     ]

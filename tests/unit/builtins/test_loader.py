@@ -351,6 +351,7 @@ def test_what_is_written_to_yaml_is_read_back_equal(tmp_path: Path, tables: list
     assert spec.objects == tuple(sorted(tables, key=lambda table: table.key)) == load(tables).objects
 
 
+@pytest.mark.full
 def test_ten_thousand_objects_in_one_folder_load_in_a_few_seconds(tmp_path: Path) -> None:
     for number in range(9_000):
         (tmp_path / f"t{number}.yaml").write_text(

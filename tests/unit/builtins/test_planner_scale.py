@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.full
 def test_the_benchmark_ends_with_its_figures() -> None:
     command = [sys.executable, "-m", "benchmarks.plan", "--sizes", "300", "600", "--repeat", "2", "--limit", "60"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)

@@ -28,6 +28,7 @@ from airflow_provider_rfr.builtins.refresh import refresh
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
 from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink
+from tests.profile import share
 from tests.releases import Author, Release, Row, Table, registered, write
 from tests.unit.builtins.catalogs import PROJECT
 from tests.unit.builtins.execution.crashing import before_each_effect
@@ -35,7 +36,7 @@ from tests.unit.builtins.execution.places import DuckEngine, Place
 from tests.webhook_receiver import FakeClock
 
 SEED = os.environ.get("RFR_RELEASES_SEED", "1")
-SEQUENCES, IN_TEST, RELEASES = 20, 1, 10
+SEQUENCES, IN_TEST, RELEASES = 20, 1, share(10, least=5)
 EIGHT_DAYS = 8 * 86400
 Shape = list[tuple[str, str]]
 """Names and types of a view's columns."""
