@@ -360,7 +360,7 @@ class ColumnDiff:
 
     @property
     def missing(self) -> list[ColumnChange]:
-        """Return the changes that need values and have no ``was`` for them."""
+        """Return the changes that need values, and for which no ``using`` applies."""
         retyped = self.changed(ChangeKind.RETYPE)
         nulls = {name for name, was in self.sources.items() if was.name.casefold() in self.nulls}
         needing = {

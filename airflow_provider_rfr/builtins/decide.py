@@ -291,7 +291,7 @@ class _TableChange:
         self._decision, self._origin, self._states = decision, origin, states
         self._desired, self._obj = decision.desired, decision.desired.obj
         columns, nulls = (*self._obj.columns, *origin.left), self._desired.live.nulls if self._desired.live else ()
-        self._diff = ColumnDiff(origin.columns, columns, origin.told, origin.moved, frozenset(nulls))
+        self._diff = ColumnDiff(origin.columns, columns, origin.was_known, origin.moved, frozenset(nulls))
         self._losses: dict[str, str] = {}
 
     def decide(self) -> None:

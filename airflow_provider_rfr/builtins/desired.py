@@ -186,13 +186,13 @@ class DesiredObject:
 class DesiredState:
     """The desired state of all objects by id, in dependency order: inputs come before their readers.
 
-    :ivar kept: ids that are recorded and not declared, and not to be touched
+    :ivar untouched: ids that are recorded and not declared, and not to be touched
     :ivar unlisted: templates whose instances are not listed
     """
 
     objects: Mapping[UUID, DesiredObject]
     problems: Mapping[UUID, Sequence[Reason]] = field(default_factory=dict)
-    kept: frozenset[UUID] = frozenset()
+    untouched: frozenset[UUID] = frozenset()
     unlisted: tuple[BuiltinObject, ...] = ()
 
 

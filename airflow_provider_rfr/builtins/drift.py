@@ -54,7 +54,7 @@ class ChangeOrigin:
     :ivar note: why this is not what is recorded
     :ivar conflicts: what stops any change of it
     :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored
-    :ivar told: the columns say what they were
+    :ivar was_known: what the columns were before is known; else a rename counts as done once the new name is there
     :ivar moved: present name -> recorded one, of columns that an unfinished deploy renamed
     """
 
@@ -68,7 +68,7 @@ class ChangeOrigin:
     conflicts: tuple[Reason, ...] = ()
     adopted: bool = False
     rewrite_text: bool = False
-    told: bool = True
+    was_known: bool = True
     moved: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -190,7 +190,7 @@ def _from_record(record: RecordedObject, **more: Any) -> ChangeOrigin:
 
 def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **more: Any) -> ChangeOrigin:
     """Return the live state as the origin, completed with facts that no catalog keeps."""
-    declared, recorded = desired.recorded or desired.obj, desired.recorded
+    known, recorded = desired.recorded or desired.obj, desired.recorded
     recorded_columns, live_columns = folded(recorded.columns if recorded is not None else ()), folded(live.columns)
     if live.names is not None:
         columns, moved = _as_left(live_columns, live.names, recorded_columns)
@@ -203,9 +203,9 @@ def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **
             for name, column in live_columns.items()
         )
         # Nobody knows what columns were that we did not make.
-        more |= {"told": recorded is not None and live.marker is not None}
-    rest = live if live.kind is Kind.TABLE else declared
-    return ChangeOrigin(True, columns or declared.columns, rest.partitioning, rest.keys, note=note, **more)
+        more |= {"was_known": recorded is not None and live.marker is not None}
+    rest = live if live.kind is Kind.TABLE else known
+    return ChangeOrigin(True, columns or known.columns, rest.partitioning, rest.keys, note=note, **more)
 
 
 def _as_left(

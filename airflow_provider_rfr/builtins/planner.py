@@ -114,7 +114,7 @@ class Decider:
             decision.nothing_left()
         if desired.key == _LIST and desired.kind in STORED:
             self._list_objects(decision)
-        self._leave(decision)
+        self._mark_leaving(decision)
         self._rename(decision)
         decision.problems += self._name_problems(decision)
         if self._states.downgrade is not None and decision.touched:
@@ -122,10 +122,10 @@ class Decider:
             decision.paste = []
         return decision
 
-    def _leave(self, decision: Decision) -> None:
-        """Let the table or view of an object of another kind give up its name before the object is created.
+    def _mark_leaving(self, decision: Decision) -> None:
+        """Mark a table or view whose object becomes one of another kind: it gives up its name before the creation.
 
-        Its rows are lost with it.
+        Its rows are lost with it. Where an unfinished deploy has made the object already, it is not created again.
         """
         desired, record, live = decision.desired, decision.desired.recorded, decision.desired.live
         if record is None or live is None or live.marker != desired.uuid or decision.how is not StepAction.CREATE:
@@ -182,12 +182,12 @@ class Decider:
             now = self._wanted.objects.get(old.uuid)
             if now is not None:
                 yield because(Why.READS_RENAMED, old.name, now.obj.name)
-            elif old.uuid not in self._wanted.kept:
+            elif old.uuid not in self._wanted.untouched:
                 yield because(Why.READS_REMOVED, old.name)
 
     def _list_objects(self, decision: Decision) -> None:
-        """Fill the list of the declared objects again when one comes, goes, or is called something else."""
-        remaining = (obj for obj in self._recorded.objects if obj.uuid not in self._wanted.kept)
+        """Fill ``builtin_objects``, the list of declared objects, again if one comes, goes, or changes name or kind."""
+        remaining = (obj for obj in self._recorded.objects if obj.uuid not in self._wanted.untouched)
         before = {(obj.uuid, obj.key, obj.kind) for obj in remaining}
         now = {(desired.uuid, desired.key, desired.kind) for desired in self._wanted.objects.values()}
         if before == now:

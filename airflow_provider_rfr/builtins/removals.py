@@ -46,7 +46,7 @@ class Removals:
         known_ids = ours | live.unfinished
         self._exports = [sink for sink in recorded.sinks if sink.uuid in declared or sink.uuid not in known_ids]
         for known in sorted(recorded.objects, key=lambda obj: obj.key):
-            if known.uuid not in declared and known.uuid not in states.wanted.kept:
+            if known.uuid not in declared and known.uuid not in states.wanted.untouched:
                 self._decide(known, _there(known, live, known_ids))
         if not self.blocked:
             why = (because(Why.UNFINISHED),)

@@ -458,8 +458,7 @@ def _check_references_again(services: Services, plan: _Alteration) -> None:
     """Check references again, because concurrent alterations may conflict.
 
     Two could each add one half of a cycle, or one could drop a connection that the other refers to. Both have noted
-    their
-    changes before they look, so at least one sees the other, or the connection that it stored.
+    their changes before they look, so at least one sees the other, or the connection that it stored.
     """
     added = set(references_of(plan.candidate).values()) - set(references_of(plan.stored).values())
     if not added:

@@ -1,8 +1,8 @@
 """The outbox: makes the deliveries that commits call for, as rows of the control store.
 
-The snapshots of the commits hold their events, and ids follow from commit and trigger. So rows can be made at any time,
-by any process, any number of times. From which commit on a trigger gets deliveries is decided once, and kept in a
-property of the table as well, so that a lost store is filled with the same rows again.
+The snapshots of the commits hold their events, and ids follow from commit and endpoint. So rows can be made at any
+time, by any process, any number of times. The first commit of which an endpoint gets deliveries is decided once, and
+kept in a property of the table as well, so that a lost store is filled with the same rows again.
 """
 
 from __future__ import annotations
