@@ -144,5 +144,5 @@ def test_an_application_that_can_not_deploy_says_why_in_its_last_line(tmp_path: 
     assert (code, figures["error"]["type"]) == (1, "DeclarationError")
     assert "wrong.yaml:1" in figures["error"]["message"]
     code, figures, output = platform.run_app(lake, stroe="sqlite:///hidden")
-    assert (code, figures["error"]["message"]) == (1, "stroe: Extra inputs are not permitted")
+    assert (code, figures["error"]["message"]) == (1, "stroe: unknown field; did you mean store?")
     assert "hidden" not in output
