@@ -36,14 +36,20 @@ _MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the exe
 TESTED: Final = "7.39.1"
 
 
-@cache
 def cdk_version() -> str:
     """Return the version of the CDK, which is imported once, and has our own requests put under it.
 
     :raises ConfigurationError: it is not installed
     """
+    # A cache alone lets two threads in at the first call, and each would wrap the CDK's functions.
+    with _building:
+        return _prepared_version()
+
+
+@cache
+def _prepared_version() -> str:
     problem = ""
-    with _building, _logging_as_it_is():
+    with _logging_as_it_is():
         try:
             import airbyte_cdk.sources.declarative.concurrent_declarative_source  # noqa: F401
         except ImportError as error:

@@ -26,7 +26,7 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
 )
 from airflow_provider_rfr.streams import ReadContext
-from airflow_provider_rfr.streams.airbyte import _guard
+from airflow_provider_rfr.streams.airbyte import _cdk, _guard
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
 from tests.unit.messages import raises
@@ -107,6 +107,23 @@ def test_importing_the_cdk_leaves_logging_as_it_was() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "plain words"
     assert not done.stdout
+
+
+def test_threads_at_the_first_call_put_our_functions_under_the_cdk_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def prepare() -> None:
+        calls.append(threading.get_ident())
+        time.sleep(0.2)
+
+    monkeypatch.setattr(_cdk, "_put_ours_under_it", prepare)
+    _cdk._prepared_version.cache_clear()
+    threads = [threading.Thread(target=_cdk.cdk_version) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
 
 
 def test_messages_of_the_cdk_are_logged_and_none_is_kept(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
