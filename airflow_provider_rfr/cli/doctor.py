@@ -489,7 +489,7 @@ def _connection_of_task(field: str, conn_id: str) -> Iterator[CheckResult]:
 
 def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[CheckResult]:
     from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
-    from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
+    from airflow_provider_rfr.hooks.api import settings_of
     from airflow_provider_rfr.hooks.dag_arguments import file_folders
     from airflow_provider_rfr.operators.arguments import shipped_source, stream_names
 
@@ -498,7 +498,7 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Chec
         yield CheckResult(name, _SKIPPED, f"no page is read: {templates}, which only a run fills in")
         return
     try:
-        settings = ApiHook(task.api_conn_id).get_source_config() if task.api_conn_id else SourceSettings({}, {})
+        settings = settings_of(task.api_conn_id)
     except ConfigurationError:
         yield CheckResult(name, _SKIPPED, f"no page is read: {task.api_conn_id} can't be read, as its check says")
         return

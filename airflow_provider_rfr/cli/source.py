@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.common import command, config_of, plain
-from airflow_provider_rfr.documents import DocumentError, read_yaml
+from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.numbers import dumps
 
@@ -57,7 +57,7 @@ def _source(args: Namespace) -> dict[str, Any]:
     :raises ConfigurationError: a file or the connection can't be read
     """
     from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
-    from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
+    from airflow_provider_rfr.hooks.api import settings_of
 
     source: dict[str, Any] = {"file": str(args.file)}
     if _is_manifest(args.file):
@@ -66,7 +66,7 @@ def _source(args: Namespace) -> dict[str, Any]:
         raise ConfigurationError("--components", f"{args.file} is no manifest of Airbyte", "leave it out")
     if args.config is not None:
         source["config"] = dict(config_of(args.config))
-    settings = ApiHook(args.api_conn_id).get_source_config() if args.api_conn_id else SourceSettings({}, {})
+    settings = settings_of(args.api_conn_id)
     mask_secrets(settings.secrets.values())
     return settings.completed(source)
 
@@ -75,7 +75,7 @@ def _is_manifest(file: Path) -> bool:
     """Tell whether the file is a manifest of Airbyte; one that can't be read is left to the reader of definitions."""
     try:
         document = read_yaml(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, DocumentError):
+    except (OSError, ValueError):
         return False
     return isinstance(document, Mapping) and (document.get("type") == "DeclarativeSource" or "check" in document)
 

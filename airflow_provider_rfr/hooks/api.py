@@ -166,6 +166,14 @@ def read_first_page(source: Mapping[str, Any], name: str) -> tuple[PagedStream, 
         timer.cancel()
 
 
+def settings_of(api_conn_id: str | None) -> SourceSettings:
+    """Return the settings that a connection holds; empty ones for a source without a connection.
+
+    :raises ConfigurationError: it does not exist, is of another type, or an extra field can't be read
+    """
+    return ApiHook(api_conn_id).get_source_config() if api_conn_id else SourceSettings({}, {})
+
+
 def keep_rotated_tokens() -> None:
     """Keep refresh tokens that replace others in the control store: the next refresh has to find the newest."""
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook

@@ -15,7 +15,7 @@ from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
 from airflow_provider_rfr.connections.airflow.lookup import mask_secrets
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
+from airflow_provider_rfr.hooks.api import SourceSettings, settings_of
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder, file_folders, is_pending, path_from_dag
 from airflow_provider_rfr.hooks.lake import LakeHook
@@ -445,7 +445,7 @@ class ResumableFullRefreshOperator(SparkApplicationOperator):
 
     def _read_source(self, lake: LakeDocument) -> SourceSettings:
         """Read the settings of the API's connection. From here on Airflow masks the secrets of both connections."""
-        settings = ApiHook(self.api_conn_id).get_source_config() if self.api_conn_id else SourceSettings({}, {})
+        settings = settings_of(self.api_conn_id)
         mask_secrets((*settings.secrets.values(), *lake.secrets()))
         return settings
 
