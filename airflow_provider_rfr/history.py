@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from airflow_provider_rfr.lake.expiry import expire_table
-from airflow_provider_rfr.lake.history import REPORTED_AGAIN, append_rows_once, merge_days
-from airflow_provider_rfr.store import history as store_rows
+from airflow_provider_rfr.lake.rows import REPORTED_AGAIN, append_rows_once, merge_days
+from airflow_provider_rfr.store import deliveries as store_rows
 from airflow_provider_rfr.store.leases import LeaseKind, default_holder, take_lease
 
 if TYPE_CHECKING:

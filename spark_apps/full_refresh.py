@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.history import History
-    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+    from airflow_provider_rfr.store.leases import RefreshTokens
 
 if __package__ in (None, ""):
     # Run from a clone or from inside the installed package: the package itself may not be on the path.
@@ -55,7 +55,7 @@ def main() -> int:
 
 def open_token_store(url: str) -> RefreshTokens:
     """Open where refresh tokens are kept; few sources need it, and its imports take a while."""
-    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+    from airflow_provider_rfr.store.leases import RefreshTokens
 
     return RefreshTokens(url)
 

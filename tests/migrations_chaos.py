@@ -28,8 +28,8 @@ from typing import Any
 from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.builtins.state import BROKEN
 from airflow_provider_rfr.lake.catalog import open_catalog
+from airflow_provider_rfr.lake.rows import append_rows
 from airflow_provider_rfr.lake.tables import list_views
-from airflow_provider_rfr.lake.target import append_rows
 from airflow_provider_rfr.sinks.run import run_sink
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.store.leases import force_unlock

@@ -15,10 +15,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_provider_rfr.lake.commits import write_table_properties
-from airflow_provider_rfr.lake.history import append_rows_once, merge_days
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable
-from airflow_provider_rfr.lake.schema_change import TableChange
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, TableChange
+from airflow_provider_rfr.lake.rows import append_rows_once, merge_days
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import PageRow, write_rows

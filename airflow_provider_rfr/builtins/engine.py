@@ -20,8 +20,8 @@ from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
 from airflow_provider_rfr.lake import spark
 from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog, spark_sql_settings
 from airflow_provider_rfr.lake.data_files import WRITTEN, FileTarget, StoredFile, WriteRows
-from airflow_provider_rfr.lake.increments import only_appended
-from airflow_provider_rfr.lake.schema_change import ColumnLike
+from airflow_provider_rfr.lake.migrated_table import ColumnLike
+from airflow_provider_rfr.lake.rows import only_appended
 from airflow_provider_rfr.lake.tables import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
 from airflow_provider_rfr.lake.types import ColumnType, parse_type
 

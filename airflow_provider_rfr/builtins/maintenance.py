@@ -27,8 +27,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, Query
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import retry_conflicts
-from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
-from airflow_provider_rfr.lake.schema_change import TableChange
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, purge_table
 from airflow_provider_rfr.lake.tables import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.sinks.run import needed_physicals, sink_states
 from airflow_provider_rfr.store import deploys

@@ -24,8 +24,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepEr
 from airflow_provider_rfr.lake.catalog import Catalog, load_table
 from airflow_provider_rfr.lake.commits import CommitConflictError, last_change
 from airflow_provider_rfr.lake.expiry import expire_table, is_ours
-from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_change import TableChange
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange
 from airflow_provider_rfr.lake.tables import find_view
 from airflow_provider_rfr.store.engine import ControlStore
 

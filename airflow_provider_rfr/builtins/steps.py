@@ -28,15 +28,21 @@ from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, DEPLOY, MARKER,
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
-from airflow_provider_rfr.lake.increments import MIGRATION_TAG
-from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
-from airflow_provider_rfr.lake.schema_change import TableChange, table_definition
+from airflow_provider_rfr.lake.migrated_table import (
+    MigratedTable,
+    NewTable,
+    TableChange,
+    nulls_in_files,
+    purge_table,
+    table_definition,
+)
+from airflow_provider_rfr.lake.rows import MIGRATION_TAG
 from airflow_provider_rfr.lake.tables import COMMENT, find_view
 from airflow_provider_rfr.lake.types import has_same_fields, parse_type, quoted
 from airflow_provider_rfr.sinks.run import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store import deploys
+from airflow_provider_rfr.store.deploys import delete_sink
 from airflow_provider_rfr.store.leases import Lease
-from airflow_provider_rfr.store.sinks import delete_sink
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.engine import Outputs, SparkSqlEngine

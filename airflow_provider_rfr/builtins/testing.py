@@ -36,7 +36,7 @@ from airflow_provider_rfr.builtins.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.exceptions import StalePlanError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.target import append_rows
+from airflow_provider_rfr.lake.rows import append_rows
 from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 

@@ -177,7 +177,7 @@ def settings_of(api_conn_id: str | None) -> SourceSettings:
 def keep_rotated_tokens() -> None:
     """Keep refresh tokens that replace others in the control store: the next refresh has to find the newest."""
     from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-    from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+    from airflow_provider_rfr.store.leases import RefreshTokens
     from airflow_provider_rfr.streams.tokens import keep_refresh_tokens
 
     keep_refresh_tokens(lambda: RefreshTokens(ControlStoreHook().url_for_driver))

@@ -25,9 +25,9 @@ from urllib3.exceptions import DecodeError, HTTPError
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.http.addresses import AddressGuard
 from airflow_provider_rfr.http.redaction import host_of
 from airflow_provider_rfr.http.sockets import (
+    AddressGuard,
     AddressRefused,
     ConnectTimeout,
     Deadline,

@@ -30,8 +30,14 @@ from airflow_provider_rfr.lake.commits import (
     stale_files_are_conflicts,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile
-from airflow_provider_rfr.lake.files import FileStore, is_local, naming, renewal_time
-from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema, select_columns
+from airflow_provider_rfr.lake.files import (
+    FileStore,
+    is_local,
+    ledger_arrow_schema,
+    naming,
+    renewal_time,
+    select_columns,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

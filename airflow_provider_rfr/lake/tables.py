@@ -26,7 +26,6 @@ from airflow_provider_rfr.lake.catalog import load_table, namespaces
 from airflow_provider_rfr.lake.commits import summary_of
 from airflow_provider_rfr.lake.expiry import max_copies
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.schema_change import KEYS
 from airflow_provider_rfr.lake.schemas import partition_texts, type_text
 from airflow_provider_rfr.lake.target import NO_VALUE, SCHEMA_CHANGES_KEY
 
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
+KEYS: Final = "rfr.keys"
+"""Property: names of the key's columns, as JSON. Iceberg keeps a key only of required columns, and unordered."""
 COMMENT: Final = "comment"
 """Property in which Spark keeps a view's comment."""
 TEXT: Final = "rfr.text"

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_rfr.lake.data_files import StoredFile
-from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, select_columns
+from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore, select_columns
 from airflow_provider_rfr.refresh.chains import seen_marks
 from airflow_provider_rfr.refresh.work import (
     Cursor,

@@ -23,8 +23,7 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import FencedError, LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.data_files import StoredFile
-from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS
+from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.adoption import choose, left_files
 from airflow_provider_rfr.refresh.pages import opening_rows, write_rows

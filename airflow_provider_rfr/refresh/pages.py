@@ -26,8 +26,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.lake.data_files import StoredFile
-from airflow_provider_rfr.lake.files import FOOTER_KEY, FileStore, is_local
-from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, ledger_arrow_schema
+from airflow_provider_rfr.lake.files import FOOTER_KEY, PAGE_COLUMNS, FileStore, is_local, ledger_arrow_schema
 from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, SeenColumns, arrow_column, see_columns
 from airflow_provider_rfr.refresh.work import FlushLabel, PageFile, TaskFigures

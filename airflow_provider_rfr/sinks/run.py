@@ -21,15 +21,15 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
-from airflow_provider_rfr.lake.increments import SourceTable
+from airflow_provider_rfr.lake.rows import SourceTable
 from airflow_provider_rfr.sinks.spec import CHOICES, SinkSpec, SinkState, findings
 from airflow_provider_rfr.sinks.targets import FileSender, HttpSender, HttpTarget
 from airflow_provider_rfr.sinks.windows import SentColumns, SinkWindow, batches_of, cursor_at, hold_values, next_values
-from airflow_provider_rfr.store import sinks as rows
-from airflow_provider_rfr.store import sinks as store
+from airflow_provider_rfr.store import deploys as rows
+from airflow_provider_rfr.store import deploys as store
+from airflow_provider_rfr.store.deploys import SinkRow
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease, default_holder
-from airflow_provider_rfr.store.sinks import SinkRow
 
 _FREE: Final[Mapping[str, Any]] = {"held_at": None, "held_reason": None, "behind": None}
 _FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "window": None, "deploy_id": None}

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
 from airflow_provider_rfr.http import client as http
-from airflow_provider_rfr.http.addresses import AddressGuard
 from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
-from airflow_provider_rfr.http.sockets import Deadline
+from airflow_provider_rfr.http.sockets import AddressGuard, Deadline
 from airflow_provider_rfr.sinks.windows import Batch, dumps, rows_of
 
 

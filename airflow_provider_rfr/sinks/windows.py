@@ -23,9 +23,9 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.lake.increments import Increment, SnapshotKind, SourceTable
+from airflow_provider_rfr.lake.rows import Increment, SnapshotKind, SourceTable
 from airflow_provider_rfr.sinks.spec import SinkSpec
-from airflow_provider_rfr.store.sinks import SinkRow
+from airflow_provider_rfr.store.deploys import SinkRow
 
 if TYPE_CHECKING:
     from typing_extensions import Self

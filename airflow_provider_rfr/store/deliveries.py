@@ -1,7 +1,13 @@
-"""Rows of deliveries, attempts and endpoints: created, selected, and changed by hand."""
+"""Rows of deliveries, attempts and endpoints: created, selected, and changed by hand; and rows of history tables.
+
+Rows of history tables, of deliveries as well as of refreshes and deploys, wait to be appended. A key stays for some
+days after its row was appended, so that a process that reports the row again adds nothing.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -24,11 +30,10 @@ from sqlalchemy import (
 )
 
 from airflow_provider_rfr.store.engine import in_chunks, insert_missing
-from airflow_provider_rfr.store.history import is_new
-from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS, HISTORY
 
 _A: Final = ATTEMPTS.c
-_D, _E = DELIVERIES.c, ENDPOINTS.c
+_D, _E, _H = DELIVERIES.c, ENDPOINTS.c, HISTORY.c
 _OF_THE_DELIVERY: Final[tuple[Any, ...]] = (
     *(_D.id, _D.state, _D.reason, _D.first_commit, _D.last_commit, _D.commits, _D.sequence, _D.snapshot_id),
     *(_D.merged_into, _D.created_at, _D.due_at, _E.target, _E.trigger, _E.block),
@@ -428,3 +433,62 @@ def delete_ended(connection: Connection, before: int, selection: Selection, limi
 
 def _joined(query: Select[Any], selection: Selection) -> Select[Any]:
     return query.select_from(DELIVERIES.join(ENDPOINTS)).where(*selection.condition())
+
+
+_LONGEST_KEY: Final = 255
+
+
+def key_text(values: Iterable[object]) -> str:
+    """Return the values of a row's key columns as one text."""
+    text = "/".join(map(str, values))
+    return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
+
+
+def add_rows(connection: Connection, now: int, lake: str, table: str, rows: Mapping[str, str]) -> None:
+    """Let rows wait, except those whose key is there already.
+
+    :param rows: JSON by key
+    """
+    same = {"lake": lake, "table": table, "reported_at": now}
+    insert_missing(connection, HISTORY, [{**same, "key": key, "row": row} for key, row in rows.items()])
+
+
+def is_new(lake: str, table: str, key: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that no row with this key waits or was appended in the last days."""
+    return ~exists().where(_H.lake == lake, _H.table == table, _H.key == key)
+
+
+def waiting(connection: Connection, lake: str) -> tuple[int, int | None]:
+    """Return how many rows of the lake wait, and when the oldest was reported."""
+    query = select(func.count(), func.min(_H.reported_at)).where(_H.lake == lake, _H.appended_at.is_(None))
+    count, oldest = connection.execute(query).one()
+    return int(count), oldest
+
+
+def oldest_rows(connection: Connection, lake: str, limit: int) -> dict[str, dict[str, str]]:
+    """Return waiting rows, the oldest first: by table, JSON by key."""
+    query = select(_H.table, _H.key, _H.row).where(_H.lake == lake, _H.appended_at.is_(None))
+    rows: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for table, key, row in connection.execute(query.order_by(_H.reported_at).limit(limit)):
+        rows[table][key] = row
+    return dict(rows)
+
+
+def mark_appended(connection: Connection, now: int, lake: str, table: str, keys: Collection[str]) -> None:
+    """Keep only the keys of rows that the table has by now."""
+    for chunk in in_chunks(keys):
+        ours = (_H.lake == lake) & (_H.table == table) & _H.key.in_(chunk)
+        connection.execute(update(HISTORY).where(ours).values(row=None, appended_at=now))
+
+
+def drop_rows(connection: Connection, lake: str, table: str, keys: Collection[str]) -> None:
+    """Delete rows with their keys, so that they may be reported again."""
+    for chunk in in_chunks(keys):
+        connection.execute(delete(HISTORY).where(_H.lake == lake, _H.table == table, _H.key.in_(chunk)))
+
+
+def drop_old(connection: Connection, lake: str, *, appended_before: int, reported_before: int) -> int:
+    """Delete old keys of appended rows, and rows that wait for too long; return how many rows are lost by it."""
+    connection.execute(delete(HISTORY).where(_H.lake == lake, _H.appended_at < appended_before))
+    too_old = (_H.lake == lake) & _H.appended_at.is_(None) & (_H.reported_at < reported_before)
+    return connection.execute(delete(HISTORY).where(too_old)).rowcount

@@ -22,10 +22,9 @@ from urllib.parse import urlsplit, urlunsplit
 from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.http.addresses import AddressGuard
 from airflow_provider_rfr.http.client import Client, NoAnswer, Request, trusted_certificates
 from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
-from airflow_provider_rfr.http.sockets import Deadline
+from airflow_provider_rfr.http.sockets import AddressGuard, Deadline
 from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
 from airflow_provider_rfr.webhooks._model import shown
 from airflow_provider_rfr.webhooks.block import Endpoint

@@ -15,7 +15,7 @@ from sqlalchemy import RowMapping
 
 from airflow_provider_rfr.exceptions import DeliveryError
 from airflow_provider_rfr.history import History
-from airflow_provider_rfr.lake.history import REPORTED_AGAIN
+from airflow_provider_rfr.lake.rows import REPORTED_AGAIN
 from airflow_provider_rfr.store.claims import AttemptOutcome, Result
 from airflow_provider_rfr.store.deliveries import (
     EndpointKey,

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from airflow_provider_rfr.builtins.engine import SparkSqlEngine, open_session
 from airflow_provider_rfr.builtins.model import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_change import TableChange, table_definition
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, table_definition
 
 SPARK = {
     "spark.master": "local[2]",

@@ -18,8 +18,7 @@ from airflow_provider_rfr.builtins.model import Column
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.lake.catalog import spark_sql_settings
 from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_change import TableChange, table_definition
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, TableChange, table_definition
 from airflow_provider_rfr.lake.tables import find_view, list_views
 from tests.integration.builtin_sql_deploy import AS_NUMBER, REWRITE, Deploy
 from tests.integration.conftest import ROOT, figures_of, kill_group

@@ -11,8 +11,7 @@ import pytest
 from airflow_provider_rfr.builtins.model import Column
 from airflow_provider_rfr.builtins.queries import output_columns
 from airflow_provider_rfr.exceptions import QueryError
-from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_change import table_definition
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, table_definition
 from tests.integration.builtin_sql_deploy import Deploy
 from tests.integration.test_builtin_sql import deploy
 from tests.unit.builtins.spark_queries import COLUMNS, QUERIES, TABLES

@@ -6,8 +6,7 @@ import socket
 
 import pytest
 
-from airflow_provider_rfr.http.addresses import AddressGuard
-from airflow_provider_rfr.http.sockets import AddressRefused, Deadline, attempt_of_this_thread, connect
+from airflow_provider_rfr.http.sockets import AddressGuard, AddressRefused, Deadline, attempt_of_this_thread, connect
 from tests.unit.messages import raises
 from tests.webhook_receiver import Receiver, receiver
 

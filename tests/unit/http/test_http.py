@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.http.addresses import AddressGuard
 from airflow_provider_rfr.http.client import Answer, Client, Limits, NoAnswer, Request
 from airflow_provider_rfr.http.redaction import host_of
-from airflow_provider_rfr.http.sockets import Deadline
+from airflow_provider_rfr.http.sockets import AddressGuard, Deadline
 from tests.soon import SOON
 from tests.unit.messages import check_messages
 from tests.webhook_receiver import Receiver, Reply, receiver, serve_tls, write_certificates

@@ -37,7 +37,7 @@ from airflow_provider_rfr.lake.data_files import (
     load_file,
 )
 from airflow_provider_rfr.lake.files import FileStore, naming
-from airflow_provider_rfr.lake.schema_change import table_definition
+from airflow_provider_rfr.lake.migrated_table import table_definition
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
 from airflow_provider_rfr.lake.tables import LiveColumn
 from tests.unit.messages import check_messages, raises

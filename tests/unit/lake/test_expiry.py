@@ -25,8 +25,7 @@ from airflow_provider_rfr.lake.expiry import (
     hold_property,
 )
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_change import table_definition
+from airflow_provider_rfr.lake.migrated_table import MigratedTable, table_definition
 from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.lake.target import TargetTable
 from tests.unit.messages import raises

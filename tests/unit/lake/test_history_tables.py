@@ -18,12 +18,11 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import ListType, LongType, NestedField, StringType, TimestamptzType
 
 from airflow_provider_rfr.exceptions import LedgerError
-from airflow_provider_rfr.lake import history
+from airflow_provider_rfr.lake import rows as lake_rows
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
 from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES, expire_table
-from airflow_provider_rfr.lake.history import append_rows_once, merge_days
-from airflow_provider_rfr.lake.increments import SnapshotKind, SourceTable
+from airflow_provider_rfr.lake.rows import SnapshotKind, SourceTable, append_rows_once, merge_days
 from airflow_provider_rfr.lake.schemas import partition_spec
 from tests.unit.messages import raises
 
@@ -118,17 +117,17 @@ def test_four_that_append_the_same_at_once_append_it_once(catalog: Catalog) -> N
 def test_a_process_that_is_always_too_late_says_so_and_leaves_no_file(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, others = history.load_table, iter(range(100, 200))
+    load, others = lake_rows.load_table, iter(range(100, 200))
 
     def load_before_another_writes(*arguments: Any) -> Any:
         table = load(*arguments)
-        monkeypatch.setattr(history, "load_table", load)
+        monkeypatch.setattr(lake_rows, "load_table", load)
         append_rows_once(catalog, NAME, rows_of(next(others)))
-        monkeypatch.setattr(history, "load_table", load_before_another_writes)
+        monkeypatch.setattr(lake_rows, "load_table", load_before_another_writes)
         return table
 
-    monkeypatch.setattr(history, "_TRIES", 2)
-    monkeypatch.setattr(history, "load_table", load_before_another_writes)
+    monkeypatch.setattr(lake_rows, "_TRIES", 2)
+    monkeypatch.setattr(lake_rows, "load_table", load_before_another_writes)
     with raises(LedgerError):
         append_rows_once(catalog, NAME, rows_of(1))
     named = {task.file.file_path for task in catalog.load_table(NAME).scan().plan_files()}
@@ -205,15 +204,15 @@ def test_a_merge_gives_way_to_another_commit_and_leaves_no_file(
 ) -> None:
     for number in range(10):
         append_rows_once(catalog, NAME, rows_of(number))
-    load = history.load_table
+    load = lake_rows.load_table
 
     def load_before_another_writes(*arguments: Any) -> Any:
         table = load(*arguments)
-        monkeypatch.setattr(history, "load_table", load)
+        monkeypatch.setattr(lake_rows, "load_table", load)
         append_rows_once(catalog, NAME, rows_of(50))
         return table
 
-    monkeypatch.setattr(history, "load_table", load_before_another_writes)
+    monkeypatch.setattr(lake_rows, "load_table", load_before_another_writes)
     assert merge_days(catalog, NAME) == 0
     assert len(list((tmp_path / "w").rglob("*.parquet"))) == 11
     assert len(stored(catalog)) == 11

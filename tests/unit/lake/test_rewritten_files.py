@@ -17,7 +17,7 @@ from airflow_provider_rfr.exceptions import SchemaError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.increments import only_appended
+from airflow_provider_rfr.lake.rows import only_appended
 from tests.unit.messages import raises
 
 SCHEMA = Schema(

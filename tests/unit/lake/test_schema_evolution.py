@@ -33,7 +33,6 @@ from pyiceberg.types import (
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
 from airflow_provider_rfr.lake.inference import infer_records
-from airflow_provider_rfr.lake.schema_change import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from airflow_provider_rfr.lake.schemas import (
     TIMESTAMP,
     file_schema,
@@ -43,6 +42,7 @@ from airflow_provider_rfr.lake.schemas import (
     target_schema,
     with_system_columns,
 )
+from airflow_provider_rfr.lake.target import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from tests.unit.messages import raises
 
 

@@ -9,7 +9,8 @@ from pyiceberg.table.update.snapshot import _SnapshotProducer
 
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.target import TargetTable, append_rows
+from airflow_provider_rfr.lake.rows import append_rows
+from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import publish
 from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, TABLE, TUESDAY, Shop, shop, source_gives

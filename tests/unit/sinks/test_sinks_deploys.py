@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import SinkHeldError
 from airflow_provider_rfr.sinks.run import SinkRun, release_sink, run_sink
-from airflow_provider_rfr.store.sinks import SinkRow, load_sink
+from airflow_provider_rfr.store.deploys import SinkRow, load_sink
 from tests.unit.builtins.catalogs import column, made, mview, sink, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
 from tests.unit.builtins.execution.places import Place

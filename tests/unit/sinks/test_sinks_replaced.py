@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.exceptions import ConfigurationError, CursorExpiredError, SinkError, SinkHeldError
-from airflow_provider_rfr.lake.increments import SourceTable
+from airflow_provider_rfr.lake.rows import SourceTable
 from airflow_provider_rfr.sinks.run import needed_physicals, release_sink
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import (

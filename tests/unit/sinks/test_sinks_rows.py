@@ -15,7 +15,7 @@ from pyiceberg.types import IntegerType
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError, SinkError
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, HOLD, expire_table
 from airflow_provider_rfr.sinks.run import hold_snapshots
-from airflow_provider_rfr.store.sinks import load_sink
+from airflow_provider_rfr.store.deploys import load_sink
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files
 

@@ -15,9 +15,9 @@ from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, S
 from airflow_provider_rfr.sinks.run import release_sink, sink_states
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.sinks.windows import SentColumn, SentColumns, SinkWindow, batch_id
+from airflow_provider_rfr.store.deploys import SinkRow, load_sink, move_sink, take_sink_lease
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import Lease, LeaseKind, lease_state
-from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
 from airflow_provider_rfr.store.tables import LEASES, SINKS
 from tests.integration.postgres import PostgresServer
 from tests.unit.messages import raises

@@ -16,7 +16,7 @@ from airflow_provider_rfr import history as upkeep
 from airflow_provider_rfr.history import History
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
 from airflow_provider_rfr.lake.schemas import partition_spec
-from airflow_provider_rfr.store import history as store_rows
+from airflow_provider_rfr.store import deliveries as store_rows
 from airflow_provider_rfr.store.engine import ControlStore, instant
 from airflow_provider_rfr.store.tables import HISTORY
 from tests.unit.messages import raises

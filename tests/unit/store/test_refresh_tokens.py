@@ -11,7 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+from airflow_provider_rfr.store.leases import RefreshTokens
 from tests.unit.messages import raises
 
 GRANT = "https://login.example.com/token configured-canary"

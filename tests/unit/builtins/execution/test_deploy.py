@@ -22,7 +22,7 @@ from airflow_provider_rfr.exceptions import (
     StalePlanError,
     StepError,
 )
-from airflow_provider_rfr.lake.increments import MIGRATION_TAG
+from airflow_provider_rfr.lake.rows import MIGRATION_TAG
 from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.store.deploys import Garbage, history, queued, steps_of
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, obj, spec, table, view

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.builtins.refresh import Refreshed, due, refresh
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkHeldError, StepError
-from airflow_provider_rfr.lake.increments import MIGRATION_TAG, SnapshotKind, SourceTable
+from airflow_provider_rfr.lake.rows import MIGRATION_TAG, SnapshotKind, SourceTable
 from airflow_provider_rfr.sinks.run import run_sink
 from tests.unit.builtins.catalogs import PROJECT, mview, sink, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds

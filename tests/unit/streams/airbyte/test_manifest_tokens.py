@@ -16,7 +16,7 @@ from manifest_api import KEY, Api, Asked, needs_cdk, rows, shop_with
 
 from airflow_provider_rfr.exceptions import AuthenticationError, SourceError
 from airflow_provider_rfr.refresh.budget import BudgetServer, DriverBudget
-from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+from airflow_provider_rfr.store.leases import RefreshTokens
 from airflow_provider_rfr.streams import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream, load_streams
 from airflow_provider_rfr.streams.tokens import keep_refresh_tokens

@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, SourceDefinitionError, SourceError
 from airflow_provider_rfr.refresh.budget import Beat, BudgetServer, DriverBudget
-from airflow_provider_rfr.store.refresh_tokens import RefreshTokens
+from airflow_provider_rfr.store.leases import RefreshTokens
 from airflow_provider_rfr.streams import RestStream
 from airflow_provider_rfr.streams import tokens as module
 from airflow_provider_rfr.streams.core import ReadContext
