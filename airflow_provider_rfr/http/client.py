@@ -269,23 +269,18 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
     try:
         seconds = float(text)
     except ValueError:
-        moment = _moment_of(text)
+        moment = None
+        # Python 3.10 doesn't read "Z".
+        iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
+        for read, form in ((parsedate_to_datetime, text), (datetime.fromisoformat, iso)):
+            with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
+                moment = moment or read(form)
         if moment is None:
             return None
-        seconds = moment.timestamp() - (time.time() if now is None else now)
+        # An HTTP date with "-0000" gives a time without a zone, and means UTC.
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        seconds = aware.timestamp() - (time.time() if now is None else now)
     return max(0.0, seconds) if isfinite(seconds) else None
-
-
-def _moment_of(text: str) -> datetime | None:
-    """Parse a time; return None if the text is not a time."""
-    # Python 3.10 doesn't read "Z".
-    iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
-    for read, form in ((parsedate_to_datetime, text), (datetime.fromisoformat, iso)):
-        with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
-            moment = read(form)
-            # An HTTP date with "-0000" gives a time without a zone, and means UTC.
-            return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    return None
 
 
 def _read(response: requests.Response, limits: Limits) -> bytes | None:

@@ -250,38 +250,32 @@ def _translating(kind: type[Catalog]) -> type[Catalog]:
 
 @contextmanager
 def _translated(settings: LakeSettings) -> Iterator[None]:
-    """Raise :class:`CatalogError` instead of the errors of the catalog's client."""
+    """Raise :class:`CatalogError`, in one sentence, instead of the errors of the catalog's client.
+
+    Other errors, such as a refused commit, stay as they are.
+    """
     try:
         yield
     except Exception as error:
-        if (translated := _catalog_error(error, settings)) is None:
+        if not isinstance(error, RESTError) and type(error).__module__.partition(".")[0] not in _CLIENTS:
             raise
-        raise translated from error
-
-
-def _catalog_error(error: BaseException, settings: LakeSettings) -> CatalogError | None:
-    """Translate an error of a catalog's client into one sentence.
-
-    Return None for other errors, such as a refused commit.
-    """
-    client = type(error).__module__.partition(".")[0]
-    if not isinstance(error, RESTError) and client not in _CLIENTS:
-        return None
-    # The innermost message, in one line: requests wraps the system's error in the whole request.
-    text = str(getattr(error, "orig", None) or error)
-    inner = _SYSTEM_ERROR.search(text) if "HTTPConnectionPool" in text or "HTTPSConnectionPool" in text else None
-    line = inner.group() if inner else next((line for line in text.splitlines() if line.strip()), "")
-    reason = _without_secrets(line.strip(), settings.properties)[:_MAX_REASON] or type(error).__name__
-    uri = settings.properties.get("uri")
-    place = f"the catalog {settings.name!r}" + (f" ({_without_credentials(uri)})" if uri else "")
-    if isinstance(error, _REFUSED_CREDENTIALS) or "authentication failed" in reason:
-        return CatalogError(f"{place} refuses the credentials: {reason}; correct them in the lake's connection")
-    if "database is locked" in reason:
-        return CatalogError(
-            f"{place} is locked by another process: {reason}; wait for that process to end, or use a catalog that"
-            " supports several writers, such as PostgreSQL"
-        )
-    return CatalogError(f"{place} failed: {reason}; check that it runs and can be reached from here")
+        # The innermost message, in one line: requests wraps the system's error in the whole request.
+        text = str(getattr(error, "orig", None) or error)
+        inner = _SYSTEM_ERROR.search(text) if "HTTPConnectionPool" in text or "HTTPSConnectionPool" in text else None
+        line = inner.group() if inner else next((line for line in text.splitlines() if line.strip()), "")
+        reason = _without_secrets(line.strip(), settings.properties)[:_MAX_REASON] or type(error).__name__
+        uri = settings.properties.get("uri")
+        problem = f"the catalog {settings.name!r}" + (f" ({_without_credentials(uri)})" if uri else "")
+        if isinstance(error, _REFUSED_CREDENTIALS) or "authentication failed" in reason:
+            problem += f" refuses the credentials: {reason}; correct them in the lake's connection"
+        elif "database is locked" in reason:
+            problem += (
+                f" is locked by another process: {reason}; wait for that process to end, or use a catalog that"
+                " supports several writers, such as PostgreSQL"
+            )
+        else:
+            problem += f" failed: {reason}; check that it runs and can be reached from here"
+        raise CatalogError(problem) from error
 
 
 def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
@@ -368,7 +362,9 @@ def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
         "jdbc.schema-version": "V1",
     }
     if database == "postgresql":
-        catalog |= WaitLimits.of(properties).for_jdbc()
+        # The driver's own socket timeout is infinite.
+        limits = WaitLimits.of(properties)
+        catalog |= {"jdbc.connectTimeout": str(ceil(limits.connect)), "jdbc.socketTimeout": str(ceil(limits.read))}
     credentials = {"jdbc.user": uri.username, "jdbc.password": uri.password}
     catalog |= {name: str(value) for name, value in credentials.items() if value}
     return catalog, _JDBC_PACKAGES[database]
@@ -395,10 +391,6 @@ class WaitLimits(NamedTuple):
             _seconds_of(properties, _READ_TIMEOUT, ANSWER_SECONDS),
         )
 
-    def for_jdbc(self) -> dict[str, str]:
-        """Return properties that Iceberg hands to PostgreSQL's JDBC driver, whose own socket timeout is infinite."""
-        return {"jdbc.connectTimeout": str(ceil(self.connect)), "jdbc.socketTimeout": str(ceil(self.read))}
-
 
 def _seconds_of(properties: Mapping[str, Any], name: str, default: float) -> float:
     value = properties.get(name, default)
@@ -423,11 +415,10 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
     if "py-catalog-impl" in properties:
         return load_catalog(name, **properties)
     kind = CatalogType(str(settings["type"]).lower()) if "type" in settings else infer_catalog_type(name, settings)
-    if kind is CatalogType.REST and "uri" in settings:
+    if kind in (CatalogType.REST, CatalogType.SQL) and "uri" in settings:
         # PyIceberg's own default would ask a silent server ten times more.
-        return _rest_catalog()(name, **{"rest.sigv4.max-retries": "0", **settings})
-    if kind is CatalogType.SQL and "uri" in settings:
-        return _sql_catalog()(name, **settings)
+        defaults = {"rest.sigv4.max-retries": "0"} if kind is CatalogType.REST else {}
+        return _limited_catalog(kind)(name, **{**defaults, **settings})
     if kind in (CatalogType.GLUE, CatalogType.DYNAMODB) and find_spec("botocore"):
         import botocore.config
         import botocore.session
@@ -443,7 +434,17 @@ def _load_limited(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 @cache
-def _rest_catalog() -> type[Catalog]:
+def _limited_catalog(kind: CatalogType) -> type[Catalog]:
+    """Return PyIceberg's class for REST or SQL catalogs, with limits of waits."""
+    if kind is CatalogType.SQL:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        class LimitedSqlCatalog(SqlCatalog):
+            def _init_catalog(self) -> None:
+                limit_waits(self.engine, *WaitLimits.of(self.properties))
+                super()._init_catalog()
+
+        return LimitedSqlCatalog
     from pyiceberg.catalog.rest import RestCatalog
     from requests import Session
 
@@ -461,15 +462,3 @@ def _rest_catalog() -> type[Catalog]:
             session.limits = WaitLimits.of(self.properties)  # type: ignore[attr-defined]
 
     return LimitedRestCatalog
-
-
-@cache
-def _sql_catalog() -> type[Catalog]:
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    class LimitedSqlCatalog(SqlCatalog):
-        def _init_catalog(self) -> None:
-            limit_waits(self.engine, *WaitLimits.of(self.properties))
-            super()._init_catalog()
-
-    return LimitedSqlCatalog

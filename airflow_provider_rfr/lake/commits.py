@@ -48,7 +48,6 @@ _TRIES = 12
 _LOOKS = 4
 """How often a table is loaded, at most, to find out whether a commit landed."""
 _MERGE_ENABLED, _LEAST_MERGED = "commit.manifest-merge.enabled", "commit.manifest.min-count-to-merge"
-_DEFAULT_LEAST_MERGED = 100
 
 
 class CommitConflictError(LedgerError):
@@ -236,12 +235,15 @@ def stage_append(
     :param added: kept by the caller over all tries to commit the same files
     """
     update = transaction.update_snapshot(snapshot_properties=dict(summary))
+    properties, newest = transaction.table_metadata.properties, transaction.table_metadata.current_snapshot()
+    merges = False
     # In this order: to count the manifests costs a request, which a repeated try can't afford.
-    merges = (added is None or added.may_merge) and _has_many_manifests(transaction)
+    if newest is not None and (added is None or added.may_merge):
+        merges = len(newest.manifests(transaction._table.io)) >= int(properties.get(_LEAST_MERGED, "100"))
     with update.merge_append() if merges else update.fast_append() as append:
         if isinstance(append, _MergeAppendFiles):
             # Iceberg's default, which PyIceberg does not share.
-            append._merge_enabled = transaction.table_metadata.properties.get(_MERGE_ENABLED, "true") == "true"
+            append._merge_enabled = properties.get(_MERGE_ENABLED, "true") == "true"
         for file in files:
             append.append_data_file(file)
         if added is not None:
@@ -250,13 +252,6 @@ def stage_append(
             elif append._added_data_files:
                 added.share(append)
     return append.snapshot_id
-
-
-def _has_many_manifests(transaction: Transaction) -> bool:
-    metadata = transaction.table_metadata
-    snapshot = metadata.current_snapshot()
-    least = int(metadata.properties.get(_LEAST_MERGED, _DEFAULT_LEAST_MERGED))
-    return snapshot is not None and len(snapshot.manifests(transaction._table.io)) >= least
 
 
 class _Overwrite(_OverwriteFiles):

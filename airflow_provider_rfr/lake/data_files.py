@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.io.pyarrow import StatisticsCollector
     from pyiceberg.manifest import DataFile
-    from pyiceberg.partitioning import PartitionField
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
@@ -168,34 +167,34 @@ def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[M
         return
     shaped = conform(table, layout.arrow)
     fields = layout.spec.fields
-    ids, values = zip(*(_partition_ids(shaped, layout, item) for item in fields), strict=True)
-    keys, groups = np.unique(np.stack(ids), axis=1, return_inverse=True)
+    # For each field, the partition values, and for each row the index of its value.
+    values: list[list[Any]] = []
+    indices: list[_Ids] = []
+    for item in fields:
+        path = layout.schema.find_column_name(item.source_id) or ""
+        outer, *inner = [path] if path in shaped.column_names else path.split(".")
+        column = pc.struct_field(shaped.column(outer), inner) if inner else shaped.column(outer)
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        distinct = encoded.dictionary
+        if pa.types.is_temporal(distinct.type):
+            distinct = distinct.view(pa.int32() if distinct.type.bit_width == 32 else pa.int64())
+        # PyIceberg's Arrow transforms need another package; its scalar ones are fast enough for the distinct values.
+        transform = item.transform.transform(layout.schema.find_type(item.source_id))
+        places: dict[Any, int] = {}
+        ids = np.array([places.setdefault(transform(value), len(places)) for value in distinct.to_pylist()], np.int64)
+        values.append(list(places))
+        indices.append(ids[encoded.indices.to_numpy(zero_copy_only=False)])
+    keys, groups = np.unique(np.stack(indices), axis=1, return_inverse=True)
     for number, key in enumerate(keys.T):
-        places = np.flatnonzero(groups.reshape(-1) == number)
-        rows = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
-        yield {item.name: values[n][key[n]] for n, item in enumerate(fields)}, shaped.take(rows)
+        rows = np.flatnonzero(groups.reshape(-1) == number)
+        taken = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+        yield {item.name: values[n][key[n]] for n, item in enumerate(fields)}, shaped.take(taken)
 
 
 def load_file(store: FileStore, location: str, layout: FileLayout) -> pa.Table:
     """Read the rows of a file that :func:`_store_file` wrote, by their names in the table, in the file's order."""
     table = store.read_table(location, layout.stored_arrow.names)
     return table if layout.stored_arrow is layout.arrow else _renamed(table, layout.arrow)
-
-
-def _partition_ids(table: pa.Table, layout: FileLayout, item: PartitionField) -> tuple[_Ids, list[Any]]:
-    """Return for each row the index of its partition value in a list, and the list."""
-    path = layout.schema.find_column_name(item.source_id) or ""
-    outer, *inner = [path] if path in table.column_names else path.split(".")
-    column = pc.struct_field(table.column(outer), inner) if inner else table.column(outer)
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    distinct = encoded.dictionary
-    if pa.types.is_temporal(distinct.type):
-        distinct = distinct.view(pa.int32() if distinct.type.bit_width == 32 else pa.int64())
-    # PyIceberg's Arrow transforms need another package; its scalar ones are fast enough for the distinct values.
-    transform = item.transform.transform(layout.schema.find_type(item.source_id))
-    places: dict[Any, int] = {}
-    indices = [places.setdefault(transform(value), len(places)) for value in distinct.to_pylist()]
-    return np.array(indices, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)], list(places)
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -251,17 +250,22 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool = Tr
                 raise SchemaError(f"column {place} is required and some rows have no value for it")
             children.append(child)
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
-    if _is_list(wanted) and _is_list(array.type):
-        return _cast_list(array, wanted, path, by_name=by_name)
-    if pa.types.is_map(wanted) and pa.types.is_map(array.type):
-        return _cast_map(array, wanted, path, by_name=by_name)
+    if (_is_list(wanted) and _is_list(array.type)) or (pa.types.is_map(wanted) and pa.types.is_map(array.type)):
+        return _cast_nested(array, wanted, path, by_name=by_name)
     try:
         return pc.cast(array, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(f"column {path}: {array.type} does not fit into {wanted}: {error}") from error
 
 
-def _cast_list(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool) -> pa.Array:
+def _cast_nested(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool) -> pa.Array:
+    """Cast the values inside lists or maps. Arrow's own cast drops fields of structs in maps without an error."""
+    if pa.types.is_map(wanted):
+        whole = pa.concat_arrays([array])  # whose keys and items are those of a slice
+        keys = _cast(whole.keys, wanted.key_type, f"{path}.key", by_name=by_name)
+        items = _cast(whole.items, wanted.item_type, f"{path}.value", by_name=by_name)
+        entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
+        return pa.Array.from_buffers(wanted, len(whole), whole.buffers()[:2], whole.null_count, children=[entries])
     large = pa.types.is_large_list(wanted)
     if array.offset:
         array = pa.concat_arrays([array])  # from_arrays() does not accept sliced offsets together with a mask
@@ -269,15 +273,6 @@ def _cast_list(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool
     values = _cast(array.values, wanted.value_type, f"{path}.element", by_name=by_name)
     kind = pa.LargeListArray if large else pa.ListArray
     return kind.from_arrays(offsets, values, type=wanted, mask=array.is_null() if array.null_count else None)
-
-
-def _cast_map(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool) -> pa.Array:
-    """Return the maps in the wanted type. Arrow's own cast drops fields of structs inside them without an error."""
-    whole = pa.concat_arrays([array])  # whose keys and items are those of a slice
-    keys = _cast(whole.keys, wanted.key_type, f"{path}.key", by_name=by_name)
-    items = _cast(whole.items, wanted.item_type, f"{path}.value", by_name=by_name)
-    entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
-    return pa.Array.from_buffers(wanted, len(whole), whole.buffers()[:2], whole.null_count, children=[entries])
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -228,36 +228,33 @@ def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None
 
 def _retype(update: UpdateSchema, path: _Path, old: iceberg.IcebergType, new: iceberg.IcebergType) -> None:
     """Change one type to another in place; structs field by field, because each field has an id of its own."""
-    if isinstance(old, iceberg.StructType) and isinstance(new, iceberg.StructType):
-        _retype_struct(update, path, old, new)
-    elif isinstance(old, iceberg.ListType) and isinstance(new, iceberg.ListType):
+    if isinstance(old, iceberg.ListType) and isinstance(new, iceberg.ListType):
         _retype(update, (*path, "element"), old.element_type, new.element_type)
     elif isinstance(old, iceberg.MapType) and isinstance(new, iceberg.MapType):
         _retype(update, (*path, "value"), old.value_type, new.value_type)
-    elif old != new:
-        update.update_column(path, field_type=new)
-
-
-def _retype_struct(update: UpdateSchema, path: _Path, old: iceberg.StructType, new: iceberg.StructType) -> None:
-    before = {field.name.casefold(): field for field in old.fields}
-    kept = {inner.name.casefold() for inner in new.fields}
-    present = [inner.name for name, inner in before.items() if name in kept]
-    for dropped in (inner.name for name, inner in before.items() if name not in kept):
-        update.delete_column((*path, dropped))
-    wanted = []
-    for new_field in new.fields:
-        old_field = before.get(new_field.name.casefold())
-        if old_field is None:
-            update.add_column((*path, new_field.name), new_field.field_type)
-            present.append(new_field.name)
-        else:
-            _retype(update, (*path, old_field.name), old_field.field_type, new_field.field_type)
-        wanted.append(new_field.name if old_field is None else old_field.name)
-    for place, name in enumerate(wanted):
-        if present[place] != name:
-            present.remove(name)
-            present.insert(place, name)
-            move_column(update, (*path, name), wanted[place - 1] if place else None)
+    elif not (isinstance(old, iceberg.StructType) and isinstance(new, iceberg.StructType)):
+        if old != new:
+            update.update_column(path, field_type=new)
+    else:
+        before = {field.name.casefold(): field for field in old.fields}
+        kept = {inner.name.casefold() for inner in new.fields}
+        present = [inner.name for name, inner in before.items() if name in kept]
+        for dropped in (inner.name for name, inner in before.items() if name not in kept):
+            update.delete_column((*path, dropped))
+        wanted = []
+        for new_field in new.fields:
+            old_field = before.get(new_field.name.casefold())
+            if old_field is None:
+                update.add_column((*path, new_field.name), new_field.field_type)
+                present.append(new_field.name)
+            else:
+                _retype(update, (*path, old_field.name), old_field.field_type, new_field.field_type)
+            wanted.append(new_field.name if old_field is None else old_field.name)
+        for place, name in enumerate(wanted):
+            if present[place] != name:
+                present.remove(name)
+                present.insert(place, name)
+                move_column(update, (*path, name), wanted[place - 1] if place else None)
 
 
 class NewTable:

@@ -239,22 +239,20 @@ class SourceTable:
         if operation == Operation.REPLACE:
             return SnapshotKind.COMPACTS
         if operation == Operation.APPEND:
-            return SnapshotKind.REPLACES_ROWS if self._ends_replacement(snapshot, summary) else SnapshotKind.ADDS_ROWS
+            # A refresh replaces a part of the table by a delete and an append: two snapshots with the same marks.
+            parent = snapshot.parent_snapshot_id
+            before = self._table.metadata.snapshot_by_id(parent) if parent is not None else None
+            if before is None or before.summary is None or before.summary.operation == Operation.APPEND:
+                return SnapshotKind.ADDS_ROWS
+            marks = [summary.get(key) for key in (LEDGER_KEY, GENERATION_KEY)]
+            same = None not in marks and marks == [summary_of(before).get(key) for key in (LEDGER_KEY, GENERATION_KEY)]
+            return SnapshotKind.REPLACES_ROWS if same else SnapshotKind.ADDS_ROWS
         if _count(summary, "added-data-files"):
             deleted = _count(summary, "deleted-data-files") + _count(summary, "added-delete-files")
             return SnapshotKind.REPLACES_ROWS if deleted else SnapshotKind.ADDS_ROWS
         emptied = _count(summary, "deleted-data-files") and summary.get("total-records") == "0"
         # Who has the rows before must drop them all, so this is a replacement, by nothing.
         return SnapshotKind.REPLACES_ROWS if emptied else SnapshotKind.DELETES_ROWS
-
-    def _ends_replacement(self, snapshot: Snapshot, summary: Mapping[str, str]) -> bool:
-        """Tell whether this is the append of a refresh that replaced a part of the table by a delete and an append."""
-        parent = snapshot.parent_snapshot_id
-        before = self._table.metadata.snapshot_by_id(parent) if parent is not None else None
-        if before is None or before.summary is None or before.summary.operation == Operation.APPEND:
-            return False
-        marks = [summary.get(key) for key in (LEDGER_KEY, GENERATION_KEY)]
-        return None not in marks and marks == [summary_of(before).get(key) for key in (LEDGER_KEY, GENERATION_KEY)]
 
     def _main_line(self) -> Iterator[Snapshot]:
         return ancestors(self._table.metadata, self.head)

@@ -192,7 +192,17 @@ def plan_evolution(
     findings = _Findings(inferred, pinned)
     columns = with_system_columns(wanted)
     fields = list(_columns(current.fields, columns, (), findings))
-    _check_stale(columns, findings)
+    # Columns that rows lack: some are required, or have a name that the rows use for another column.
+    taken = {name.casefold(): name for column in columns for name in full_names(column.name, column.type)}
+    for path, column in findings.stale.items():
+        prefix = "".join(f"{name}." for name in path[:-1])
+        names = [(prefix + name).casefold() for name in index_by_name(Schema(column))]
+        clash = next((taken[name] for name in names if name in taken), None)
+        if clash is not None:
+            problem = f"the table has {'.'.join(path)!r}, the rows have {clash!r}, and engines can't tell them apart"
+            findings.drop(_ColumnChange(_ChangeKind.DROP, path, column.field_type), column, problem)
+        elif column.required:
+            findings.reject(path, "the table requires a value and the rows have no such column")
     if findings.problems:
         why, instead = "", "change the table"
         if pinned is None:
@@ -320,20 +330,6 @@ def _typed(current: iceberg.IcebergType, wanted: pa.Field, path: _Path, findings
     return wanted
 
 
-def _check_stale(wanted: pa.Schema, findings: _Findings) -> None:
-    """Find columns that rows lack, and that are required or have a name that the rows use for another column."""
-    taken = {name.casefold(): name for column in wanted for name in full_names(column.name, column.type)}
-    for path, column in findings.stale.items():
-        prefix = "".join(f"{name}." for name in path[:-1])
-        names = [(prefix + name).casefold() for name in index_by_name(Schema(column))]
-        clash = next((taken[name] for name in names if name in taken), None)
-        if clash is not None:
-            problem = f"the table has {'.'.join(path)!r}, the rows have {clash!r}, and engines can't tell them apart"
-            findings.drop(_ColumnChange(_ChangeKind.DROP, path, column.field_type), column, problem)
-        elif column.required:
-            findings.reject(path, "the table requires a value and the rows have no such column")
-
-
 def _widens(current: iceberg.IcebergType, new: iceberg.IcebergType) -> bool:
     if isinstance(current, iceberg.DecimalType) and isinstance(new, iceberg.DecimalType):
         return current.scale == new.scale and current.precision < new.precision
@@ -437,10 +433,17 @@ class TargetTable:
         """
         transaction = self._transaction()
         evolution = self._evolve(transaction)
-        self._check_layout(transaction.table_metadata)
+        now, planned = transaction.table_metadata, self._layout
+        assert planned is not None
+        # Files name columns by the ids of the first commit. A column that others added meanwhile is no conflict: in
+        # files without it, it reads as NULL.
+        by_id = {column.field_id: column for column in now.schema().fields}
+        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
+        if not same or now.spec().fields != planned.spec.fields:
+            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
         if mode != "append" or self._no_values is None:
             # An append asks once: reading all manifests at each try would lose against a writer that commits often.
-            self._no_values = self._emptied(transaction.table_metadata.schema(), files, replace_where, sent)
+            self._no_values = self._emptied(now.schema(), files, replace_where, sent)
         emptied = self._no_values
         if changes := "; ".join(filter(None, (str(evolution), _described(emptied)))):
             summary = {**summary, SCHEMA_CHANGES_KEY: changes}
@@ -454,19 +457,6 @@ class TargetTable:
         if emptied:
             log.warning("%s: %s", self.name, _described(emptied))
         return Publication(publication[1], snapshot_id, summary)
-
-    def _check_layout(self, now: TableMetadata) -> None:
-        """Refuse files that were written for other columns. Files name columns by the ids of the first commit.
-
-        :raises TargetChangedError: the columns or the partitioning changed
-        """
-        planned = self._layout
-        assert planned is not None
-        by_id = {column.field_id: column for column in now.schema().fields}
-        # A column that others added meanwhile is no conflict: in files without it, it reads as NULL.
-        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
-        if not same or now.spec().fields != planned.spec.fields:
-            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
 
     def _stage(
         self,

@@ -324,20 +324,16 @@ def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str,
         count = select(func.count()).where(_D.id.in_([row["id"] for row in ordered]))
         present += connection.execute(count).scalar_one()
         insert_missing(connection, DELIVERIES, [{**row, **pending} for row in ordered])
-    _note_dags(connection, rows)
-    return len(rows) - present
-
-
-def _note_dags(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Note at the endpoints whose runs made the commits, so that a page need not read every delivery."""
+    # Noted at the endpoints, too, so that a page need not read every delivery.
     new: dict[int, set[str | None]] = {}
     for row in rows:
         new.setdefault(row["endpoint_id"], set()).update(row.get("dag_ids", {None}))
     for endpoint_id, dag_ids in sorted(new.items()):
         is_endpoint = _E.id == endpoint_id
-        present = connection.execute(select(_E.dag_ids).where(is_endpoint).with_for_update()).scalar_one()
-        if not dag_ids <= present:
-            connection.execute(update(ENDPOINTS).where(is_endpoint).values(dag_ids=present | dag_ids))
+        noted = connection.execute(select(_E.dag_ids).where(is_endpoint).with_for_update()).scalar_one()
+        if not dag_ids <= noted:
+            connection.execute(update(ENDPOINTS).where(is_endpoint).values(dag_ids=noted | dag_ids))
+    return len(rows) - present
 
 
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:

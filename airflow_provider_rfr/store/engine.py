@@ -188,9 +188,20 @@ def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
     :raises ConfigurationError: it can't be opened, or a version of this package with other tables made it
     """
 
+    def make_tables(connection: Connection) -> int | None:
+        if connection.dialect.name == "postgresql":
+            # "IF NOT EXISTS" checks before it creates, and two processes can check at the same time.
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _TABLES_LOCK})
+        version = _version(connection)
+        if version in (None, SCHEMA_VERSION):
+            METADATA.create_all(connection)
+        if version is None:
+            connection.execute(insert(SETTINGS).values(name="schema", value=str(SCHEMA_VERSION)))
+        return SCHEMA_VERSION if version is None else version
+
     def make(store: ControlStore) -> int | None:
         # Not for long: a wrong address should be reported soon.
-        version = store.run(_make_tables, patience=5.0)
+        version = store.run(make_tables, patience=5.0)
         if version == SCHEMA_VERSION and not store.is_postgres:
             _use_wal(store)
         return version
@@ -255,7 +266,16 @@ def _new_engine(address: URL) -> Engine:
     engine = create_engine(address, **options)
     limit_waits(engine)
     if address.get_backend_name() == "sqlite":
-        event.listen(engine, "connect", _set_up_sqlite)
+
+        @event.listens_for(engine, "connect")
+        def set_up(connection: Any, record: object) -> None:
+            # The driver's own idea of when transactions begin would take the write lock too late.
+            connection.isolation_level = None
+            connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_SECONDS * 1000)}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            # A killed process loses nothing by it; after a power cut the newest commits may be missing, never a part
+            # of one.
+            connection.execute("PRAGMA synchronous = NORMAL")
 
         @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
@@ -263,15 +283,6 @@ def _new_engine(address: URL) -> Engine:
             connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
-
-
-def _set_up_sqlite(connection: Any, record: object) -> None:
-    # The driver's own idea of when transactions begin would take the write lock too late.
-    connection.isolation_level = None
-    connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_SECONDS * 1000)}")
-    connection.execute("PRAGMA foreign_keys = ON")
-    # A killed process loses nothing by it; after a power cut the newest commits may be missing, never a part of one.
-    connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def _use_wal(store: ControlStore) -> None:
@@ -292,19 +303,6 @@ def _use_wal(store: ControlStore) -> None:
                 if "locked" not in str(error) or time.monotonic() > end:
                     raise
         time.sleep(0.02)
-
-
-def _make_tables(connection: Connection) -> int | None:
-    if connection.dialect.name == "postgresql":
-        # "IF NOT EXISTS" checks before it creates, and two processes can check at the same time.
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _TABLES_LOCK})
-    version = _version(connection)
-    if version not in (None, SCHEMA_VERSION):
-        return version
-    METADATA.create_all(connection)
-    if version is None:
-        connection.execute(insert(SETTINGS).values(name="schema", value=str(SCHEMA_VERSION)))
-    return SCHEMA_VERSION
 
 
 def _version(connection: Connection) -> int | None:

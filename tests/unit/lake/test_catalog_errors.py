@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
-from airflow_provider_rfr.lake.catalog import LakeSettings, _catalog_error, load_table, open_catalog
+from airflow_provider_rfr.lake.catalog import LakeSettings, _translated, load_table, open_catalog
 from tests.soon import SOON, soon
 from tests.unit.messages import check_messages, raises
 
@@ -175,8 +175,9 @@ def test_a_catalog_that_nobody_holds_has_no_connection_left(tmp_path: Path) -> N
 
 
 def test_what_is_not_the_catalogs_client_stays_what_it_is(tmp_path: Path) -> None:
-    assert _catalog_error(OSError(28, "No space left on device"), sqlite(tmp_path)) is None
-    assert _catalog_error(SparkJobError("Spark"), sqlite(tmp_path)) is None
+    for error in (OSError(28, "No space left on device"), SparkJobError("Spark")):
+        with pytest.raises(type(error)), _translated(sqlite(tmp_path)):
+            raise error
     catalog = open_catalog(sqlite(tmp_path))
     catalog.create_namespace("raw")
     with pytest.raises(FileNotFoundError):
