@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -47,18 +48,15 @@ LEASE = 30_000
 def enrolled(store: ControlStore, *sequences: int, key: EndpointKey = KEY) -> int:
     def work(connection: Connection) -> int:
         row = ensure_endpoint(connection, key)
-        new = [
-            {
-                "id": f"{key.trigger}-{number:04}",
-                "endpoint_id": row.id,
+        new = []
+        for number in sequences:
+            commit = {
                 "first_commit": f"c{number}",
                 "last_commit": f"c{number}",
-                "sequence": number,
                 "snapshot_id": 1,
                 "event": f"e{number}",
             }
-            for number in sequences
-        ]
+            new.append({"id": f"{key.trigger}-{number:04}", "endpoint_id": row.id, "sequence": number, **commit})
         add_deliveries(connection, store.now(connection), new)
         return row.id
 
@@ -102,10 +100,8 @@ def due(store: ControlStore, *ids: int, **request) -> int | None:
 def test_what_is_claimed_is_claimed_once_until_the_lease_runs_out(store: ControlStore, clock: FakeClock) -> None:
     number = enrolled(store, 1, 2)
     first = claimed(store, number)
-    assert [(taken.delivery_id, taken.attempt, taken.token) for taken in first] == [
-        ("hook-0001", 1, 1),
-        ("hook-0002", 1, 1),
-    ]
+    taken_first = [(taken.delivery_id, taken.attempt, taken.token) for taken in first]
+    assert taken_first == [("hook-0001", 1, 1), ("hook-0002", 1, 1)]
     assert claimed(store, number, owner="two") == []
     assert due(store, number) == LEASE
     clock.sleep(LEASE / 1000 + 0.01)
@@ -305,11 +301,8 @@ def test_four_deliverers_at_once_claim_each_row_once(store_url: str) -> None:
             settled(own, *(Result(taken, AttemptOutcome.DELIVERED) for taken in claims))
         own.close()
 
-    threads = [threading.Thread(target=work, args=(mine, str(n))) for n, mine in enumerate(found)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, found, "0123"))
     everything = [delivery_id for mine in found for delivery_id in mine]
     assert len(everything) == len(set(everything))
     # One that met only rows that others were just claiming has stopped early.
@@ -329,11 +322,8 @@ def test_four_deliverers_open_one_window(store_url: str) -> None:
         barrier.wait()
         found.extend(claimed(own, number, owner=owner, interval=600_000))
 
-    threads = [threading.Thread(target=work, args=(str(n),)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, "0123"))
     assert [claim.delivery_id for claim in found] == ["m:e1:e49"]
 
 
@@ -358,11 +348,8 @@ def test_four_deliverers_keep_a_strict_order(store_url: str) -> None:
             if len(order) >= 40:
                 over.set()
 
-    threads = [threading.Thread(target=work, args=(str(n),)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, "0123"))
     assert order == [f"hook-{n:04}" for n in range(1, 41)]
     assert max(map(len, together)) == 1
 

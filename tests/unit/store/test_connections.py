@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import Connection
 
@@ -102,15 +102,8 @@ def lease(store: ControlStore, now: int, holder: str, name: str = "api") -> Gran
 
 
 def test_of_many_at_once_one_gets_the_lease(store: ControlStore) -> None:
-    won: list[Grant | None] = []
-    threads = [
-        threading.Thread(target=lambda number: won.append(lease(store, 1_000, str(number))), args=(number,))
-        for number in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        won = list(pool.map(lambda number: lease(store, 1_000, str(number)), range(6)))
     assert len([grant for grant in won if grant is not None]) == 1
     assert lease(store, 1_000, "who", "other") is not None
 
@@ -144,8 +137,12 @@ def test_the_last_change_of_an_option_is_one_that_was_stored(store: ControlStore
         assert audit.last_change(connection, "api", "host", 21, 40) is None
 
 
-def test_notes_of_a_connection_follow_it(store: ControlStore) -> None:
+def test_notes_of_a_connection_follow_it_and_replace_those_of_a_former_one(store: ControlStore) -> None:
     def note(connection: Connection) -> None:
+        former = ConnectionNotes(connection, "shop")
+        former.set_secret_references({"password": "env:B"})
+        former.set_identity(1, "former")
+        former.set_former_places("new", [{"host": "former"}])
         notes = ConnectionNotes(connection, "api")
         notes.set_secret_references({"password": "env:A"})
         notes.set_identity(1, "hash")
@@ -161,21 +158,6 @@ def test_notes_of_a_connection_follow_it(store: ControlStore) -> None:
         assert shop.identity() == "hash"
         assert shop.former_places("new") == [{"host": "one"}]
         assert shop.former_places("other") == []
-
-
-def test_what_a_former_connection_of_that_name_left_behind_goes(store: ControlStore) -> None:
-    def note(connection: Connection) -> None:
-        for name in ("shop", "api"):
-            notes = ConnectionNotes(connection, name)
-            notes.set_secret_references({"password": f"env:{name}"})
-            notes.set_identity(1, name)
-            notes.set_former_places("hash", [{"host": name}])
-        ConnectionNotes(connection, "api").rename("shop")
-
-    store.run(note)
-    with store.read() as connection:
-        assert ConnectionNotes(connection, "shop").secret_references() == {"password": "env:api"}
-        assert ConnectionNotes(connection, "shop").identity() == "api"
 
 
 def test_the_installations_salt_is_made_once(store: ControlStore) -> None:

@@ -62,6 +62,11 @@ def tables(path: Path) -> set[str]:
         return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
+def set_version(folder: Path, version: object) -> None:
+    with sqlite3.connect(folder / "control.db") as connection:
+        connection.execute(f"UPDATE rfr_settings SET value = '{version}' WHERE name = 'schema'")
+
+
 def test_many_processes_open_a_new_store_at_the_same_moment(url: str, tmp_path: Path) -> None:
     openers = [
         subprocess.Popen([sys.executable, "-c", OPENER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -86,15 +91,12 @@ def test_readers_never_wait_for_a_writer(url: str) -> None:
     store = open_store(url)
     writing, done = threading.Event(), threading.Event()
 
-    def write() -> None:
-        def work(connection) -> None:
-            connection.execute(insert(SETTINGS).values(name="half", value="way"))
-            writing.set()
-            assert done.wait(SOON)
+    def work(connection: Connection) -> None:
+        connection.execute(insert(SETTINGS).values(name="half", value="way"))
+        writing.set()
+        assert done.wait(SOON)
 
-        store.run(work)
-
-    thread = threading.Thread(target=write)
+    thread = threading.Thread(target=store.run, args=(work,))
     thread.start()
     assert writing.wait(SOON)
     with store.read() as connection:
@@ -141,8 +143,7 @@ def test_a_store_of_another_version_is_refused(
     url: str, tmp_path: Path, opened: Callable[[str], object], version: int, remedy: str
 ) -> None:
     open_store(url).close()
-    with sqlite3.connect(tmp_path / "control.db") as connection:
-        connection.execute(f"UPDATE rfr_settings SET value = '{version}' WHERE name = 'schema'")
+    set_version(tmp_path, version)
     said = f"it has version {version} of the tables, this package knows {SCHEMA_VERSION}; {remedy}"
     with pytest.raises(ConfigurationError, match=said):
         opened(url)
@@ -161,9 +162,8 @@ def test_a_store_is_found_where_it_was_made_and_none_is_made_to_find_it(url: str
 def test_a_store_that_is_refused_is_not_changed_and_finding_one_waits_for_no_writer(url: str, tmp_path: Path) -> None:
     open_store(url).close()
     file = tmp_path / "control.db"
+    set_version(tmp_path, 1)
     with sqlite3.connect(file) as connection:
-        connection.execute("UPDATE rfr_settings SET value = '1' WHERE name = 'schema'")
-        connection.commit()
         # As a restored copy may be.
         connection.execute("PRAGMA journal_mode = DELETE")
     before = file.read_bytes()
@@ -181,8 +181,7 @@ def test_a_store_that_is_refused_is_not_changed_and_finding_one_waits_for_no_wri
 
 def test_a_version_that_is_no_number_is_told(url: str, tmp_path: Path) -> None:
     open_store(url).close()
-    with sqlite3.connect(tmp_path / "control.db") as connection:
-        connection.execute("UPDATE rfr_settings SET value = 'x' WHERE name = 'schema'")
+    set_version(tmp_path, "x")
     with raises(ConfigurationError):
         open_store(url)
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_provider_rfr.databases import limit_waits
 from airflow_provider_rfr.exceptions import CatalogError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.catalog import Catalog, LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.store.engine import open_store
@@ -78,9 +78,13 @@ def through(proxy: Proxy, database: str, **query: str) -> str:
     return address.render_as_string(hide_password=False)
 
 
+def catalog_through(proxy: Proxy, postgres: PostgresServer, folder: Path, seconds: str) -> Catalog:
+    properties = {"type": "sql", "uri": through(proxy, postgres.new_database()), "warehouse": f"file://{folder}"}
+    return open_catalog(LakeSettings("rfr", {**properties, "rfr.read-timeout": seconds}))
+
+
 def test_a_catalog_whose_database_falls_silent_is_named(postgres: PostgresServer, proxy: Proxy, tmp_path: Path) -> None:
-    properties = {"type": "sql", "uri": through(proxy, postgres.new_database()), "warehouse": f"file://{tmp_path}"}
-    catalog = open_catalog(LakeSettings("rfr", {**properties, "rfr.read-timeout": "0.5"}))
+    catalog = catalog_through(proxy, postgres, tmp_path, "0.5")
     catalog.create_namespace("raw")
     proxy.forwards = False
     with soon(), raises(CatalogError):
@@ -92,8 +96,7 @@ def test_a_catalog_whose_database_falls_silent_is_named(postgres: PostgresServer
 def test_a_commit_of_the_ledger_that_gets_no_answer_is_found_when_the_table_is_loaded_again(
     postgres: PostgresServer, proxy: Proxy, tmp_path: Path
 ) -> None:
-    properties = {"type": "sql", "uri": through(proxy, postgres.new_database()), "warehouse": f"file://{tmp_path}"}
-    catalog = open_catalog(LakeSettings("rfr", {**properties, "rfr.read-timeout": "2"}))
+    catalog = catalog_through(proxy, postgres, tmp_path, "2")
     ledger = Ledger(LedgerTable.load_or_create(catalog, "raw.t"))
     ledger.open_generation([("{}", {})], read_fingerprint="r", publish_fingerprint="p", run_key=None)
     proxy.last = b"COMMIT"

@@ -1,4 +1,4 @@
-"""What is kept of an answer."""
+"""Which names are those of secrets, everywhere, and what is kept of an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_provider_rfr.http.redaction import _MOST_KEPT, Masker, secrets_of_url
+from airflow_provider_rfr.builtins.desired import _masked
+from airflow_provider_rfr.http.redaction import (
+    _MOST_KEPT,
+    Masker,
+    Redactor,
+    is_secret,
+    is_secret_extra,
+    secrets_in,
+    secrets_of_url,
+)
+from airflow_provider_rfr.refresh.errors import redact
 from airflow_provider_rfr.webhooks.block import parse_triggers
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
 from tests.soon import assert_grows_in_proportion
@@ -18,16 +28,10 @@ from tests.soon import assert_grows_in_proportion
 SECRET = 'Tr0ub4dor&3/"x y'
 
 
-@pytest.mark.parametrize(
-    "echo",
-    [
-        SECRET,
-        quote(SECRET, safe=""),
-        json.dumps({"h": SECRET}),
-        base64.b64encode(SECRET.encode()).decode(),
-        f"a{SECRET}b{SECRET}",
-    ],
-)
+SPELLINGS = [quote(SECRET, safe=""), json.dumps({"h": SECRET}), base64.b64encode(SECRET.encode()).decode()]
+
+
+@pytest.mark.parametrize("echo", [SECRET, *SPELLINGS, f"a{SECRET}b{SECRET}"])
 def test_a_secret_is_masked_in_every_spelling(echo: str) -> None:
     kept = Masker([SECRET]).kept(echo.encode())
     assert "***" in kept
@@ -105,14 +109,9 @@ def test_secrets_of_an_address() -> None:
 @pytest.mark.parametrize(
     ("before", "repeated", "after"),
     [
-        (b"", b"a", b""),
-        (b"", b"token", b""),
-        (b"", b'token:"', b""),
-        (b"", b"token ", b""),
+        *((b"", repeated, b"") for repeated in (b"a", b"token", b'token:"', b"token ", b"\xff", b"Tr0ub4do")),
         (b"token", b" ", b""),
         (b"", b"a-", b"="),
-        (b"", b"\xff", b""),
-        (b"", b"Tr0ub4do", b""),
     ],
 )
 def test_a_longer_answer_takes_no_more_to_mask_than_its_length_says(
@@ -137,20 +136,46 @@ def test_a_long_secret_is_masked_wherever_it_stands() -> None:
 
 
 def test_words_that_an_answer_has_to_tell_stay_visible() -> None:
-    endpoint = parse_triggers(
-        {
-            "config": {
-                "a": {
-                    "connection": "c",
-                    "preset": "airflow-dag-run",
-                    "with": {"dagId": "build_marts_2024"},
-                    "headers": {"User-Agent": "loader", "X-Team": "Data Platform canary77"},
-                }
-            }
-        }
-    ).config["a"]
+    headers = {"User-Agent": "loader", "X-Team": "Data Platform canary77"}
+    block = {"connection": "c", "preset": "airflow-dag-run", "with": {"dagId": "build_marts_2024"}, "headers": headers}
+    endpoint = parse_triggers({"config": {"a": block}}).config["a"]
     settings = ConnectionSettings("https://airflow.example.com/services/k3y-of-team", "airflow", "hunter22")
     masker = resolve(endpoint, lambda name: settings).masker
     told = "Dag with dag_id: 'build_marts_2024' not found by airflow, services or loader of the Platform"
     assert masker.kept(told.encode()) == told
     assert masker.mask("Data Platform canary77, k3y-of-team, hunter22") == "***, ***, ***"
+
+
+SECRETS = (
+    "password passwd pwd client_secret api_key X-Api-Key apikey passphrase private_key private_key_content"
+    " s3.access-key-id s3.secret-access-key accessKey adls.account-key adls.sas-token sas dsn connection_string"
+    " keyfile_dict Authorization bearer Cookie X-Signature credential pat github_pat"
+)
+
+
+@pytest.mark.parametrize("name", SECRETS.split())
+def test_what_is_secret_by_its_name_is_so_everywhere(name: str) -> None:
+    assert is_secret(name) and is_secret(name.upper())
+    message = "the catalog said canary-81c2 to that"
+    secrets = secrets_in({name: "canary-81c2", "warehouse": "s3://lake"})
+    assert redact(message, secrets) == Redactor(secrets).text(message) == "the catalog said *** to that"
+    assert _masked({name: "canary-81c2"}) == {name: "***"}
+    assert "canary-81c2" not in Masker(()).kept(f"{name}: canary-81c2".encode())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["warehouse", "uri", "s3.endpoint", "region", "key", "keys", "primary_key", "token_url", "kansas", "path", "patch"],
+)
+def test_other_names_are_not(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_a_connection_keeps_its_key_in_a_field_that_is_only_called_so() -> None:
+    assert is_secret_extra("key") and is_secret_extra("extra.deep.KEY") and is_secret_extra("pat")
+    assert not is_secret_extra("primary_key") and not is_secret_extra("key_file") and not is_secret_extra("keys")
+
+
+def test_passwords_in_addresses_are_secret_as_they_are_written_and_as_they_are_meant() -> None:
+    found = secrets_in({"uri": "postgresql://rfr:p%40ssword@db/lake", "short.password": "abc"})
+    assert found == ("p%40ssword", "p@ssword")
