@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commit_event import (
     EVENT_KEY,
     Binding,
@@ -93,22 +92,17 @@ def test_a_commit_of_somebody_else_owes_nothing() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "null",
-        "[]",
-        "{}",
-        "{",
-        '{"commit_id": 5}',
-        "[" * 100_000,
-        json.dumps({**json.loads(FULL.to_json()), "generation": True}),
-        json.dumps({**json.loads(FULL.to_json()), "collection_names": "orders"}),
-        json.dumps({**json.loads(FULL.to_json()), "collection_names": 5}),
-        json.dumps({**json.loads(FULL.to_json()), "bindings": [["a"]]}),
-        json.dumps({**json.loads(FULL.to_json()), "bindings": 5}),
-        json.dumps({**json.loads(FULL.to_json()), "fetched_at_min": "yesterday"}),
-        json.dumps({**json.loads(FULL.to_json()), "fetched_at_min": "2026-01-01T00:00:00"}),
-        json.dumps({**json.loads(FULL.to_json()), "fetched_at_min": "0001-01-01T00:00:00+14:00"}),
-        json.dumps({**json.loads(FULL.to_json()), "fetched_at_min": 5}),
+        *("", "null", "[]", "{}", "{", '{"commit_id": 5}', "[" * 100_000),
+        *(
+            json.dumps({**json.loads(FULL.to_json()), name: wrong})
+            for name, wrong in (
+                ("generation", True),
+                *(("collection_names", wrong) for wrong in ("orders", 5)),
+                *(("bindings", wrong) for wrong in ([["a"]], 5)),
+                *(("fetched_at_min", wrong) for wrong in ("yesterday", "2026-01-01T00:00:00", 5)),
+                ("fetched_at_min", "0001-01-01T00:00:00+14:00"),
+            )
+        ),
     ],
 )
 def test_an_event_that_can_t_be_read_is_told_and_owes_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -186,11 +180,8 @@ def test_it_makes_no_difference_how_three_are_merged() -> None:
     assert merge(merge(one, two), three) == merge(one, merge(two, three))
 
 
-def test_of_the_snapshots_of_a_partial_replace_one_alone_tells_the_event(tmp_path: Path) -> None:
-    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
-    catalog = open_catalog(LakeSettings("rfr", properties))
+def test_of_the_snapshots_of_a_partial_replace_one_alone_tells_the_event(catalog: SqlCatalog) -> None:
     wanted = pa.schema([("day", pa.string()), ("n", pa.int64())])
-    catalog.create_namespace("raw")
     catalog.create_table("raw.t", wanted).append(pa.table({"day": ["a", "b"], "n": [1, 2]}, wanted))
     target = TargetTable(catalog, "raw.t")
     target.prepare(wanted, "evolve", inferred=False, rows_stay=True)

@@ -30,6 +30,7 @@ from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, Stri
 from airflow_provider_rfr.exceptions import SchemaError
 from airflow_provider_rfr.lake.data_files import (
     FileLayout,
+    FileTarget,
     StoredFile,
     _split_by_partition,
     _store_file,
@@ -76,13 +77,6 @@ def write_data_files(
 ) -> list[DataFile]:
     parts = enumerate(_split_by_partition(table, layout))
     return [write_data_file(store, locate(n), rows, layout, partition=partition) for n, (partition, rows) in parts]
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> SqlCatalog:
-    catalog = SqlCatalog("rfr", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
-    catalog.create_namespace("raw")
-    return catalog
 
 
 @pytest.fixture
@@ -351,3 +345,35 @@ def test_a_column_that_the_table_lacks_is_refused() -> None:
     with raises(SchemaError):
         conform(pa.table({"extra": [1]}), file_schema(target_schema(pa.schema([]))))
     assert SYSTEM_COLUMNS.names == ["_rfr_generation", "_rfr_extracted_at", "_rfr_meta"]
+
+
+REGION_SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "region", StringType(), required=False),
+)
+REGION_SPEC = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+REGION_ROWS = pa.table({"id": [1, 2, 3], "region": ["a", None, "b"]})
+
+
+def target_in(folder: Path) -> FileTarget:
+    layout = FileLayout(REGION_SCHEMA, REGION_SPEC)
+    return pickle.loads(pickle.dumps(FileTarget(layout, FileStore({}), f"{folder}/data", layout.arrow, family="d-1-")))
+
+
+def test_everything_of_the_work_but_what_was_committed_is_collected_by_its_family(tmp_path: Path) -> None:
+    dead, alive = (list(target_in(tmp_path).write(REGION_ROWS)) for _ in range(2))
+    assert len(dead) == len(alive) == 3
+    (tmp_path / "data" / "d-1").mkdir()
+    # Where versions before this one kept such files.
+    (tmp_path / "data" / "d-1" / "d-1-unit.done.json").write_text("{}")
+    other = tmp_path / "data" / "somebody-else.parquet"
+    other.write_bytes(b"x")
+    target_in(tmp_path).collect([alive[0][0]])
+    left = {path for path in (tmp_path / "data").rglob("*") if path.is_file()}
+    assert left == {other, Path(alive[0][0].location)}
+
+
+def test_rows_that_do_not_fit_the_layout_are_refused(tmp_path: Path) -> None:
+    with raises(SchemaError):
+        list(target_in(tmp_path).write(REGION_ROWS.append_column("more", [[1, 2, 3]])))
+    assert not (tmp_path / "data").exists()

@@ -6,7 +6,6 @@ Another type replaces the column where the commit replaces all rows, and is refu
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -220,13 +219,13 @@ def test_a_column_that_differs_by_case_from_the_tables_is_refused() -> None:
     ],
 )
 def test_a_column_that_rows_lack_goes_where_its_name_can_t_be_told_from_one_of_theirs(
-    lake: SqlCatalog, before: Any, after: Any, change: list[str]
+    catalog: SqlCatalog, before: Any, after: Any, change: list[str]
 ) -> None:
     rows = [infer_records(json.dumps(record).encode()).to_arrow() for record in (before, after)]
-    table = lake.create_table("raw.names", target_schema(rows[0]))
+    table = catalog.create_table("raw.names", target_schema(rows[0]))
     assert evolve(table, rows[1], rows_stay=False) == change
     assert plan_evolution(table.schema(), rows[1], "fail").changes == ()
-    other = lake.create_table("raw.kept", target_schema(rows[0]))
+    other = catalog.create_table("raw.kept", target_schema(rows[0]))
     with raises(SchemaEvolutionError):
         evolve(other, rows[1])
 
@@ -239,16 +238,9 @@ def test_a_required_column_that_rows_lack_is_refused_and_one_they_have_is_not() 
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> SqlCatalog:
-    catalog = SqlCatalog("rfr", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
-    catalog.create_namespace("raw")
-    return catalog
-
-
-@pytest.fixture
-def published(lake: SqlCatalog) -> Table:
+def published(catalog: SqlCatalog) -> Table:
     rows = pa.schema([("id", pa.int32()), ("s", struct(x=pa.float32())), ("l", pa.list_(struct(a=pa.int64())))])
-    return lake.create_table("raw.t", target_schema(rows))
+    return catalog.create_table("raw.t", target_schema(rows))
 
 
 def evolve(table: Table, wanted: pa.Schema, *, rows_stay: bool = True) -> list[str]:
@@ -295,25 +287,25 @@ def test_replaced_columns_get_new_ids_at_their_old_places_and_the_others_stay(pu
         assert after.find_field(name).field_id == before.find_field(name).field_id
 
 
-def test_a_list_of_other_values_is_replaced_as_a_whole(lake: SqlCatalog) -> None:
-    table = lake.create_table("raw.lists", target_schema(pa.schema([("l", pa.list_(pa.int64()))])))
+def test_a_list_of_other_values_is_replaced_as_a_whole(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("raw.lists", target_schema(pa.schema([("l", pa.list_(pa.int64()))])))
     wanted = pa.schema([("l", pa.list_(pa.float64()))])
     assert evolve(table, wanted, rows_stay=False) == ["replace l list<long> by list<double>"]
     assert str(table.schema().find_type("l")) == "list<double>"
 
 
-def test_a_replaced_column_stays_required_and_keeps_its_comment(lake: SqlCatalog) -> None:
-    table = lake.create_table("raw.strict", Schema(NestedField(1, "id", LongType(), required=True, doc="the key")))
+def test_a_replaced_column_stays_required_and_keeps_its_comment(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("raw.strict", Schema(NestedField(1, "id", LongType(), required=True, doc="the key")))
     evolve(table, pa.schema([("id", pa.string())]), rows_stay=False)
     column = table.schema().find_field("id")
     assert (str(column.field_type), column.required, column.doc) == ("string", True, "the key")
 
 
-def test_a_column_that_the_table_itself_refers_to_is_not_replaced(lake: SqlCatalog) -> None:
+def test_a_column_that_the_table_itself_refers_to_is_not_replaced(catalog: SqlCatalog) -> None:
     columns = [NestedField(n, name, LongType(), required=True) for n, name in enumerate("abcd", start=1)]
     schema = Schema(*columns, identifier_field_ids=[3])
     spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "a_bucket"))
-    table = lake.create_table("raw.t2", schema, partition_spec=spec, sort_order=SortOrder(SortField(2)))
+    table = catalog.create_table("raw.t2", schema, partition_spec=spec, sort_order=SortOrder(SortField(2)))
     with table.update_spec() as update:
         update.remove_field("a_bucket")
     with raises(SchemaEvolutionError) as caught:

@@ -24,11 +24,6 @@ from tests.unit.messages import raises
 NAME = "raw.daily"
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> SqlCatalog:
-    return SqlCatalog("t", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
-
-
 def written(target: TargetTable, rows: pa.Table) -> list[DataFile]:
     """The rows in files, planned for the table as the target knows it."""
     files = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=True)

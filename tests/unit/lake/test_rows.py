@@ -1,8 +1,11 @@
-"""Rows of history are there once, whoever appends them and however often, and a day costs one file."""
+"""Rows of history are there once, whoever appends them and however often, and a day costs one file.
+
+And snapshots that only appended rows are told from others.
+"""
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,10 @@ from pyiceberg.types import ListType, LongType, NestedField, StringType, Timesta
 
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake import rows as lake_rows
-from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
+from airflow_provider_rfr.lake.catalog import create_table
 from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES, expire_table
-from airflow_provider_rfr.lake.rows import SnapshotKind, SourceTable, append_rows_once, merge_days
+from airflow_provider_rfr.lake.rows import SnapshotKind, SourceTable, append_rows_once, merge_days, only_appended
 from airflow_provider_rfr.lake.schemas import partition_spec
 from tests.unit.messages import raises
 
@@ -37,12 +40,6 @@ SCHEMA = Schema(
     NestedField(4, "names", ListType(5, StringType(), element_required=False)),
     identifier_field_ids=[1, 2],
 )
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}
-    return open_catalog(LakeSettings("rfr", properties))
 
 
 @pytest.fixture
@@ -94,40 +91,36 @@ def test_columns_that_the_table_lacks_are_left_out_and_nothing_new_makes_no_comm
 
 @pytest.mark.usefixtures("table")
 def test_four_that_append_the_same_at_once_append_it_once(catalog: Catalog) -> None:
-    appended: list[int | None] = []
-    errors: list[Exception] = []
+    def run(_: int) -> int:
+        return sum(append_rows_once(catalog, NAME, rows_of(number)) or 0 for number in range(5))
 
-    def run() -> None:
-        try:
-            appended.extend(append_rows_once(catalog, NAME, rows_of(number)) for number in range(5))
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(4) as pool:
+        appended = list(pool.map(run, range(4)))
     assert sum(appended) == 5
     assert stored(catalog) == [("raw.a", number) for number in range(5)]
+
+
+def let_another_write_first(catalog: Catalog, numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append a row after each of the next loads of the table, as long as there are numbers."""
+    load = lake_rows.load_table
+
+    def load_before_another_writes(*arguments: Any) -> Any:
+        table = load(*arguments)
+        if numbers:
+            monkeypatch.setattr(lake_rows, "load_table", load)
+            append_rows_once(catalog, NAME, rows_of(numbers.pop()))
+            monkeypatch.setattr(lake_rows, "load_table", load_before_another_writes)
+        return table
+
+    monkeypatch.setattr(lake_rows, "load_table", load_before_another_writes)
 
 
 @pytest.mark.usefixtures("table")
 def test_a_process_that_is_always_too_late_says_so_and_leaves_no_file(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, others = lake_rows.load_table, iter(range(100, 200))
-
-    def load_before_another_writes(*arguments: Any) -> Any:
-        table = load(*arguments)
-        monkeypatch.setattr(lake_rows, "load_table", load)
-        append_rows_once(catalog, NAME, rows_of(next(others)))
-        monkeypatch.setattr(lake_rows, "load_table", load_before_another_writes)
-        return table
-
     monkeypatch.setattr(lake_rows, "_TRIES", 2)
-    monkeypatch.setattr(lake_rows, "load_table", load_before_another_writes)
+    let_another_write_first(catalog, [100, 101], monkeypatch)
     with raises(LedgerError):
         append_rows_once(catalog, NAME, rows_of(1))
     named = {task.file.file_path for task in catalog.load_table(NAME).scan().plan_files()}
@@ -204,15 +197,7 @@ def test_a_merge_gives_way_to_another_commit_and_leaves_no_file(
 ) -> None:
     for number in range(10):
         append_rows_once(catalog, NAME, rows_of(number))
-    load = lake_rows.load_table
-
-    def load_before_another_writes(*arguments: Any) -> Any:
-        table = load(*arguments)
-        monkeypatch.setattr(lake_rows, "load_table", load)
-        append_rows_once(catalog, NAME, rows_of(50))
-        return table
-
-    monkeypatch.setattr(lake_rows, "load_table", load_before_another_writes)
+    let_another_write_first(catalog, [50], monkeypatch)
     assert merge_days(catalog, NAME) == 0
     assert len(list((tmp_path / "w").rglob("*.parquet"))) == 11
     assert len(stored(catalog)) == 11
@@ -235,3 +220,18 @@ def test_files_from_before_the_table_was_partitioned_are_put_into_its_days(catal
     assert {task.file.spec_id for task in table.scan().plan_files()} == {table.spec().spec_id}
     assert len(stored(catalog)) == 10
     assert table.scan().to_arrow().schema.field("at").type == pa.timestamp("us", "UTC")
+
+
+def test_appends_are_told_from_everything_else(catalog: Catalog) -> None:
+    table, snapshots = catalog.create_table("raw.t", pa.schema([("id", pa.int64())])), []
+    for number in range(3):
+        table.append(pa.table({"id": [number]}))
+        snapshots.append(table.current_snapshot().snapshot_id)
+    first, second, third = snapshots
+    assert only_appended(table, first, third) and only_appended(table, second, third)
+    assert only_appended(table, third, third)
+    assert not only_appended(table, third, first), "a later snapshot is not on the way to an earlier one"
+    assert not only_appended(table, 17, third)
+    table.delete("id = 1")
+    table.append(pa.table({"id": [4]}))
+    assert not only_appended(table, third, table.current_snapshot().snapshot_id)
