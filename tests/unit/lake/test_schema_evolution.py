@@ -161,11 +161,6 @@ def test_every_other_change_of_type_replaces_the_column_where_all_rows_are_repla
     assert plan.rows.field("a").type == wanted
 
 
-def test_a_replacement_is_a_change_that_the_policy_fail_refuses() -> None:
-    with raises(SchemaEvolutionError):
-        plan_evolution(table_with(("a", LongType())), pa.schema([("a", pa.float64())]), "fail", pinned={})
-
-
 def test_the_error_names_every_column_that_does_not_fit_and_what_to_do() -> None:
     old = table_with(("a", LongType()), ("b", StructType(NestedField(50, "c", StringType()))))
     with raises(SchemaEvolutionError):
@@ -198,14 +193,12 @@ def test_a_column_of_json_texts_goes_on_holding_json_where_texts_are_inferred() 
     assert is_json_text(plan_evolution(old, pa.schema([("a", pa.string())]), "fail", inferred={"a"}).rows.field("a"))
 
 
-def test_the_policy_fail_names_the_changes_it_refuses() -> None:
+@pytest.mark.parametrize(
+    "wanted", [[("a", pa.float64())], [("a", pa.int64()), ("b", pa.string())]], ids=["replace", "add"]
+)
+def test_the_policy_fail_names_the_changes_it_refuses(wanted: list[tuple[str, pa.DataType]]) -> None:
     with raises(SchemaEvolutionError):
-        plan_evolution(table_with(("a", LongType())), pa.schema([("a", pa.int64()), ("b", pa.string())]), "fail")
-
-
-def test_a_column_that_differs_by_case_from_the_tables_is_refused() -> None:
-    with raises(SchemaEvolutionError):
-        plan_evolution(table_with(("Id", LongType())), pa.schema([("ID", pa.int64())]), "evolve")
+        plan_evolution(table_with(("a", LongType())), pa.schema(wanted), "fail", pinned={})
 
 
 @pytest.mark.parametrize(
