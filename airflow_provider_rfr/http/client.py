@@ -269,7 +269,7 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
     try:
         seconds = float(text)
     except ValueError:
-        moment = None
+        moment: datetime | None = None
         # Python 3.10 doesn't read "Z".
         iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
         for read, form in ((parsedate_to_datetime, text), (datetime.fromisoformat, iso)):

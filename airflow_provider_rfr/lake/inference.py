@@ -123,7 +123,8 @@ def infer_records(ndjson: bytes) -> InferredSchema:
     while start < len(ndjson):
         end = ndjson.find(b"\n", start + _BLOCK_BYTES)
         end = len(ndjson) if end < 0 else end
-        block, seen = ndjson[start:end], None
+        block = ndjson[start:end]
+        seen: InferredSchema | None = None
         # Arrow 26 crashes the process on a record that is a bare null, so every line has to begin an object.
         if block[:1] == b"{" and block.count(b"\n{") == block.count(b"\n"):
             # The values of some field may disagree: Python is slower, and accepts that.
