@@ -186,9 +186,9 @@ def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[M
         indices.append(ids[encoded.indices.to_numpy(zero_copy_only=False)])
     keys, groups = np.unique(np.stack(indices), axis=1, return_inverse=True)
     for number, key in enumerate(keys.T):
-        rows = np.flatnonzero(groups.reshape(-1) == number)
-        taken = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
-        yield {item.name: values[n][key[n]] for n, item in enumerate(fields)}, shaped.take(taken)
+        positions = np.flatnonzero(groups.reshape(-1) == number)
+        selection = pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+        yield {item.name: values[n][key[n]] for n, item in enumerate(fields)}, shaped.take(selection)
 
 
 def load_file(store: FileStore, location: str, layout: FileLayout) -> pa.Table:

@@ -318,12 +318,11 @@ def table_facts(catalog: Catalog, name: str) -> TableFacts | None:
     if table is None:
         return None
     entry, snapshot = entry_of(name, table), table.current_snapshot()
-    files = summary_of(snapshot).get("total-data-files", "")
     return TableFacts(
         snapshot_id=None if entry.snapshot_id is None else str(entry.snapshot_id),
         committed_at=None if snapshot is None else _moment(snapshot.timestamp_ms),
         rows=entry.rows,
-        files=int(files) if files.isdigit() else None,
+        files=_number(summary_of(snapshot), "total-data-files"),
         bytes=entry.bytes,
         snapshots=len(table.metadata.snapshots),
         max_copies=max_copies(table.properties),

@@ -330,9 +330,9 @@ def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str,
         new.setdefault(row["endpoint_id"], set()).update(row.get("dag_ids", {None}))
     for endpoint_id, dag_ids in sorted(new.items()):
         is_endpoint = _E.id == endpoint_id
-        noted = connection.execute(select(_E.dag_ids).where(is_endpoint).with_for_update()).scalar_one()
-        if not dag_ids <= noted:
-            connection.execute(update(ENDPOINTS).where(is_endpoint).values(dag_ids=noted | dag_ids))
+        before = connection.execute(select(_E.dag_ids).where(is_endpoint).with_for_update()).scalar_one()
+        if not dag_ids <= before:
+            connection.execute(update(ENDPOINTS).where(is_endpoint).values(dag_ids=before | dag_ids))
     return len(rows) - present
 
 

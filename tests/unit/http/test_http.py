@@ -257,8 +257,8 @@ def test_a_gzip_bomb_is_not_unpacked(server: Receiver) -> None:
 
 def test_refused_connections_and_unknown_names_are_told_in_words() -> None:
     refused = send("http://127.0.0.1:1/secret/path")
-    said = "no complete answer from http://127.0.0.1:1: Connection refused"
-    assert (refused.reason, refused.detail) == ("connection", said)
+    detail = "no complete answer from http://127.0.0.1:1: Connection refused"
+    assert (refused.reason, refused.detail) == ("connection", detail)
     unknown = send("http://no-such-host.invalid/secret", seconds=20)
     assert (unknown.reason, unknown.detail.rpartition(": ")[2]) == ("connection", "the name can't be resolved")
 

@@ -100,8 +100,8 @@ def due(store: ControlStore, *ids: int, **request) -> int | None:
 def test_what_is_claimed_is_claimed_once_until_the_lease_runs_out(store: ControlStore, clock: FakeClock) -> None:
     number = enrolled(store, 1, 2)
     first = claimed(store, number)
-    taken_first = [(taken.delivery_id, taken.attempt, taken.token) for taken in first]
-    assert taken_first == [("hook-0001", 1, 1), ("hook-0002", 1, 1)]
+    claims = [(taken.delivery_id, taken.attempt, taken.token) for taken in first]
+    assert claims == [("hook-0001", 1, 1), ("hook-0002", 1, 1)]
     assert claimed(store, number, owner="two") == []
     assert due(store, number) == LEASE
     clock.sleep(LEASE / 1000 + 0.01)
