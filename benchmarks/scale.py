@@ -26,9 +26,8 @@ from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import FlushWriter, PageRow, page_row
+from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, PageFile, PageRow, page_row
 from airflow_provider_rfr.refresh.partitions import check_gapless, cursors_of, live_pages
-from airflow_provider_rfr.refresh.work import FlushLabel, PageFile
 from airflow_provider_rfr.streams import Complete, NextPage, Page, PagedStream
 
 SIZES: dict[str, tuple[int, ...]] = {

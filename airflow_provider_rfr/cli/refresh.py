@@ -16,7 +16,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh.status import TableStatus
+    from airflow_provider_rfr.refresh.state import TableStatus
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def list_refreshes(args: Namespace) -> None:
 @command
 def show(args: Namespace) -> None:
     """Show all that is known of a table's newest refresh."""
-    from airflow_provider_rfr.refresh.status import size_in_words
+    from airflow_provider_rfr.refresh.state import size_in_words
 
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
@@ -69,7 +69,7 @@ def show(args: Namespace) -> None:
 @command
 def history(args: Namespace) -> int:
     """Show the table's generations, the newest first; 1 if the ledger can't be read."""
-    from airflow_provider_rfr.refresh.status import duration_in_words
+    from airflow_provider_rfr.refresh.state import duration_in_words
 
     catalog = lake_of(args)
     [status] = _with_tasks(catalog, [_status(catalog, args)])
@@ -130,7 +130,8 @@ def drop(args: Namespace) -> None:
 @contextmanager
 def _display(args: Namespace) -> Iterator[Callable[[TableStatus], None]]:
     """Give a function that shows the present status: for scripts nothing, in a terminal a bar, else lines."""
-    from airflow_provider_rfr.refresh.status import Progress, can_draw, drawn_bar
+    from airflow_provider_rfr.refresh.follow import can_draw, drawn_bar
+    from airflow_provider_rfr.refresh.state import Progress
 
     progressed_at: datetime | None = None
 
@@ -177,7 +178,7 @@ def _with_tasks(catalog: Catalog, from_ledgers: Sequence[TableStatus]) -> Sequen
     """Correct the statuses by the state of their Airflow tasks, if Airflow's database can be read."""
     from airflow_provider_rfr.hooks.tasks import with_tasks
     from airflow_provider_rfr.refresh.inspection import read_again
-    from airflow_provider_rfr.refresh.status import by_urgency
+    from airflow_provider_rfr.refresh.state import by_urgency
 
     def corrected() -> Sequence[TableStatus]:
         return sorted(with_tasks(from_ledgers, lambda status: read_again(catalog, status)), key=by_urgency)
@@ -226,7 +227,7 @@ def _name(status: TableStatus) -> str:
 
 def _row(status: TableStatus) -> dict[str, str]:
     """Return the most important values of a refresh, for a table."""
-    from airflow_provider_rfr.refresh.status import Progress, duration_in_words, rate_in_words
+    from airflow_provider_rfr.refresh.state import Progress, duration_in_words, rate_in_words
 
     row = {"table": _name(status), "state": status.state.value}
     header, content = status.header, status.to_json()

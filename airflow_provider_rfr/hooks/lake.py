@@ -151,7 +151,7 @@ class LakeHook(BaseHook):
         try:
             yield
         except Exception as error:  # noqa: BLE001 - each catalog and each store has errors of its own
-            from airflow_provider_rfr.refresh.errors import redact
+            from airflow_provider_rfr.refresh.config import redact
 
             secrets = [*document.secrets(), read_connection(self.lake_conn_id).password or ""]
             # What follows of an object store is curl's, and says the same again.

@@ -12,7 +12,7 @@ from airflow_provider_rfr.store.connections import IDLE, TaskRef
 from airflow_provider_rfr.threads import in_threads
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.status import State, TableStatus
+    from airflow_provider_rfr.refresh.state import State, TableStatus
     from airflow_provider_rfr.store.connections import Use
 
 _AT_WORK: Final = frozenset({"running", "deferred", "restarting", "up_for_reschedule"})
@@ -54,7 +54,7 @@ def is_retried(status: TableStatus) -> bool:
 
 def states_of_uses(uses: Sequence[Use]) -> dict[TaskRef, str]:
     """Return the state of each task that uses a connection; of an ended task, as the state of a refresh."""
-    from airflow_provider_rfr.refresh.status import State
+    from airflow_provider_rfr.refresh.state import State
 
     seen = _states({use.task for use in uses if use.state != IDLE})
     states = {use.task: use.state for use in uses}
@@ -89,7 +89,7 @@ def _signs(status: TableStatus) -> tuple[datetime, int] | None:
 
 def _judged(states: Mapping[TaskRef, _TaskState], status: TableStatus) -> tuple[State, str] | None:
     """Return the corrected state and sentence; None if the ledger is right."""
-    from airflow_provider_rfr.refresh.status import State
+    from airflow_provider_rfr.refresh.state import State
 
     header, task = status.header, _task_of(status)
     seen = None if task is None else states.get(task)

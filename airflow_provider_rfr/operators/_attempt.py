@@ -213,7 +213,7 @@ class EndedDriver:
         return self._by_exit_code(cause_in(lines) or self.report.why)
 
     def _by_exit_code(self, why: str) -> Exception:
-        from airflow_provider_rfr.refresh.errors import redact
+        from airflow_provider_rfr.refresh.config import redact
 
         report = self.report
         state = "not known to the cluster any more" if report.state is DriverState.GONE else report.status

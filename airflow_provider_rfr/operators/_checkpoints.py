@@ -22,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.operators.connection_use import task_of
-from airflow_provider_rfr.refresh.follow import LedgerFollower
-from airflow_provider_rfr.refresh.status import ProgressPoint
+from airflow_provider_rfr.refresh.follow import LedgerFollower, ProgressPoint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -24,20 +24,53 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.rows import REPORTED_AGAIN
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.errors import redact
+from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, redact
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, PREFIX, LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.work import RefreshFigures
 from airflow_provider_rfr.threads import within
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-
-    from airflow_provider_rfr.refresh.work import RefreshFigures
 
 _log = logging.getLogger(__name__)
 
 _LEDGER_SECONDS: Final = 7 * 86400.0
 """Seconds for which a part's ledger is kept after its last commit, or for ``resume_within`` where that is longer."""
 _SAMPLE: Final = 20
+
+
+@dataclass(slots=True)
+class RefreshFigures:
+    """Figures that a refresh reports at its end.
+
+    :ivar records_missing: records that the API's own count promises and that did not come
+    :ivar schema_changes: in words; None if there was none
+    :ivar already_published: an earlier attempt of this run published the table, and nothing was read
+    :ivar seconds: by phase
+    """
+
+    stream: str
+    target: str
+    generation: int = 0
+    snapshot_id: int | None = None
+    pages: int = 0
+    pages_fetched: int = 0
+    pages_refetched: int = 0
+    overlap_checks: int = 0
+    pages_skipped: int = 0
+    records_missing: int = 0
+    partitions: int = 0
+    rows: int = 0
+    duplicates_removed: int = 0
+    schema_changes: str | None = None
+    attempts: int = 0
+    epoch: int = 0
+    rounds: int = 0
+    snapshots_expired: int = 0
+    files_deleted: int = 0
+    files_undeleted: int = 0
+    resumed: bool = False
+    already_published: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
 )
 from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
-from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
-from airflow_provider_rfr.refresh.errors import redact, secrets_of
+from airflow_provider_rfr.refresh.config import RefreshConfig, read_config, redact, secrets_of
+from airflow_provider_rfr.refresh.follow import Bar, can_draw, drawn_bar
 from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor, write_in_background
-from airflow_provider_rfr.refresh.status import Bar, can_draw, drawn_bar
+from airflow_provider_rfr.refresh.state import TableStatus, state_of
 from airflow_provider_rfr.streams.tokens import RefreshTokenStore, finish_redemptions, keep_refresh_tokens
 from airflow_provider_rfr.text import printable
 
@@ -157,8 +157,6 @@ class Application:
         if self._bar is None:
             _say(report.line(stream))
         else:
-            from airflow_provider_rfr.refresh.status import TableStatus, state_of
-
             state = state_of(report.header, datetime.now(timezone.utc))
             self._bar.update(TableStatus(stream, "", state, "", report.header))
 

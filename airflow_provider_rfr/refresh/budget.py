@@ -17,7 +17,7 @@ from multiprocessing.connection import Client, Connection, Listener, answer_chal
 from typing import Any, Protocol
 
 from airflow_provider_rfr.exceptions import ConfigurationError, ReadInterrupted
-from airflow_provider_rfr.refresh.errors import task_error
+from airflow_provider_rfr.refresh.cluster import task_error
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.tokens import AccessToken, Credential, LatestToken, Reader, find_credential
 

@@ -20,17 +20,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
-from airflow_provider_rfr.refresh.errors import portable_error
+from airflow_provider_rfr.refresh.cluster import portable_error
 from airflow_provider_rfr.refresh.pages import (
     REMEDY_FOR_IGNORED_TOKEN,
     REPEATS_FIRST_PAGE,
     PageRow,
+    TaskFigures,
     checksum_of,
     decode_token,
     encode_records,
     encode_token,
 )
-from airflow_provider_rfr.refresh.work import Cursor, OverlapCheck, PartitionProgress, PartitionWork, TaskFigures
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import PageGuard
 
@@ -40,6 +40,74 @@ _MAX_RESTARTS = 3
 #: Statuses by which APIs refuse a cursor that has expired.
 _REFUSED_CURSOR = frozenset({400, 404, 410, 422})
 _FULL_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The position in a partition: its live chain, and the last page read of it.
+
+    :ivar pages: number of the last page, 0 before the first
+    :ivar token: JSON of the next page's token, None for the first page
+    :ivar records: records on the chain
+    """
+
+    chain: int = 0
+    pages: int = 0
+    token: str | None = None
+    complete: bool = False
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapCheck:
+    """The last committed page of a chain, to be read once more before the chain continues."""
+
+    token_in: str | None
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWork:
+    """One open partition as a task gets it.
+
+    :ivar seen: marks (eight bytes each) of the tokens and page contents that the chain had
+    :ivar overlap: set once an attempt, on addressable chains that have pages
+    :ivar restarts: chains that this attempt opened for the partition
+    :ivar asked: the next page was empty when it was first requested; the second answer counts
+    :ivar resumed: an earlier attempt read all pages so far, so the cursor may have expired since
+    :ivar streak: pages at the cursor that are empty, and that repeat the page before them
+    """
+
+    ordinal: int
+    key: str
+    slice: Mapping[str, Any]
+    cursor: Cursor = Cursor()
+    seen: bytes = b""
+    overlap: OverlapCheck | None = None
+    restarts: int = 0
+    asked: bool = False
+    resumed: bool = False
+    streak: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """The position at which a task left a partition. Fields that :class:`PartitionWork` has, too, mean the same.
+
+    :ivar checked: no overlap check is due any more
+    :ivar error: why the partition can't continue in this attempt, None if it can
+    :ivar overran: the round ended while a page of it was in flight
+    """
+
+    ordinal: int
+    cursor: Cursor
+    seen: bytes
+    restarts: int
+    checked: bool
+    error: BaseException | None = None
+    overran: bool = False
+    asked: bool = False
+    streak: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

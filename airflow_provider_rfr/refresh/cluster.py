@@ -9,14 +9,16 @@ in every worker.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import pickle
 import platform
 import sys
 import threading
 import time
 import zipimport
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -24,9 +26,9 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider_rfr.exceptions import PreflightError, SparkJobError
+from airflow_provider_rfr.exceptions import PreflightError, RfrError, SourceError, SparkJobError
 from airflow_provider_rfr.lake.spark import LOCAL, application_settings, spark_problem
-from airflow_provider_rfr.refresh.errors import may_pass, task_error
+from airflow_provider_rfr.refresh.config import redact
 from airflow_provider_rfr.refresh.process import driver_java_options
 
 if TYPE_CHECKING:
@@ -34,6 +36,18 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+
+_log = logging.getLogger(__name__)
+
+EXECUTOR_PACKAGES: Final[Mapping[str, str]] = {
+    **{name: name for name in ("pyarrow", "numpy", "orjson", "pydantic", "jinja2", "requests", "tenacity")},
+    "yaml": "pyyaml",
+    "pyiceberg": "pyiceberg",
+}
+"""Packages that tasks import, by the names of their modules."""
+_REMEDY: Final = "set spark.pyspark.python to a Python on the executors' machines that has"
+_LOOK_SECONDS: Final = 10.0
+_REPORT_SECONDS: Final = 60.0
 
 
 class _NoPandas:
@@ -209,7 +223,7 @@ class Cluster:
         if master.startswith("local"):
             defaults.setdefault("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
             if self._preload:
-                defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
+                defaults.setdefault("spark.python.daemon.module", __name__)
         return defaults
 
 
@@ -261,17 +275,45 @@ def _each(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R 
     return run
 
 
-_log = logging.getLogger(__name__)
+def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:
+    """Return the error if it can be pickled and names no secret.
 
-EXECUTOR_PACKAGES: Final[Mapping[str, str]] = {
-    **{name: name for name in ("pyarrow", "numpy", "orjson", "pydantic", "jinja2", "requests", "tenacity")},
-    "yaml": "pyyaml",
-    "pyiceberg": "pyiceberg",
-}
-"""Packages that tasks import, by the names of their modules."""
-_REMEDY: Final = "set spark.pyspark.python to a Python on the executors' machines that has"
-_LOOK_SECONDS: Final = 10.0
-_REPORT_SECONDS: Final = 60.0
+    Return a :class:`SourceError` with the same text, redacted, otherwise.
+    """
+    text = redact(str(error), secrets)
+    if isinstance(error, RfrError) and text == str(error) and _travels(error):
+        return error
+    name = "" if isinstance(error, RfrError) else f"{type(error).__name__}: "
+    return SourceError(
+        f"{name}{text}" if text else type(error).__name__,
+        status=getattr(error, "status", None),
+        partition=getattr(error, "partition", None),
+        page=getattr(error, "page", None),
+    )
+
+
+def task_error(error: BaseException) -> BaseException:
+    """Return a task's error, fit to travel to the driver; secrets are taken out there."""
+    if isinstance(error, RfrError):
+        return portable_error(error)
+    return error if _travels(error) else SparkJobError(f"a task failed: {type(error).__name__}: {error}")
+
+
+def may_pass(error: BaseException) -> bool:
+    """Tell whether a task with this error may succeed when Spark repeats it: network, object store, memory."""
+    if isinstance(error, RfrError):
+        return False
+    # PyArrow's errors of an object store have no errno; those of a local disk (full, read-only) have, and come again.
+    return isinstance(error, (ConnectionError, TimeoutError, EOFError, MemoryError)) or (
+        isinstance(error, OSError) and error.errno is None
+    )
+
+
+def _travels(error: BaseException) -> bool:
+    try:
+        return str(pickle.loads(pickle.dumps(error))) == str(error)
+    except Exception:  # noqa: BLE001 - however pickling fails, the error can't travel
+        return False
 
 
 def check_packages() -> None:
@@ -352,3 +394,23 @@ def _request(context: SparkContext) -> str:
     count = conf.get("spark.executor.instances") or "any number of"
     cores, memory = conf.get("spark.executor.cores"), conf.get("spark.executor.memory") or "1g"
     return f"{context.master} for {count} executors of {memory}" + (f" and {cores} cores" if cores else "")
+
+
+if __name__ == "__main__":
+    # The parent of Spark's Python workers on this machine, by spark.python.daemon.module. It loads the tasks' modules
+    # before it forks: each worker would otherwise import the same modules again, a second of processor time each, on
+    # cores that should read pages.
+    read_archives_once()
+    # What the publish's tasks need: a short refresh, read while Spark started, has no others.
+    with without_pandas():
+        import pyarrow.dataset  # noqa: F401
+    from pyspark.daemon import manager
+
+    # Tasks know this module by its own name, and not as __main__.
+    from airflow_provider_rfr.refresh import cluster, publish_task  # noqa: F401
+
+    # Spark collects garbage after each task. The modules' objects, some 90,000, live as long as the workers: they
+    # are taken out of what the collector goes through.
+    gc.collect()
+    gc.freeze()
+    manager()

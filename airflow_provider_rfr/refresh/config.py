@@ -1,19 +1,22 @@
-"""The configuration document of a refresh, as a user writes it and as the operator ships it."""
+"""The configuration document of a refresh, as a user writes it and as the operator ships it; and the secrets in it."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from airflow_provider_rfr.documents import DocumentError, problems_of, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake.types import STREAM_PLACE, table_of, tables_of
 
 
@@ -333,3 +336,30 @@ def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list
     if problem:
         problems.append(f"{place}: {problem}")
     return made(secret)
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Return ``text`` without secret values, also as they look in an address, in JSON and in basic auth."""
+    return Redactor(list(secrets)).text(text)
+
+
+def secret_values(*containers: Any) -> list[str]:
+    """Return every value of at least four characters in nested mappings and lists, as text."""
+    found: list[str] = []
+    for container in containers:
+        if isinstance(container, Mapping):
+            found += secret_values(*container.values())
+        elif isinstance(container, (list, tuple)):
+            found += secret_values(*container)
+        elif container is not None and len(str(container)) >= 4 and not isinstance(container, bool):
+            found.append(str(container))
+    return found
+
+
+def secrets_of(config: RefreshConfig) -> list[str]:
+    """Return every secret value in the document: of the source, the catalog and the control store."""
+    lake, containers = config.lake, [config.source.secrets]
+    if config.store is not None:
+        with suppress(ValueError):
+            containers.append({"password": unquote(urlsplit(config.store.get_secret_value()).password or "")})
+    return secret_values(*containers, secrets_in(lake.plain_properties()), lake.referred_secrets())

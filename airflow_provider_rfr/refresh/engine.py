@@ -22,12 +22,12 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.schemas import check_filter, part_of
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh.after_publish import maintain
+from airflow_provider_rfr.refresh.after_publish import RefreshFigures, maintain
 from airflow_provider_rfr.refresh.budget import BudgetLimiter, DriverBudget
 from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
-from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
+from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, redact, secrets_of
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.pages import TaskFigures
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.resume import (
@@ -43,7 +43,6 @@ from airflow_provider_rfr.refresh.resume import (
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.typed_rows import ColumnRules, SeenColumns, key_columns
-from airflow_provider_rfr.refresh.work import RefreshFigures, TaskFigures
 from airflow_provider_rfr.streams.core import ReadContext, unique_slices
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
@@ -302,6 +301,17 @@ class Refresh:
         self.figures.pages_skipped = outcome.pages_skipped
         self.figures.records_missing = outcome.records_missing
         self.figures.schema_changes = outcome.schema_changes
+
+
+def refuses_generation(error: BaseException) -> bool:
+    """Tell whether a publish of the same rows would fail with this error again.
+
+    Errors of the machine and the network pass; any other error that is not of this package is taken to be about the
+    rows.
+    """
+    if isinstance(error, RfrError):
+        return error.refuses_generation
+    return not isinstance(error, (OSError, EOFError, MemoryError))
 
 
 def _within_limits(options: RefreshOptions, stream: PagedStream) -> RefreshOptions:

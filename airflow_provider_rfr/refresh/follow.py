@@ -1,20 +1,33 @@
-"""Following of a refresh by its ledgers: the newest headers, changes by an attempt, and a line for each round."""
+"""Following of a refresh: by its ledgers, with changes by an attempt and a line for each round; and by a drawn bar."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_rfr.refresh.state import PREFIX
-from airflow_provider_rfr.refresh.status import Progress, ProgressPoint
+from airflow_provider_rfr.refresh.state import (
+    GENERATION_KEY,
+    PREFIX,
+    LedgerHeader,
+    Progress,
+    TableStatus,
+    duration_in_words,
+    rate_in_words,
+    read_header,
+)
+from airflow_provider_rfr.text import printable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from rich.progress import Progress as Bars
 
     from airflow_provider_rfr.lake.catalog import LakeSettings
-    from airflow_provider_rfr.refresh.state import LedgerHeader
 
 _T = TypeVar("_T")
 
@@ -58,6 +71,21 @@ class Outages:
             self._shown.remove(problem)
             self._show(f"{subject} can be {verb} again")
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPoint:
+    """Progress of one table's refresh at some moment, small enough to travel with a deferred task."""
+
+    generation: int
+    epoch: int
+    pages: int
+    partitions_done: int
+    snapshot_id: int | None = None
+
+    @classmethod
+    def of(cls, status: LedgerHeader) -> ProgressPoint:
+        return cls(status.generation, status.epoch, status.pages, status.partitions_done, status.snapshot_id)
 
 
 class LedgerFollower:
@@ -190,6 +218,7 @@ class LedgerFollower:
         from airflow_provider_rfr.lake.ledger_table import LedgerTable
         from airflow_provider_rfr.lake.schemas import part_of
         from airflow_provider_rfr.refresh.state import GENERATION_KEY, read_header
+        from airflow_provider_rfr.lake.row_filter import part_of
 
         ledger = LedgerTable.load(self._open(), table, part_of(self._replace_where))
         if ledger is None:
@@ -200,3 +229,51 @@ class LedgerFollower:
 
 def _is_published(header: LedgerHeader, run_key: str) -> bool:
     return header.snapshot_id is not None and header.run_key == run_key
+
+
+class Bar:
+    """A line of a terminal that is drawn again and again; text that is printed meanwhile stands above it."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task = bars.add_task("", total=None, said="")
+
+    @property
+    def said(self) -> str:
+        return str(self._bars.tasks[0].fields["said"])
+
+    def say(self, text: str) -> None:
+        """Show this, without a share that is done."""
+        self._bars.update(self._task, description="", said=text, total=None, refresh=True)
+
+    def update(self, found: TableStatus) -> None:
+        """Show how far the refresh is."""
+        parts, percent = [found.state.value], found.percent
+        if (header := found.header) is not None:
+            progress = Progress.of(header)
+            parts += [] if percent is None else [f"{percent} %"]
+            parts += [f"{header.partitions_done:,} of {header.partitions:,}", f"{header.pages:,} pages"]
+            if (rate := progress.pages_per_second) is not None:
+                parts.append(f"{rate_in_words(rate)}/s")
+            if progress.seconds_left is not None and found.state.value == "reading":
+                parts.append(f"{duration_in_words(progress.seconds_left)} left")
+        total = None if percent is None else 100
+        said, table = ", ".join(parts), printable(found.table)
+        self._bars.update(self._task, description=table, total=total, completed=percent or 0, said=said)
+
+
+def can_draw() -> bool:
+    """Tell whether standard output is a terminal on which a line can be drawn again."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+@contextmanager
+def drawn_bar() -> Iterator[Bar]:
+    """Draw a bar on standard output, and remove it afterwards."""
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    # Names come from a catalog, and brackets in them are no markup.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn())
+    with Bars(*columns, TextColumn("{task.fields[said]}", markup=False), transient=True) as bars:
+        yield Bar(bars)

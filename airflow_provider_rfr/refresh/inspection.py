@@ -23,13 +23,16 @@ from airflow_provider_rfr.lake.tables import TableFacts, table_facts
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import shortfalls
-from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.status import (
+from airflow_provider_rfr.refresh.state import (
+    GENERATION_KEY,
     STALE_SECONDS,
+    LedgerHeader,
+    RefreshState,
     State,
     TableStatus,
     by_urgency,
     duration_in_words,
+    read_header,
     sentence_of,
     state_of,
 )

@@ -29,12 +29,71 @@ from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FOOTER_KEY, PAGE_COLUMNS, FileStore, is_local, ledger_arrow_schema
 from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, SeenColumns, arrow_column, see_columns
-from airflow_provider_rfr.refresh.work import FlushLabel, PageFile, TaskFigures
 from airflow_provider_rfr.streams.core import NextPage, Page
 
 #: Text in ``absent`` of a second page that ended its partition because it repeats the first.
 REPEATS_FIRST_PAGE = "page 2 has the records of page 1"
 REMEDY_FOR_IGNORED_TOKEN = "check under which name, and where in the request, the paginator sends which page it wants"
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLabel:
+    """The label of a file: the task attempt that wrote it, and the file that it wrote before.
+
+    :ivar previous: name of the file before this one in its sequence, None for the first
+    """
+
+    generation: int
+    epoch: int
+    round: int
+    task: int
+    attempt: int
+    sequence: int
+    previous: str | None = None
+
+    @classmethod
+    def from_footer(cls, text: str) -> FlushLabel | None:
+        """Return the label in a file's footer; None for any other footer."""
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A ledger file, with the facts that its writer or finder knows; picklable.
+
+    :ivar pages: its rows, with the columns ``PAGE_COLUMNS``
+    :ivar seen: the columns of its records; None where they are not known
+    """
+
+    stored: StoredFile
+    pages: pa.Table
+    seen: SeenColumns | None = None
+
+    @property
+    def location(self) -> str:
+        return self.stored.location
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFigures:
+    """Counts of one task.
+
+    :ivar refetched: pages that an earlier request of this refresh had already fetched
+    :ivar skipped: pages without records, because their error was ignored
+    """
+
+    pages: int = 0
+    records: int = 0
+    bytes: int = 0
+    refetched: int = 0
+    overlap_checks: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: TaskFigures) -> TaskFigures:
+        return TaskFigures(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,22 +8,37 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
-from airflow_provider_rfr.refresh.adoption import adopt_predecessor
+from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, Budget, BudgetAddress, BudgetLimiter
-from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, Scheduler
+from airflow_provider_rfr.refresh.chains import (
+    Chain,
+    FetchedPage,
+    PartitionProgress,
+    PartitionWork,
+    Scheduler,
+    seen_marks,
+)
 from airflow_provider_rfr.refresh.cluster import task_attempt
-from airflow_provider_rfr.refresh.errors import secret_values
-from airflow_provider_rfr.refresh.pages import Flusher, FlushWriter, PageRow, page_row
+from airflow_provider_rfr.refresh.config import secret_values
+from airflow_provider_rfr.refresh.pages import (
+    Flusher,
+    FlushLabel,
+    FlushWriter,
+    PageFile,
+    PageRow,
+    TaskFigures,
+    page_row,
+)
+from airflow_provider_rfr.refresh.partitions import choose, left_files
 from airflow_provider_rfr.refresh.typed_rows import check_key_of_page
-from airflow_provider_rfr.refresh.work import RoundTask, TaskResult
 from airflow_provider_rfr.streams.core import NextPage, Page, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
@@ -32,6 +47,53 @@ from airflow_provider_rfr.streams.tokens import OwnTokens, TokenOwner
 _UNWIND_SECONDS = 0.5
 _MAX_SOURCES_KEPT = 8
 _idle_streams: dict[bytes, list[PagedStream]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLimits:
+    """The limits at which a task stops requesting pages.
+
+    :ivar seconds: of reading; None until the round is closed
+    :ivar bytes: of records
+    :ivar read_seconds: seconds that this attempt had read before
+    :ivar read_pages: this task's share of the pages that this attempt had read before
+    :ivar linger: seconds that a page in flight gets after the round's end
+    """
+
+    threads: int
+    seconds: float | None
+    bytes: int
+    read_seconds: float = 0.0
+    read_pages: float = 0.0
+    linger: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTask:
+    """The input of a task; picklable. ``source`` holds secrets, so it is left out of ``repr``.
+
+    :ivar infers: whether columns are inferred from the records
+    """
+
+    source: Mapping[str, Any] = field(repr=False)
+    stream: str
+    store: FileStore
+    folder: str
+    label: FlushLabel
+    limits: RoundLimits
+    partitions: tuple[PartitionWork, ...]
+    on_source_change: str
+    on_repeated_page: str
+    infers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The result of one task; the driver commits its ``files``."""
+
+    files: tuple[PageFile, ...] = ()
+    progress: tuple[PartitionProgress, ...] = ()
+    figures: TaskFigures = field(default_factory=TaskFigures)
 
 
 def run_remote_task(address: BudgetAddress, task: RoundTask) -> TaskResult:
@@ -81,6 +143,46 @@ def run_round_task(
     # The own progress comes last and wins: it starts where the adopted files end.
     by_ordinal = {partition.ordinal: partition for partition in (*adopted.progress, *progress)}
     return TaskResult(tuple(writer.files), tuple(by_ordinal.values()), scheduler.figures + adopted.figures)
+
+
+def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
+    """Take over the files of earlier attempts at this very task.
+
+    Returns the task that is left to do, and the result that those files amount to; empty for a first attempt.
+    """
+    own = task.label
+    if own.attempt == 0:
+        return task, TaskResult()
+    # Nothing of a round is committed while its tasks run. Only files of earlier attempts count: with speculative
+    # execution a copy of this task may be writing at the same moment.
+    files = [
+        file
+        for file in left_files(task.store, task.folder, ())
+        if (file.label.epoch, file.label.round, file.label.task) == (own.epoch, own.round, own.task)
+        and file.label.attempt < own.attempt
+    ]
+    works = {work.ordinal: work for work in task.partitions}
+    adopted, moved = choose(task.store, files, {ordinal: work.cursor for ordinal, work in works.items()})
+    if not adopted:
+        return task, TaskResult()
+    rows = [row for file in adopted for row in file.pages.to_pylist()]
+    progress = []
+    for ordinal, cursor in moved.items():
+        work = works[ordinal]
+        restarts = cursor.chain - work.cursor.chain
+        on_chain = [row for row in rows if row["partition_ordinal"] == ordinal and row["chain"] == cursor.chain]
+        seen = (b"" if restarts else work.seen) + seen_marks(on_chain)
+        # Without an overlap check: no page of a chain is requested before its check is done, so the predecessor has
+        # done it.
+        work = replace(work, cursor=cursor, seen=seen, restarts=work.restarts + restarts, overlap=None, asked=False)
+        works[ordinal] = work
+        progress.append(PartitionProgress(ordinal, cursor, seen, work.restarts, checked=True))
+    last = next(file for file in files if file.location == adopted[-1].location)
+    # The first own file names the last adopted one, so that after a kill of the driver the sequence has no gap.
+    label = replace(own, sequence=last.label.sequence + 1, previous=last.name)
+    left = tuple(work for work in works.values() if not work.cursor.complete)
+    figures = TaskFigures(pages=len(rows), records=sum(row["record_count"] for row in rows))
+    return replace(task, label=label, partitions=left), TaskResult(tuple(adopted), tuple(progress), figures)
 
 
 class _Reading:

@@ -27,8 +27,7 @@ from airflow_provider_rfr.hooks.drivers import (
     open_driver,
 )
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages
-from airflow_provider_rfr.refresh.status import ProgressPoint
+from airflow_provider_rfr.refresh.follow import LedgerFollower, Outages, ProgressPoint
 
 
 @dataclass(frozen=True, slots=True)

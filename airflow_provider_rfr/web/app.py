@@ -193,7 +193,7 @@ def _dag_of(refresh: LakeRefresh) -> str | None:
 
 def _listed(refreshes: Sequence[LakeRefresh], query: RefreshFilter, viewer: Viewer) -> RefreshList:
     """Return the requested refreshes; failed and stuck ones come first."""
-    from airflow_provider_rfr.refresh.status import State
+    from airflow_provider_rfr.refresh.state import State
 
     order = {state: place for place, state in enumerate(State)}
     rows = [refresh for refresh in refreshes if query.is_in_scope(refresh, viewer) and query.is_matched(refresh)]

@@ -7,7 +7,7 @@ import shlex
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from airflow_provider_rfr.refresh.status import duration_in_words, rate_in_words, size_in_words
+from airflow_provider_rfr.refresh.state import duration_in_words, rate_in_words, size_in_words
 from airflow_provider_rfr.text import cut
 
 _LONGEST_KEY: Final = 60

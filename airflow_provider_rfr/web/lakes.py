@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.lake.catalog import LakeSettings
     from airflow_provider_rfr.refresh.inspection import RefreshDetails
-    from airflow_provider_rfr.refresh.status import TableStatus
+    from airflow_provider_rfr.refresh.state import TableStatus
     from airflow_provider_rfr.store.deliveries import Delivery
 
 _log = logging.getLogger(__name__)

@@ -24,9 +24,8 @@ from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTable, ledger_name
 from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import FlushWriter, page_row
+from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, page_row
 from airflow_provider_rfr.refresh.process import process_started
-from airflow_provider_rfr.refresh.work import FlushLabel
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.streams.core import Page

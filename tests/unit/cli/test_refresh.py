@@ -24,14 +24,14 @@ from airflow_provider_rfr.exceptions import DamagedLedgerError, LedgerError
 from airflow_provider_rfr.hooks import tasks
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh import inspection
+from airflow_provider_rfr.refresh.follow import Bar
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState
-from airflow_provider_rfr.refresh.status import Bar
 from tests.soon import PATIENCE
 from tests.unit.cli import calls
 from tests.unit.cli.calls import told
 from tests.unit.messages import check_messages
-from tests.unit.refresh.test_status import begun, read_page
+from tests.unit.refresh.test_state import begun, read_page
 from tests.unit.triggers.lake import Lake
 
 NAME = "raw.orders"

@@ -7,8 +7,7 @@ from typing import Any
 from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.operators._checkpoints import ProgressMonitor
 from airflow_provider_rfr.refresh.follow import LedgerFollower
-from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.status import Progress
+from airflow_provider_rfr.refresh.state import LedgerHeader, Progress, RefreshState
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

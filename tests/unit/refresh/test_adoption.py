@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.adoption import choose, left_files
-from airflow_provider_rfr.refresh.pages import FlushWriter, PageRow, page_row
-from airflow_provider_rfr.refresh.work import Cursor, FlushLabel
+from airflow_provider_rfr.refresh.chains import Cursor
+from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, PageRow, page_row
+from airflow_provider_rfr.refresh.partitions import choose, left_files
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 
 STORE = FileStore({})

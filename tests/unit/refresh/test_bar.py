@@ -13,8 +13,8 @@ pytestmark = pytest.mark.test
 
 PROGRAM = """
 from datetime import datetime, timezone
-from airflow_provider_rfr.refresh.status import drawn_bar
-from airflow_provider_rfr.refresh.status import State, TableStatus
+from airflow_provider_rfr.refresh.follow import drawn_bar
+from airflow_provider_rfr.refresh.state import State, TableStatus
 with drawn_bar() as bar:
     bar.say("Spark is starting")
     print("a line of the log")

@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
-from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, Scheduler, _PageRequest, seen_marks
+from airflow_provider_rfr.refresh.chains import (
+    Chain,
+    Cursor,
+    FetchedPage,
+    OverlapCheck,
+    PartitionWork,
+    Scheduler,
+    _PageRequest,
+    seen_marks,
+)
 from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, encode_records, page_row
-from airflow_provider_rfr.refresh.work import Cursor, OverlapCheck, PartitionWork
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 
 

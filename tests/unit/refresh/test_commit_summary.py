@@ -12,11 +12,11 @@ import pyarrow as pa
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY, Binding, CommitEvent
+from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.partitions import live_pages
 from airflow_provider_rfr.refresh.publish import _commit_summary
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.work import Cursor
 from tests.unit.messages import raises
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)

@@ -14,11 +14,11 @@ import pytest
 from airflow_provider_rfr.exceptions import PublishRefusedError, RefreshFailedError, SourceDefinitionError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.inspection import read_details, statuses
 from airflow_provider_rfr.refresh.partitions import Shortfall, shortfalls
-from airflow_provider_rfr.refresh.work import RefreshFigures
 from tests.unit.refresh.test_failed_publish import NobodyWaits, NoSpark
 
 sys.path.append(str(Path(__file__).parents[1] / "streams" / "rest"))

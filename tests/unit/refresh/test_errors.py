@@ -7,7 +7,8 @@ import base64
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceError
-from airflow_provider_rfr.refresh.errors import portable_error, redact
+from airflow_provider_rfr.refresh.cluster import portable_error
+from airflow_provider_rfr.refresh.config import redact
 from airflow_provider_rfr.refresh.pages import encode_records
 from tests.unit.messages import raises
 

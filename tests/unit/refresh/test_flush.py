@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.pages import Flusher, FlushWriter, PageRow, page_row
-from airflow_provider_rfr.refresh.work import FlushLabel, TaskFigures
+from airflow_provider_rfr.refresh.pages import Flusher, FlushLabel, FlushWriter, PageRow, TaskFigures, page_row
 from airflow_provider_rfr.streams import NextPage, Page
 from tests.soon import wait_until
 from tests.unit.messages import raises

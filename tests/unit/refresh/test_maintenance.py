@@ -17,11 +17,10 @@ from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.schemas import part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import after_publish
-from airflow_provider_rfr.refresh.after_publish import drop_part_ledgers, maintain, part_ledgers
+from airflow_provider_rfr.refresh.after_publish import RefreshFigures, drop_part_ledgers, maintain, part_ledgers
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.state import RefreshState
-from airflow_provider_rfr.refresh.work import RefreshFigures
 
 NAME = "raw.daily"
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}

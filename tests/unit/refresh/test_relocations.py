@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
+from airflow_provider_rfr.refresh.chains import Cursor, OverlapCheck
 from airflow_provider_rfr.refresh.config import _Address
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.resume import Relocations, fingerprints_of
-from airflow_provider_rfr.refresh.work import Cursor, OverlapCheck
 from airflow_provider_rfr.streams.loader import load_stream
 
 DEFINITION: dict[str, Any] = {

@@ -22,9 +22,9 @@ from rest_api import Api
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
-from airflow_provider_rfr.refresh.work import RefreshFigures
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import iter_pages

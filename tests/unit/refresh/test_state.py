@@ -21,8 +21,15 @@ from airflow_provider_rfr.lake.schemas import part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.inspection import status_of, statuses
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.status import State, TableStatus, rate_in_words, state_of
+from airflow_provider_rfr.refresh.state import (
+    LedgerHeader,
+    RefreshState,
+    State,
+    TableStatus,
+    rate_in_words,
+    read_header,
+    state_of,
+)
 from tests.soon import PATIENCE
 from tests.strict_commits import write_page
 from tests.unit.messages import check_messages
