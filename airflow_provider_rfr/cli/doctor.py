@@ -512,7 +512,7 @@ def _first_pages(name: str, task: ResumableFullRefreshOperator) -> Iterator[Chec
 def _first_page(name: str, source: Mapping[str, Any], stream: str, api_conn_id: str | None) -> Iterator[CheckResult]:
     """Read the first page of the stream's first partition and check it for the primary key; no rows are written."""
     from airflow_provider_rfr.hooks.api import read_first_page
-    from airflow_provider_rfr.refresh.typed_rows import check_key_of_page
+    from airflow_provider_rfr.refresh.pages import check_key_of_page
 
     try:
         paged, page = read_first_page(source, stream)

@@ -27,9 +27,9 @@ from airflow_provider_rfr.refresh.budget import BudgetLimiter, DriverBudget
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, redact, secrets_of
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import TaskFigures
+from airflow_provider_rfr.refresh.pages import SeenColumns, TaskFigures, key_columns
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.publish import ColumnRules, Publisher, PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.resume import (
     Fingerprints,
     Opening,
@@ -42,7 +42,6 @@ from airflow_provider_rfr.refresh.resume import (
 )
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.typed_rows import ColumnRules, SeenColumns, key_columns
 from airflow_provider_rfr.streams.core import ReadContext, unique_slices
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged

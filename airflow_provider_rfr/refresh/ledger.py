@@ -26,10 +26,9 @@ from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.chains import Cursor
-from airflow_provider_rfr.refresh.pages import PageFile, opening_rows, write_rows
+from airflow_provider_rfr.refresh.pages import PageFile, SeenColumns, opening_rows, write_rows
 from airflow_provider_rfr.refresh.partitions import PartitionBook, choose, cursors_of, left_files, open_book
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.typed_rows import SeenColumns
 
 _log = logging.getLogger(__name__)
 

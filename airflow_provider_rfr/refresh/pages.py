@@ -17,19 +17,24 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import orjson
 import pyarrow as pa
 
+from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FOOTER_KEY, PAGE_COLUMNS, FileStore, is_local, ledger_arrow_schema
+from airflow_provider_rfr.lake.files import FOOTER_KEY, FileStore, is_local
+from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place, infer_records, merge
+from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, ledger_arrow_schema
 from airflow_provider_rfr.numbers import dumps
-from airflow_provider_rfr.refresh.typed_rows import LedgerPage, SeenColumns, arrow_column, see_columns
-from airflow_provider_rfr.streams.core import NextPage, Page
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, arrow_column
+from airflow_provider_rfr.streams.core import NextPage, Page, PrimaryKey, key_paths
 
 #: Text in ``absent`` of a second page that ended its partition because it repeats the first.
 REPEATS_FIRST_PAGE = "page 2 has the records of page 1"
@@ -207,6 +212,118 @@ def write_rows(store: FileStore, location: str, rows: Sequence[PageRow], *, foot
     )
     stored = StoredFile(location, size, metadata, {"generation": rows[0].generation})
     return PageFile(stored, table.select(PAGE_COLUMNS))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenColumns:
+    """The columns that appear in records.
+
+    :ivar places: the first place of each field, by path. So columns have the order of the source, whichever task
+        read them
+    """
+
+    schema: InferredSchema = field(default_factory=InferredSchema)
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+    def __add__(self, other: SeenColumns) -> SeenColumns:
+        places = dict(self.places)
+        for path, place in other.places.items():
+            places[path] = min(place, places.get(path, place))
+        return SeenColumns(merge(self.schema, other.schema), places)
+
+
+def see_columns(batches: Iterable[tuple[Sequence[LedgerPage], Sequence[int]]]) -> SeenColumns:
+    """Infer the columns from the records of pages, which come with the ordinals of their partitions."""
+    schema, places = InferredSchema(), dict[str, Place]()
+    for pages, ordinals in batches:
+        batch = infer_records(b"\n".join(page.records for page in pages))
+        numbered = sorted(
+            (((ordinal, page.page), page.records) for ordinal, page in zip(ordinals, pages, strict=True)),
+            key=lambda item: item[0],
+        )
+        _locate(frozenset(batch.paths()), numbered, places)
+        schema = merge(schema, batch)
+    return SeenColumns(schema, places)
+
+
+def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]], places: dict[str, Place]) -> None:
+    """Record the first place of each path in ordered pages. Most fields appear in the first record already."""
+    for number, records in pages:
+        wanted = {path for path in paths if path not in places or places[path][:2] > number}
+        if not wanted:
+            return
+        position, text = 0, bytes(records)
+        if not any(_end_of_name(path) in text for path in wanted):
+            continue  # parse only pages that may have a wanted field
+        for line in text.split(b"\n"):
+            with suppress(orjson.JSONDecodeError):
+                for path in _paths(orjson.loads(line), "", MAX_DEPTH):
+                    if path in wanted:
+                        wanted.remove(path)
+                        places[path] = (*number, position)
+                        position += 1
+            if not wanted:
+                break
+
+
+def _end_of_name(path: str) -> bytes:
+    """Return the end of a field's name in the ledger's JSON; the name itself may have dots."""
+    return orjson.dumps(path.rpartition(".")[2])[1:]
+
+
+def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
+    """Yield the paths of a value's fields in their order."""
+    if depth == 0:
+        return
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield prefix + name
+            yield from _paths(inner, f"{prefix}{name}.", depth - 1)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _paths(item, f"{prefix}element.", depth - 1)
+
+
+def key_columns(primary_key: PrimaryKey, rows: pa.Schema) -> tuple[tuple[str, ...], ...]:
+    """Return the paths of the key's columns.
+
+    :raises ConfigurationError: the rows lack one
+    """
+    paths = key_paths(primary_key)
+    for path in paths:
+        kind: pa.DataType = pa.struct(list(rows))
+        for name in path:
+            if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+                raise _missing(path, "the rows have no column", rows.names)
+            kind = kind.field(name).type
+    return paths
+
+
+def check_key_of_page(primary_key: PrimaryKey, records: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a first page if all its records lack a field of the key, before the other pages are read in vain.
+
+    One record with the field is enough. Null counts as a value, because such rows are published.
+
+    :raises ConfigurationError: a field of the key is missing; the error lists the fields of the records
+    """
+    if not records:
+        return
+    for path in key_paths(primary_key):
+        if not any(_has(record, path) for record in records):
+            fields = dict.fromkeys(name for record in records for name in record)
+            raise _missing(path, "no record of the first page has the field", fields)
+
+
+def _has(record: Any, path: Sequence[str]) -> bool:
+    for name in path:
+        if not isinstance(record, Mapping) or name not in record:
+            return False
+        record = record[name]
+    return True
+
+
+def _missing(path: Sequence[str], problem: str, names: Iterable[str]) -> ConfigurationError:
+    return ConfigurationError("primary_key", f"{problem} {'.'.join(path)}", suggestion(path[0], names))
 
 
 @dataclass(slots=True)

@@ -22,6 +22,9 @@ from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_fi
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import RowFilter
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, SeenColumns, TypedRows, see_columns, type_pages
+from airflow_provider_rfr.lake.row_filter import RowFilter
+from airflow_provider_rfr.refresh.pages import SeenColumns, see_columns
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 
 _KEY_BYTES = 16
 _EXTRACTED_AT = "_rfr_extracted_at"

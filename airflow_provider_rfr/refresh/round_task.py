@@ -35,10 +35,10 @@ from airflow_provider_rfr.refresh.pages import (
     PageFile,
     PageRow,
     TaskFigures,
+    check_key_of_page,
     page_row,
 )
 from airflow_provider_rfr.refresh.partitions import choose, left_files
-from airflow_provider_rfr.refresh.typed_rows import check_key_of_page
 from airflow_provider_rfr.streams.core import NextPage, Page, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged

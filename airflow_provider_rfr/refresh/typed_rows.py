@@ -1,7 +1,14 @@
-"""Columns of a stream's rows (declared, given a type by name, or inferred), its primary key, and typed rows from pages.
+"""Typed rows from pages of newline-delimited JSON: whole blocks by Arrow's reader, and single records value by value.
 
 Whole batches go through Arrow's JSON reader. A batch that does not fit is read in smaller steps until the mismatch is
-one page, and that page record by record; then the steps grow again.
+one page, and that page record by record; then the steps grow again. A block is read whole, or not at all if some row
+does not fit. Dates and times are read as strings and cast by column, because Arrow's own parsing wants every value to
+carry a zone, or none. Columns of JSON text are filled before that.
+
+Value by value, what is kept without loss is taken: 1.0 in an integer column, an integer in a number column, a number or
+boolean as its JSON text in a string column, a number as text in a decimal column. A number that a double can't hold is
+rounded in a number column, and noted. Text that looks like a number does not fit an integer column, unless values are
+cast: then text that holds a number or a boolean is one, and an object or a list in a string column is its JSON text.
 
 Columns are built from buffers: ``pa.array(list)`` imports pandas where it is installed, which stops every reading
 thread for more than a second.
@@ -10,31 +17,34 @@ thread for more than a second.
 from __future__ import annotations
 
 import json
+import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timezone
+from decimal import Context, Decimal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
 
-from airflow_provider_rfr.documents import suggestion
-from airflow_provider_rfr.exceptions import ConfigurationError, LedgerError
-from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place, arrow_schema, infer_records, merge
-from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
-from airflow_provider_rfr.numbers import LongNumber, read_number
-from airflow_provider_rfr.refresh.json_columns import (
-    BlockMismatchError,
-    BlockReader,
-    Loss,
-    json_text,
-    read_columns,
-    record_coercer,
+from airflow_provider_rfr.exceptions import LedgerError
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, is_json_text
+from airflow_provider_rfr.numbers import (
+    EXACT_INTEGERS,
+    INFINITE,
+    LongNumber,
+    as_double,
+    as_int64,
+    dumps,
+    exact,
+    loads,
+    loses_digits,
+    read_number,
 )
-from airflow_provider_rfr.streams.columns import hinted_schema
-from airflow_provider_rfr.streams.core import PrimaryKey, Stream, key_paths
 from airflow_provider_rfr.text import cut
 
 _SHRINK, _GROW = 8, 2
@@ -49,6 +59,409 @@ _KINDS = {
     dict: "object",
     list: "array",
 }
+_MAX_BLOCK = 2**31 - 1
+_FIRST_DAY = -719162  # 0001-01-01: years before it, or of five digits, most engines can't show
+_LAST_DAY = 2932896  # 9999-12-31
+_DAY = 86_400_000_000
+_LONG_INTEGER = re.compile(rb"[0-9]{16}")
+_LONGEST_INTEGER = 20  # signs of an integer of 64 bits
+
+_PARTS = r"^(\d{4}-\d\d-\d\d)[Tt ](\d\d(?::\d\d){0,2})(?:(\.\d{1,6})\d*)?(?:([Zz])|([+-]\d\d:?\d\d|[+-]\d\d))?$"
+_DATE_ONLY = r"^(\d{4}-\d\d-\d\d)$"
+_TIME_OF_DAY = r"^(\d\d(?::\d\d){0,2})(?:(\.\d{1,6})\d*)?(?:[Zz]|[+-]00:?00)?$"
+_ZONELESS = r"^(.{10}T[0-9:.]+)$"
+
+
+class BlockMismatchError(Exception):
+    """Some row of a block does not fit the schema; the error does not say which."""
+
+
+class BlockReader:
+    """A reader of blocks of records into the columns of a schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._write_texts = _struct_writer(list(schema))
+        self._doubles = [field.name for field in schema if _some_leaf(field.type, _is_double)]
+
+    def read(self, block: bytes, rows: int) -> pa.Table:
+        """Read the rows of one block, as :func:`read_columns` does, if no number in it is rounded.
+
+        :raises BlockMismatchError: some value does not fit its column, a number is rounded, or a line is not an object
+        """
+        if self._doubles and loses_digits(block):
+            raise BlockMismatchError("a number that a double can't hold")
+        if (write := self._write_texts) is not None:
+            # Values of a wrong shape stay as they are: Arrow's reader refuses them. An integer of more than 64 bits
+            # stays one, which orjson refuses: as a text it would have quotes in a column of JSON texts.
+            try:
+                block = b"\n".join([dumps(write(loads(line, parse_int=int))) for line in block.split(b"\n")])
+            except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
+                raise BlockMismatchError(str(error)) from error
+        table = read_columns(block, rows, self._schema)
+        chunks = (chunk for name in self._doubles for chunk in table.column(name).chunks)
+        if any(map(_holds_large_double, chunks)) and _LONG_INTEGER.search(block) is not None:
+            raise BlockMismatchError("an integer that a double can't hold")
+        return table
+
+
+def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
+    """Read the rows of one block as a table of ``schema``; drop fields that the schema lacks.
+
+    :param rows: number of lines in the block, at least one
+    :raises BlockMismatchError: some value does not fit its column, or a line is not a JSON object
+    """
+    # Arrow 26 crashes the process on a record that is a bare null, so every line has to begin an object.
+    if block[:1] != b"{" or block.count(b"\n{") != rows - 1 or block.count(b"\n") != rows - 1:
+        raise BlockMismatchError("a line is not an object")
+    reading = pa.schema([pa.field(field.name, _reading_type(field.type)) for field in schema])
+    try:
+        table = pj.read_json(
+            pa.BufferReader(pa.py_buffer(block)),
+            read_options=pj.ReadOptions(use_threads=False, block_size=min(len(block) + 1, _MAX_BLOCK)),
+            parse_options=pj.ParseOptions(explicit_schema=reading, unexpected_field_behavior="ignore"),
+            # A task reads few blocks, and Arrow's default pool takes twice as long for the first.
+            memory_pool=pa.system_memory_pool(),
+        )
+        if table.num_rows != rows:
+            raise BlockMismatchError(f"{table.num_rows} rows instead of {rows}")
+        columns = [
+            pa.chunked_array([_finished(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
+            for field in schema
+        ]
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise BlockMismatchError(str(error)) from error
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _some_leaf(kind: pa.DataType, holds: Callable[[pa.DataType], bool]) -> bool:
+    """Tell whether a type, or some type inside of its structs and lists, is of this kind."""
+    if pa.types.is_struct(kind):
+        return any(_some_leaf(field.type, holds) for field in kind)
+    return _some_leaf(kind.value_type, holds) if pa.types.is_list(kind) else holds(kind)
+
+
+def _is_double(kind: pa.DataType) -> bool:
+    return bool(kind == pa.float64())
+
+
+def _is_unfinished(kind: pa.DataType) -> bool:
+    """Tell whether values that Arrow's reader returns for a type have to be cast or checked."""
+    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_double(kind))
+
+
+def _holds_large_double(array: pa.Array) -> bool:
+    if pa.types.is_struct(array.type):
+        return any(_holds_large_double(array.field(number)) for number in range(array.type.num_fields))
+    if pa.types.is_list(array.type):
+        return _holds_large_double(array.values)
+    return _is_double(array.type) and pc.any(pc.greater_equal(pc.abs(array), EXACT_INTEGERS)).as_py() is True
+
+
+def _reading_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _reading_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_reading_type(kind.value_type))
+    return pa.string() if pa.types.is_temporal(kind) else kind
+
+
+def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return the values as read, in the wanted type and checked; raise :class:`pyarrow.ArrowInvalid`."""
+    if not _some_leaf(wanted, _is_unfinished):
+        return array
+    if pa.types.is_struct(wanted):
+        children = [_finished(array.field(number), field.type) for number, field in enumerate(wanted)]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
+    if pa.types.is_list(wanted):
+        values = _finished(array.values, wanted.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
+    if pa.types.is_decimal(wanted):
+        array.validate(full=True)  # Arrow 26 reads 1000 into a decimal(5,2)
+        return array
+    if _is_double(wanted):
+        # Arrow reads an integer beyond the doubles as infinity, and takes the literal NaN.
+        if pc.all(pc.is_finite(array)).as_py() is False:
+            raise pa.ArrowInvalid("a number beyond the doubles")
+        return array
+    if pa.types.is_time(wanted):
+        # Of zones only UTC has a meaning without a date.
+        bare = pc.replace_substring_regex(array, pattern=_TIME_OF_DAY, replacement=r"\1\2")
+        full = pc.binary_join_element_wise(pa.scalar("1970-01-01T"), bare, pa.scalar(""))
+        return pc.cast(pc.cast(full, pa.timestamp("us")), wanted)
+    unit, integers = (1, pa.int32()) if pa.types.is_date(wanted) else (_DAY, pa.int64())
+    values = pc.cast(array, wanted) if pa.types.is_date(wanted) else _instants(array).view(wanted)
+    bounds = pc.min_max(values.view(integers)).as_py()
+    if bounds["min"] is not None and (bounds["min"] < _FIRST_DAY * unit or bounds["max"] >= (_LAST_DAY + 1) * unit):
+        raise pa.ArrowInvalid("a date outside the years 1 to 9999")
+    return values
+
+
+def _instants(text: pa.Array) -> pa.Array:
+    """Parse RFC 3339 to microseconds in UTC.
+
+    Without a zone it is UTC, finer fractions are cut off, a date is midnight.
+    """
+    utc = pa.timestamp("us", "UTC")
+    # Arrow casts a column whose values all carry a zone, or none of them. Others are brought into one form first.
+    for uniform in (utc, pa.timestamp("us")):
+        try:
+            return pc.cast(text, uniform).view(utc)
+        except pa.ArrowInvalid:
+            continue
+    text = pc.replace_substring_regex(text, pattern=_DATE_ONLY, replacement=r"\1T00:00:00Z")
+    text = pc.replace_substring_regex(text, pattern=_PARTS, replacement=r"\1T\2\3\5")
+    return pc.cast(pc.replace_substring_regex(text, pattern=_ZONELESS, replacement=r"\1Z"), utc)
+
+
+_Write = Callable[[Any], Any]
+
+
+def _writer(field: pa.Field) -> _Write | None:
+    if is_json_text(field):
+        return lambda value: dumps(value).decode()
+    if pa.types.is_struct(field.type):
+        return _struct_writer(list(field.type))
+    if not pa.types.is_list(field.type):
+        return None
+    write = _writer(field.type.value_field)
+    if write is None:
+        return None
+
+    def write_items(value: Any) -> Any:
+        return [None if item is None else write(item) for item in value] if isinstance(value, list) else value
+
+    return write_items
+
+
+def _struct_writer(fields: list[pa.Field]) -> _Write | None:
+    """Return a function that replaces values of JSON text columns by their texts; None if there is no such column."""
+    writers = [(field.name, write) for field in fields if (write := _writer(field)) is not None]
+    if not writers:
+        return None
+
+    def write_fields(value: Any) -> Any:
+        if isinstance(value, dict):
+            for name, write in writers:
+                if (inner := value.get(name)) is not None:
+                    value[name] = write(inner)
+        return value
+
+    return write_fields
+
+
+class Loss(NamedTuple):
+    """A value that can't be kept unchanged.
+
+    :ivar expected: what its column takes, where the value becomes null; None for a number that is rounded to a double
+    """
+
+    path: str
+    value: Any
+    expected: str | None
+
+
+_Coercer = Callable[[Any, list[Loss]], Any]
+
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_ZONE = r"([Zz]|[+-]\d\d(?::?\d\d)?)?"
+_CLOCK = r"(\d\d)(:\d\d)?(:\d\d)?(?:(?<=:\d\d:\d\d)\.(\d+))?"
+_INSTANT = re.compile(rf"(\d{{4}}-\d\d-\d\d)(?:[Tt ]{_CLOCK}{_ZONE})?", re.ASCII)
+_TIME = re.compile(rf"{_CLOCK}(?:[Zz]|[+-]00:?00)?", re.ASCII)
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ]00:00(?::00)?(?:\.0+)?(?:[Zz]|[+-]00:?00)?)?", re.ASCII)
+
+
+def record_coercer(schema: pa.Schema, *, casts: bool = False) -> _Coercer:
+    """Return a function that fits one parsed record to the schema's columns and appends lost values to a list.
+
+    Undeclared fields are dropped and do not count as lost.
+
+    :param casts: whether to cast values of another type if nothing is lost
+    """
+    columns = _struct(list(schema), "", casts)
+
+    def coerce(record: Any, losses: list[Loss]) -> Any:
+        if isinstance(record, dict):
+            return columns(record, losses)
+        losses.append(Loss("$", record, "object"))
+        return {}
+
+    return coerce
+
+
+def json_text(value: Any) -> str:
+    """Compact JSON of any parsed value."""
+    try:
+        return dumps(value).decode()
+    except TypeError:  # an integer beyond 64 bits, half a surrogate pair, a very deep value
+        return json.dumps(value, separators=(",", ":"))
+
+
+def _coercer(field: pa.Field, path: str, casts: bool) -> _Coercer:
+    kind = field.type
+    if is_json_text(field):
+        return lambda value, losses: json_text(value)
+    if pa.types.is_struct(kind):
+        return _struct(list(kind), path, casts)
+    if pa.types.is_list(kind):
+        return _list(_coercer(kind.value_field, f"{path}[]", casts), path)
+    coerce = _number(path) if _is_double(kind) else _scalar(kind, path)
+    cast = _CASTS.get(kind) if casts else None
+    return coerce if cast is None else lambda value, losses: coerce(cast(value), losses)
+
+
+def _scalar(kind: pa.DataType, path: str) -> _Coercer:
+    convert, expected = _decimal(kind) if pa.types.is_decimal(kind) else _SCALARS[kind]
+
+    def coerce(value: Any, losses: list[Loss]) -> Any:
+        try:
+            return convert(value)
+        except (TypeError, ValueError, ArithmeticError):
+            losses.append(Loss(path, value, expected))
+            return None
+
+    return coerce
+
+
+def _struct(fields: list[pa.Field], path: str, casts: bool) -> _Coercer:
+    prefix = f"{path}." if path else ""
+    columns = [(field.name, _coercer(field, prefix + field.name, casts)) for field in fields]
+
+    def coerce(value: Any, losses: list[Loss]) -> Any:
+        if not isinstance(value, dict):
+            losses.append(Loss(path, value, "object"))
+            return None
+        return {name: column(inner, losses) for name, column in columns if (inner := value.get(name)) is not None}
+
+    return coerce
+
+
+def _list(element: _Coercer, path: str) -> _Coercer:
+    def coerce(value: Any, losses: list[Loss]) -> Any:
+        if not isinstance(value, list):
+            losses.append(Loss(path, value, "array"))
+            return None
+        return [None if item is None else element(item, losses) for item in value]
+
+    return coerce
+
+
+def _number(path: str) -> _Coercer:
+    def coerce(value: Any, losses: list[Loss]) -> Any:
+        number = as_double(value)
+        if number is None:
+            losses.append(Loss(path, value, "number"))
+            return None
+        if isinstance(value, LongNumber) or value != number:
+            losses.append(Loss(path, value, None))
+        return number
+
+    return coerce
+
+
+def _integer(value: Any) -> int:
+    number = as_int64(value)
+    if number is None:
+        raise TypeError
+    return number
+
+
+def _decimal(kind: pa.Decimal128Type) -> tuple[Callable[[Any], str], str]:
+    step, digits = Decimal(1).scaleb(-kind.scale), Context(prec=kind.precision)
+
+    def convert(value: Any) -> str:
+        if isinstance(value, str) and _DECIMAL.fullmatch(value):
+            number = Decimal(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            number = exact(value)
+        else:
+            raise TypeError
+        fixed = number.quantize(step, context=digits)  # an error where it takes more digits
+        if fixed != number:
+            raise ValueError
+        return f"{fixed:f}"
+
+    return convert, f"decimal({kind.precision},{kind.scale})"
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise TypeError
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
+        value.encode()  # half a surrogate pair is not text
+        return value
+    if isinstance(value, int | float) and value not in INFINITE:
+        return json_text(value)
+    raise TypeError
+
+
+def _matched(pattern: re.Pattern[str], value: str) -> re.Match[str]:
+    found = pattern.fullmatch(value)
+    if found is None:
+        raise ValueError
+    return found
+
+
+def _instant(value: str) -> str:
+    day, *clock, zone = _matched(_INSTANT, value).groups()
+    offset = "+00:00"
+    if zone is not None and zone not in "Zz":
+        offset = f"{zone[:3]}:{zone[-2:] if len(zone) > 3 else '00'}"
+    instant = datetime.fromisoformat(f"{day}T{_clock(*clock)}{offset}")
+    return instant.astimezone(timezone.utc).isoformat(timespec="microseconds")
+
+
+def _date(value: str) -> str:
+    return date.fromisoformat(_matched(_DATE, value)[1]).isoformat()
+
+
+def _time(value: str) -> str:
+    return time.fromisoformat(_clock(*_matched(_TIME, value).groups())).isoformat(timespec="microseconds")
+
+
+def _clock(hour: str | None, minute: str | None, second: str | None, fraction: str | None) -> str:
+    return f"{hour or '00'}{minute or ':00'}{second or ':00'}.{(fraction or '')[:6]:0<6}"
+
+
+_SCALARS: dict[pa.DataType, tuple[Callable[[Any], Any], str]] = {
+    pa.bool_(): (_boolean, "boolean"),
+    pa.int64(): (_integer, "integer of 64 bits"),
+    pa.string(): (_string, "string"),
+    pa.date32(): (_date, "date as YYYY-MM-DD"),
+    pa.time64("us"): (_time, "time of day as HH:MM:SS without an offset"),
+    pa.timestamp("us"): (_instant, "date-time as in RFC 3339"),
+    pa.timestamp("us", tz="UTC"): (_instant, "date-time as in RFC 3339"),
+}
+
+
+def _cast_to_number(value: Any) -> Any:
+    """Convert a text to a number; return any other value unchanged."""
+    if not isinstance(value, str) or not _DECIMAL.fullmatch(text := value.strip()):
+        return value
+    return int(text) if len(text) <= _LONGEST_INTEGER and text.lstrip("+-").isdigit() else read_number(text)
+
+
+def _cast_to_boolean(value: Any) -> Any:
+    """Convert a text to a boolean; return any other value unchanged."""
+    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
+def _cast_to_string(value: Any) -> Any:
+    """Convert an object or a list to JSON text; return any other value unchanged."""
+    return json_text(value) if isinstance(value, dict | list) else value
+
+
+_CASTS: dict[pa.DataType, _Write] = {
+    pa.bool_(): _cast_to_boolean,
+    pa.int64(): _cast_to_number,
+    pa.float64(): _cast_to_number,
+    pa.string(): _cast_to_string,
+}
+"""What Airbyte's destinations cast, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,184 +656,3 @@ def arrow_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def _bits(flags: Sequence[bool]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(np.array(flags, np.bool_), bitorder="little"))
-
-
-_CONSTANT_TYPES = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRules:
-    """A stream's rules for its columns.
-
-    :ivar declared: columns of its ``json_schema`` and ``columns``; None without a ``json_schema``
-    :ivar hints: columns of its ``columns``
-    :ivar infers: whether fields beside the declared ones become columns
-    :ivar constants: by name, values of columns besides the stream's that are the same in all rows; a null, like a field
-        without any value, makes no column
-    """
-
-    declared: pa.Schema | None
-    hints: Mapping[str, pa.Field]
-    infers: bool
-    constants: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, stream: Stream, constants: Mapping[str, Any] | None = None) -> ColumnRules:
-        """Read the rules from the stream's declarations.
-
-        :raises ConfigurationError: a table can't have the columns, a type is unknown, or a constant has the name of a
-            column of the stream
-        """
-        rules = cls._declared(stream, constants or {})
-        rules.columns(SeenColumns())
-        return rules
-
-    @classmethod
-    def _declared(cls, stream: Stream, constants: Mapping[str, Any]) -> ColumnRules:
-        hints = {}
-        if stream.columns:
-            hints = {column.name: column for column in arrow_schema(hinted_schema(stream.columns), "columns")}
-        if stream.json_schema is None:
-            return cls(None, hints, infers=True, constants=constants)
-        columns = {column.name: column for column in arrow_schema(stream.json_schema, "json_schema")}
-        declared = pa.schema(list({**columns, **hints}.values()))
-        return cls(declared, hints, infers=stream.additional_fields == "keep", constants=constants)
-
-    def columns(self, seen: SeenColumns) -> pa.Schema:
-        """Return the columns of the rows: declared ones first, then others in the order of the source, then constants.
-
-        :raises ConfigurationError: a constant has the name of a column of the stream
-        """
-        columns = self.declared if self.declared is not None else pa.schema([])
-        if self.infers:
-            types = {**self.hints, **{column.name: column for column in columns}}
-            inferred = seen.schema.to_arrow(seen.places, types)
-            columns = pa.schema([*columns, *(column for column in inferred if column.name not in columns.names)])
-        taken = {name.casefold() for name in (*columns.names, *self.hints)}
-        for name in self.constants:
-            if name.casefold() in taken:
-                remedy = "name the constant otherwise, or leave it out"
-                raise ConfigurationError(f"options.constants.{name}", "the stream has a column of that name", remedy)
-        return pa.schema([*columns, *self.constant_columns()])
-
-    def constant_columns(self) -> pa.Schema:
-        """Return the columns of the constants that are not null."""
-        values = ((name, value) for name, value in self.constants.items() if value is not None)
-        return pa.schema([pa.field(name, _CONSTANT_TYPES[type(value)]) for name, value in values])
-
-    def typed_names(self) -> frozenset[str]:
-        """Return the columns whose types the stream declares; the table must take these types."""
-        declared = self.declared.names if self.declared is not None else ()
-        return frozenset((*self.hints, *declared, *self.constants))
-
-
-@dataclass(frozen=True, slots=True)
-class SeenColumns:
-    """The columns that appear in records.
-
-    :ivar places: the first place of each field, by path. So columns have the order of the source, whichever task
-        read them
-    """
-
-    schema: InferredSchema = field(default_factory=InferredSchema)
-    places: Mapping[str, Place] = field(default_factory=dict)
-
-    def __add__(self, other: SeenColumns) -> SeenColumns:
-        places = dict(self.places)
-        for path, place in other.places.items():
-            places[path] = min(place, places.get(path, place))
-        return SeenColumns(merge(self.schema, other.schema), places)
-
-
-def see_columns(batches: Iterable[tuple[Sequence[LedgerPage], Sequence[int]]]) -> SeenColumns:
-    """Infer the columns from the records of pages, which come with the ordinals of their partitions."""
-    schema, places = InferredSchema(), dict[str, Place]()
-    for pages, ordinals in batches:
-        batch = infer_records(b"\n".join(page.records for page in pages))
-        numbered = sorted(
-            (((ordinal, page.page), page.records) for ordinal, page in zip(ordinals, pages, strict=True)),
-            key=lambda item: item[0],
-        )
-        _locate(frozenset(batch.paths()), numbered, places)
-        schema = merge(schema, batch)
-    return SeenColumns(schema, places)
-
-
-def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]], places: dict[str, Place]) -> None:
-    """Record the first place of each path in ordered pages. Most fields appear in the first record already."""
-    for number, records in pages:
-        wanted = {path for path in paths if path not in places or places[path][:2] > number}
-        if not wanted:
-            return
-        position, text = 0, bytes(records)
-        if not any(_end_of_name(path) in text for path in wanted):
-            continue  # parse only pages that may have a wanted field
-        for line in text.split(b"\n"):
-            with suppress(orjson.JSONDecodeError):
-                for path in _paths(orjson.loads(line), "", MAX_DEPTH):
-                    if path in wanted:
-                        wanted.remove(path)
-                        places[path] = (*number, position)
-                        position += 1
-            if not wanted:
-                break
-
-
-def _end_of_name(path: str) -> bytes:
-    """Return the end of a field's name in the ledger's JSON; the name itself may have dots."""
-    return orjson.dumps(path.rpartition(".")[2])[1:]
-
-
-def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
-    """Yield the paths of a value's fields in their order."""
-    if depth == 0:
-        return
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield prefix + name
-            yield from _paths(inner, f"{prefix}{name}.", depth - 1)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _paths(item, f"{prefix}element.", depth - 1)
-
-
-def key_columns(primary_key: PrimaryKey, rows: pa.Schema) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of the key's columns.
-
-    :raises ConfigurationError: the rows lack one
-    """
-    paths = key_paths(primary_key)
-    for path in paths:
-        kind: pa.DataType = pa.struct(list(rows))
-        for name in path:
-            if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-                raise _missing(path, "the rows have no column", rows.names)
-            kind = kind.field(name).type
-    return paths
-
-
-def check_key_of_page(primary_key: PrimaryKey, records: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a first page if all its records lack a field of the key, before the other pages are read in vain.
-
-    One record with the field is enough. Null counts as a value, because such rows are published.
-
-    :raises ConfigurationError: a field of the key is missing; the error lists the fields of the records
-    """
-    if not records:
-        return
-    for path in key_paths(primary_key):
-        if not any(_has(record, path) for record in records):
-            fields = dict.fromkeys(name for record in records for name in record)
-            raise _missing(path, "no record of the first page has the field", fields)
-
-
-def _has(record: Any, path: Sequence[str]) -> bool:
-    for name in path:
-        if not isinstance(record, Mapping) or name not in record:
-            return False
-        record = record[name]
-    return True
-
-
-def _missing(path: Sequence[str], problem: str, names: Iterable[str]) -> ConfigurationError:
-    return ConfigurationError("primary_key", f"{problem} {'.'.join(path)}", suggestion(path[0], names))

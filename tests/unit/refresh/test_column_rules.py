@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, TypeMismatchError
-from airflow_provider_rfr.refresh import typed_rows
-from airflow_provider_rfr.refresh.pages import encode_records
-from airflow_provider_rfr.refresh.typed_rows import LedgerPage, SeenColumns, see_columns
+from airflow_provider_rfr.refresh import pages as module
+from airflow_provider_rfr.refresh.pages import SeenColumns, encode_records, see_columns
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage
 from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, TABLE, TUESDAY, Orders, Shop, shop, source_gives
 
@@ -156,7 +156,7 @@ def test_only_pages_with_a_name_that_was_not_seen_yet_are_parsed_for_the_order(
         looked_at.append(value)
         return iter(value)
 
-    monkeypatch.setattr(typed_rows, "_paths", paths)
+    monkeypatch.setattr(module, "_paths", paths)
     pages = [page(0, number, *({"b": 1, "a": 2} for _ in range(10))) for number in range(1, 20)]
     seen = see_columns([batch_of([*pages, page(0, 20, {"late": 3})])])
     assert seen.schema.to_arrow(seen.places).names == ["b", "a", "late"]

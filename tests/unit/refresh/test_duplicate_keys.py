@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.refresh.pages import key_columns
 from airflow_provider_rfr.refresh.publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers
-from airflow_provider_rfr.refresh.typed_rows import key_columns
 from tests.unit.messages import raises
 
 STORE = FileStore({})

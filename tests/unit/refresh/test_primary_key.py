@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.refresh.typed_rows import check_key_of_page
+from airflow_provider_rfr.refresh.pages import check_key_of_page
 from airflow_provider_rfr.streams import NextPage, Page
 from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import ASKED, MONDAY, NUMBER, RECORDS, Orders, Shop, shop, source_gives

@@ -26,13 +26,12 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.budget import DriverBudget
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.pages import FlushLabel
+from airflow_provider_rfr.refresh.pages import FlushLabel, SeenColumns
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.refresh.publish_task import LedgerFiles, see_share
 from airflow_provider_rfr.refresh.round_task import RoundLimits, RoundTask, run_round_task
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
 from airflow_provider_rfr.refresh.state import RefreshState
-from airflow_provider_rfr.refresh.typed_rows import SeenColumns
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.strict_commits import write_page
 from tests.unit.messages import raises

@@ -20,8 +20,15 @@ from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, json_text_field
 from airflow_provider_rfr.numbers import LongNumber
-from airflow_provider_rfr.refresh.json_columns import BlockMismatchError, BlockReader, read_columns
-from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, _PageReader, type_pages
+from airflow_provider_rfr.refresh.typed_rows import (
+    BlockMismatchError,
+    BlockReader,
+    LedgerPage,
+    TypedRows,
+    _PageReader,
+    read_columns,
+    type_pages,
+)
 from tests.profile import examples
 from tests.unit.messages import raises
 
