@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -219,8 +219,16 @@ class AttemptHistory:
                 raise TimeoutError
             history = self._history = self._open(catalog)
             history.report(_REFRESHES, [_attempt_row(config, figures, header, began, error, secrets)], _REFRESH_KEYS)
-            if error is None:
-                history.report(_COMMITS, _recent_commits(catalog, figures), _COMMIT_KEYS)
+            if error is None and (commit_log := CommitLog.load(catalog, figures.target)) is not None:
+                # Recent ones, too: their drivers may have died before this.
+                since = (datetime.now(timezone.utc) - REPORTED_AGAIN).timestamp() * 1000
+                commits = (
+                    commit
+                    for commit in commit_log.commits()
+                    if commit.timestamp_ms >= since or commit.snapshot_id == figures.snapshot_id
+                )
+                rows = [row for commit in commits if (row := _commit_row(figures.target, commit)) is not None]
+                history.report(_COMMITS, rows, _COMMIT_KEYS)
 
         try:
             within(_REPORT_SECONDS, report)
@@ -237,17 +245,6 @@ class AttemptHistory:
             _log.warning(
                 "rows can't be added to the history tables now (%s); another process does it", type(failure).__name__
             )
-
-
-def _recent_commits(catalog: Catalog, figures: RefreshFigures) -> list[dict[str, Any]]:
-    """Return the row of this attempt's commit, and those of recent ones, whose drivers may have died before this."""
-    commit_log = CommitLog.load(catalog, figures.target)
-    since = (datetime.now(timezone.utc) - REPORTED_AGAIN).timestamp() * 1000
-    commits = commit_log.commits() if commit_log is not None else []
-    reported = (
-        commit for commit in commits if commit.timestamp_ms >= since or commit.snapshot_id == figures.snapshot_id
-    )
-    return [row for commit in reported if (row := _commit_row(figures.target, commit)) is not None]
 
 
 def _attempt_row(
@@ -302,15 +299,7 @@ def _commit_row(target: str, record: CommitRecord) -> dict[str, Any] | None:
         **{name: stated[name] for name in _TEXTS},
         **{name: int(value) for name in _COUNTS if (value := stated[name]) is not None},
         "collection_names": list(event.collection_names),
-        "bindings": [
-            {
-                "table": binding.table,
-                "collection": binding.collection,
-                "documents": binding.documents,
-                "bytes": binding.bytes,
-            }
-            for binding in event.bindings
-        ],
+        "bindings": [asdict(binding) for binding in event.bindings],
         "documents": event.documents,
         "bytes": event.bytes,
         "opened_at": datetime.fromisoformat(opened) if opened else None,

@@ -21,6 +21,7 @@ import zipimport
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -359,7 +360,8 @@ def executors_awaited(context: SparkContext, limit: float | None) -> Iterator[No
         since = reported = time.monotonic()
         while not ended.wait(min(_LOOK_SECONDS, limit or _LOOK_SECONDS)):
             now = time.monotonic()
-            if _has_executors(context):
+            listed = context._jsc.sc().statusStore().executorList(True)
+            if any(listed.apply(index).id() != "driver" for index in range(listed.size())):
                 since = reported = now
             elif limit is not None and now - since >= limit:
                 cancelled.set()
@@ -383,11 +385,6 @@ def executors_awaited(context: SparkContext, limit: float | None) -> Iterator[No
         ended.set()
 
 
-def _has_executors(context: SparkContext) -> bool:
-    listed = context._jsc.sc().statusStore().executorList(True)
-    return any(listed.apply(index).id() != "driver" for index in range(listed.size()))
-
-
 def _request(context: SparkContext) -> str:
     """Describe the executors that the application asks for."""
     conf = context.getConf()
@@ -406,8 +403,10 @@ if __name__ == "__main__":
         import pyarrow.dataset  # noqa: F401
     from pyspark.daemon import manager
 
+    from airflow_provider_rfr.refresh import publish_task  # noqa: F401
+
     # Tasks know this module by its own name, and not as __main__.
-    from airflow_provider_rfr.refresh import cluster, publish_task  # noqa: F401
+    import_module("airflow_provider_rfr.refresh.cluster")
 
     # Spark collects garbage after each task. The modules' objects, some 90,000, live as long as the workers: they
     # are taken out of what the collector goes through.

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
@@ -54,6 +55,9 @@ _log = logging.getLogger(__name__)
 
 _NAMED_FAILURES = 20
 _BUSY_POLL_SECONDS = 2.0
+_OF_THE_HEADER = (
+    *("generation", "epoch", "attempts", "rounds", "pages", "partitions", "pages_refetched", "overlap_checks"),
+)
 
 
 class Refresh:
@@ -166,7 +170,12 @@ class Refresh:
         except FencedError:
             raise
         except Exception as error:
-            secrets, ended = secrets_of(self._config), self._as_stopped(error)
+            secrets, ended = secrets_of(self._config), error
+            if isinstance(error, (SparkJobError, ReadInterrupted)) and self._stopping.is_set():
+                # The signal that stops the driver stops its Spark, too, and the job fails for a reason of its own.
+                ended = RefreshStoppedError(
+                    f"{self.figures.stream}: stopped; what was read is kept, the next attempt continues"
+                )
             outcome = ended.outcome if isinstance(ended, RfrError) else RfrError.outcome
             try:
                 self._ledger.end(redact(f"{type(ended).__name__}: {ended}", secrets), outcome, self._refused_under)
@@ -178,13 +187,6 @@ class Refresh:
             if ended is not error:
                 raise ended from error
             raise
-
-    def _as_stopped(self, error: Exception) -> Exception:
-        """Return the error, or :class:`RefreshStoppedError` if it comes from a stop of the driver."""
-        if not (isinstance(error, (SparkJobError, ReadInterrupted)) and self._stopping.is_set()):
-            return error
-        # The signal that stops the driver stops its Spark, too, and the job fails for a reason of its own.
-        return RefreshStoppedError(f"{self.figures.stream}: stopped; what was read is kept, the next attempt continues")
 
     def _wait_for_others(self) -> None:
         """Wait until no other run refreshes this table, as ``on_busy`` says."""
@@ -288,18 +290,12 @@ class Refresh:
             _log.warning("published, but not marked so: %s", fenced)
 
     def _take_header(self) -> None:
-        header, figures = self._ledger.held, self.figures
-        figures.generation, figures.epoch, figures.attempts = header.generation, header.epoch, header.attempts
-        figures.rounds, figures.pages, figures.partitions = header.rounds, header.pages, header.partitions
-        figures.pages_refetched, figures.overlap_checks = header.pages_refetched, header.overlap_checks
+        for name in _OF_THE_HEADER:
+            setattr(self.figures, name, getattr(self._ledger.held, name))
 
     def _take_outcome(self, outcome: PublishOutcome) -> None:
-        self.figures.snapshot_id = outcome.snapshot_id
-        self.figures.rows = outcome.rows
-        self.figures.duplicates_removed = outcome.duplicates_removed
-        self.figures.pages_skipped = outcome.pages_skipped
-        self.figures.records_missing = outcome.records_missing
-        self.figures.schema_changes = outcome.schema_changes
+        for name, value in asdict(outcome).items():
+            setattr(self.figures, name, value)
 
 
 def refuses_generation(error: BaseException) -> bool:

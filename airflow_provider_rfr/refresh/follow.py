@@ -141,13 +141,21 @@ class LedgerFollower:
 
         :raises Exception: the ledger can't be read
         """
+        from airflow_provider_rfr.lake.ledger_table import LedgerTable
+        from airflow_provider_rfr.lake.row_filter import part_of
+
         self._unread.add(table)
         try:
-            header = self.headers[table] = self._header(table)
+            header = None
+            ledger = LedgerTable.load(self._open(), table, part_of(self._replace_where))
+            if ledger is not None:
+                self._pointers[table] = {"ledger": ledger.id, "snapshot": str(ledger.snapshot_id)}
+                header = read_header(ledger.summary(GENERATION_KEY))
         except Exception:
             # The settings are read again with the next catalog: somebody may have corrected them meanwhile.
             self._catalog = None
             raise
+        self.headers[table] = header
         self._unread.discard(table)
         return header
 
@@ -213,18 +221,6 @@ class LedgerFollower:
         if self._catalog is None:
             self._catalog = open_catalog(self._settings())
         return self._catalog
-
-    def _header(self, table: str) -> LedgerHeader | None:
-        from airflow_provider_rfr.lake.ledger_table import LedgerTable
-        from airflow_provider_rfr.lake.schemas import part_of
-        from airflow_provider_rfr.refresh.state import GENERATION_KEY, read_header
-        from airflow_provider_rfr.lake.row_filter import part_of
-
-        ledger = LedgerTable.load(self._open(), table, part_of(self._replace_where))
-        if ledger is None:
-            return None
-        self._pointers[table] = {"ledger": ledger.id, "snapshot": str(ledger.snapshot_id)}
-        return read_header(ledger.summary(GENERATION_KEY))
 
 
 def _is_published(header: LedgerHeader, run_key: str) -> bool:

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import RfrError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable, ledger_name, ledgers_in
 from airflow_provider_rfr.lake.schemas import part_of
 from airflow_provider_rfr.lake.tables import TableFacts, table_facts
@@ -24,7 +23,6 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import shortfalls
 from airflow_provider_rfr.refresh.state import (
-    GENERATION_KEY,
     STALE_SECONDS,
     LedgerHeader,
     RefreshState,
@@ -32,7 +30,6 @@ from airflow_provider_rfr.refresh.state import (
     TableStatus,
     by_urgency,
     duration_in_words,
-    read_header,
     sentence_of,
     state_of,
 )
@@ -41,8 +38,6 @@ from airflow_provider_rfr.threads import in_threads
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-
-    from airflow_provider_rfr.lake.target import Publication
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +50,7 @@ def statuses(catalog: Catalog, tables: Iterable[str] = (), now: datetime | None 
     named = [(table, part) for table in tables for part in (None, *LedgerTable.parts(catalog, table))]
     moment = now or datetime.now(timezone.utc)
     wanted = list(named or (() if tables else ledgers_in(catalog)))
-    every = in_threads(lambda each: _status(catalog, each[0], each[1], moment), wanted)
+    every = in_threads(lambda ledger: _status(catalog, *ledger, moment), wanted)
     return sorted((status for status in every if status is not None), key=by_urgency)
 
 
@@ -69,16 +64,6 @@ def status_of(
 def read_again(catalog: Catalog, status: TableStatus) -> TableStatus | None:
     """Return the same ledger's newest refresh as it is now; None where the ledger is gone."""
     return status_of(catalog, status.table, None if status.header is None else status.header.replace_where)
-
-
-def read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> LedgerHeader | None:
-    """Return the newest generation's header; None before the first refresh.
-
-    :param replace_where: the part of the target, as in the refresh's options
-    :raises LedgerError: the ledger was written by a newer version of this package
-    """
-    table = LedgerTable.load(open_catalog(settings), target, part_of(replace_where))
-    return None if table is None else read_header(table.summary(GENERATION_KEY))
 
 
 def _status(catalog: Catalog, table: str, part: str | None, now: datetime) -> TableStatus | None:
@@ -107,22 +92,22 @@ def _header_now(catalog: Catalog, table: str, ledger: Ledger) -> LedgerHeader | 
     if header is None or header.state is RefreshState.PUBLISHED:
         return header
     if header.is_read:
-        found = _published(catalog, table, ledger)
-        if found is not None and found.generation == header.generation:
-            rows = int(found.summary.get("rfr.rows") or header.records)
-            published = {"state": RefreshState.PUBLISHED, "snapshot_id": found.snapshot_id, "published_rows": rows}
+        publication = None
+        try:
+            publication = TargetTable(catalog, table).published(ledger.id)
+        except Exception as error:  # noqa: BLE001 - what is wrong with the target is not wrong with its ledger
+            _log.debug("the target %s can't be read", table, exc_info=error)
+        if publication is not None and publication.generation == header.generation:
+            rows = int(publication.summary.get("rfr.rows") or header.records)
+            published = {
+                "state": RefreshState.PUBLISHED,
+                "snapshot_id": publication.snapshot_id,
+                "published_rows": rows,
+            }
             return replace(header, **published)  # type: ignore[arg-type]
     if header.ended_at is None and (end := ledger.end_in_file()) is not None:
         return replace(header, ended_at=header.committed_at, outcome=end["outcome"], error=end["error"])
     return header
-
-
-def _published(catalog: Catalog, table: str, ledger: Ledger) -> Publication | None:
-    try:
-        return TargetTable(catalog, table).published(ledger.id)
-    except Exception as error:  # noqa: BLE001 - what is wrong with the target is not wrong with its ledger
-        _log.debug("the target %s can't be read", table, exc_info=error)
-        return None
 
 
 _COLUMNS: Final = (
@@ -231,11 +216,14 @@ def _details_of(
         if header.is_read or files_read < files
         else (partition for partition in partitions if not partition.is_complete)
     )
-    idle = sorted(open_ones, key=lambda each: each.last_page_at)
+    idle = sorted(open_ones, key=lambda partition: partition.last_page_at)
+    # Few enough points of the curve to be drawn; the last page is always one of them.
+    chosen = np.unique(np.linspace(0, len(seconds) - 1, min(len(seconds), _POINTS)).astype(int))
+    pages = header.pages if files_read < files else len(seconds)
     return RefreshDetails(
-        points=_points(seconds, header.pages if files_read < files else len(seconds)),
+        points=tuple((float(seconds[place]), round((int(place) + 1) * pages / len(seconds))) for place in chosen),
         attempts=_attempts(rows["epoch"].to_numpy(), seconds),
-        slowest=tuple(sorted(partitions, key=lambda each: -each.seconds)[:_SHOWN_PARTITIONS]),
+        slowest=tuple(sorted(partitions, key=lambda partition: -partition.seconds)[:_SHOWN_PARTITIONS]),
         unfinished=tuple(idle[:_SHOWN_PARTITIONS]),
         skipped=rows.num_rows - rows["skipped"].null_count,
         missing=sum(item.missing for item in shortfalls(rows)) if header.is_read and files_read == files else None,
@@ -243,15 +231,6 @@ def _details_of(
         files_read=files_read,
         target=target,
     )
-
-
-def _points(seconds: np.ndarray, pages: int) -> tuple[tuple[float, int], ...]:
-    """Reduce the curve to few enough points to be drawn; the last page is always one of them.
-
-    :param pages: for which the moments stand
-    """
-    chosen = np.unique(np.linspace(0, len(seconds) - 1, min(len(seconds), _POINTS)).astype(int))
-    return tuple((float(seconds[place]), round((int(place) + 1) * pages / len(seconds))) for place in chosen)
 
 
 def _attempts(epochs: np.ndarray, seconds: np.ndarray) -> tuple[AttemptSpan, ...]:

@@ -253,8 +253,9 @@ def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]],
         if not wanted:
             return
         position, text = 0, bytes(records)
-        if not any(_end_of_name(path) in text for path in wanted):
-            continue  # parse only pages that may have a wanted field
+        # Parse only pages that may have a wanted field: the end of its name, which may itself have dots, is in them.
+        if not any(orjson.dumps(path.rpartition(".")[2])[1:] in text for path in wanted):
+            continue
         for line in text.split(b"\n"):
             with suppress(orjson.JSONDecodeError):
                 for path in _paths(orjson.loads(line), "", MAX_DEPTH):
@@ -264,11 +265,6 @@ def _locate(paths: frozenset[str], pages: Sequence[tuple[tuple[int, int], Any]],
                         position += 1
             if not wanted:
                 break
-
-
-def _end_of_name(path: str) -> bytes:
-    """Return the end of a field's name in the ledger's JSON; the name itself may have dots."""
-    return orjson.dumps(path.rpartition(".")[2])[1:]
 
 
 def _paths(value: Any, prefix: str, depth: int) -> Iterator[str]:
@@ -349,14 +345,14 @@ class FlushWriter:
         # The random part keeps a late writer from replacing a file that a commit names.
         name = f"{place}-{uuid.uuid4().hex[:12]}.parquet"
         file = write_rows(self.store, f"{self.folder}/{name}", rows, footer=json.dumps(asdict(label)))
-        self.files.append(replace(file, seen=_see_columns(rows)) if self.infers else file)
+        if self.infers:
+            full = [row for row in rows if row.record_count]
+            pages = [
+                LedgerPage(row.partition_key, row.page, row.records, row.record_count, row.fetched_at) for row in full
+            ]
+            file = replace(file, seen=see_columns([(pages, [row.partition_ordinal for row in full])]))
+        self.files.append(file)
         self.label = replace(label, sequence=label.sequence + 1, previous=name)
-
-
-def _see_columns(rows: Sequence[PageRow]) -> SeenColumns:
-    rows = [row for row in rows if row.record_count]
-    pages = [LedgerPage(row.partition_key, row.page, row.records, row.record_count, row.fetched_at) for row in rows]
-    return see_columns([(pages, [row.partition_ordinal for row in rows])])
 
 
 _WAIT_SECONDS = 0.05

@@ -100,20 +100,17 @@ class ColumnRules:
         :raises ConfigurationError: a table can't have the columns, a type is unknown, or a constant has the name of a
             column of the stream
         """
-        rules = cls._declared(stream, constants or {})
-        rules.columns(SeenColumns())
-        return rules
-
-    @classmethod
-    def _declared(cls, stream: Stream, constants: Mapping[str, Any]) -> ColumnRules:
-        hints = {}
+        hints: dict[str, pa.Field] = {}
+        declared = None
         if stream.columns:
             hints = {column.name: column for column in arrow_schema(hinted_schema(stream.columns), "columns")}
-        if stream.json_schema is None:
-            return cls(None, hints, infers=True, constants=constants)
-        columns = {column.name: column for column in arrow_schema(stream.json_schema, "json_schema")}
-        declared = pa.schema(list({**columns, **hints}.values()))
-        return cls(declared, hints, infers=stream.additional_fields == "keep", constants=constants)
+        if stream.json_schema is not None:
+            columns = {column.name: column for column in arrow_schema(stream.json_schema, "json_schema")}
+            declared = pa.schema(list({**columns, **hints}.values()))
+        infers = declared is None or stream.additional_fields == "keep"
+        rules = cls(declared, hints, infers, constants or {})
+        rules.columns(SeenColumns())
+        return rules
 
     def columns(self, seen: SeenColumns) -> pa.Schema:
         """Return the columns of the rows: declared ones first, then others in the order of the source, then constants.
@@ -210,11 +207,10 @@ def _commit_summary(
 
 @dataclass(frozen=True, slots=True)
 class PublishOutcome:
-    """The published generation.
+    """The published generation, with fields as of :class:`RefreshFigures`.
 
     :ivar duplicates_removed: rows dropped because a later one has the same primary key
     :ivar pages_skipped: pages without records, because their error was ignored
-    :ivar records_missing: records that the API's own count promises and that did not come
     :ivar schema_changes: as the snapshot's summary says them; None if there was none
     """
 
@@ -260,14 +256,6 @@ def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -
             newer_epoch=max(epoch, header.epoch + 1),
         )
     return outcome_of(found, header)
-
-
-def _collect(target: FileTarget, written: Sequence[WrittenFile]) -> None:
-    """Delete the files of killed attempts, now that the written ones are committed."""
-    try:
-        target.collect(file.file for file in written)
-    except OSError as error:
-        _log.warning("published; files of earlier attempts could not be collected: %s", error)
 
 
 @dataclass(slots=True)
@@ -394,14 +382,16 @@ class Publisher:
             declared=self.rules.typed_names(),
             rows_stay=options.mode == "append" or options.replace_where is not None,
         )
-        family = f"rfr-{self.ledger.id[:8]}-g{header.generation}-"
-        target = replace(target, family=family, label=f"e{header.epoch}-")
+        target = replace(target, family=f"rfr-{self.ledger.id[:8]}-g{header.generation}-", label=f"e{header.epoch}-")
         where = options.replace_where
         task = PublishTask(
             source=LedgerFiles(self.ledger.store, (), {}),
             target=target,
             schema=_without(target.rows, self.rules.constants),
-            constants=self._constants(target.rows),
+            constants=tuple(
+                (column.name, pa.scalar(self.rules.constants[column.name], target.rows.field(column.name).type))
+                for column in self.rules.constant_columns()
+            ),
             generation=header.generation,
             on_type_error=options.on_type_error,
             max_offenders=options.max_offenders,
@@ -413,11 +403,6 @@ class Publisher:
             casts=self.stream.casts,
         )
         return [replace(task, source=share) for share in shares], target
-
-    def _constants(self, rows: pa.Schema) -> tuple[tuple[str, pa.Scalar], ...]:
-        """Return the constants that are not null by column, in the types that the table takes."""
-        names, values = self.rules.constant_columns().names, self.rules.constants
-        return tuple((name, pa.scalar(values[name], rows.field(name).type)) for name in names)
 
     def _seen_columns(self, files: Mapping[str, int]) -> SeenColumns:
         """Return the columns of the records, where columns are inferred from them.
@@ -537,7 +522,11 @@ class Publisher:
                     summary=summary,
                     sent=self.sent.union(self.rules.constants),
                 )
-            _collect(target, written)
+            try:
+                # Files of killed attempts, now that the written ones are committed.
+                target.collect(file.file for file in written)
+            except OSError as error:
+                _log.warning("published; files of earlier attempts could not be collected: %s", error)
             return outcome_of(publication, header)
 
         try:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -110,6 +110,7 @@ class RoundReport:
         return line
 
 
+@dataclass
 class Rounds:
     """The rounds that read one generation to its end.
 
@@ -119,51 +120,40 @@ class Rounds:
     :ivar figures: of this attempt so far
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        book: PartitionBook,
-        cluster: Cluster,
-        *,
-        source: dict[str, Any],
-        stream: str,
-        options: RefreshOptions,
-        infers: bool,
-        report: Callable[[RoundReport], None],
-        stopping: threading.Event,
-    ) -> None:
-        self._ledger = ledger
-        self._book = book
-        self._cluster = cluster
-        self._source = source
-        self._stream = stream
-        self._options = options
-        self._infers = infers
-        self._report = report
-        self._stopping = stopping
-        self._budget = DriverBudget(options.requests_per_second, ledger.is_ours)
+    ledger: Ledger
+    book: PartitionBook
+    cluster: Cluster
+    source: dict[str, Any]
+    stream: str
+    options: RefreshOptions
+    infers: bool
+    report: Callable[[RoundReport], None]
+    stopping: threading.Event
+    figures: TaskFigures = field(default_factory=TaskFigures)
+
+    def __post_init__(self) -> None:
+        self._budget = DriverBudget(self.options.requests_per_second, self.ledger.is_ours)
         self._began = time.monotonic()
         self._round = 0
-        self._done_before = book.done
+        self._done_before = self.book.done
         self._lane: Future[TaskResult] | None = None
         self._lane_ordinals: frozenset[int] = frozenset()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rfr-side-lane")
-        self.figures = TaskFigures()
 
     def read_all(self) -> None:
         """Read until nothing is left that this attempt can read, or until it has to stop."""
-        ordinals = self._book.open_ordinals()
+        ordinals = self.book.open_ordinals()
         # The head start: a first round in the driver, while Spark starts.
-        if self._options.head_start and ordinals and not self._cluster.ready.is_set():
-            task = self._task(_HEAD_START, ordinals[:_MAX_PARTITIONS_A_TASK], threads=self._options.concurrency)
-            budget = _HeadStartBudget(self._budget, self._cluster.ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
-            self._commit([run_round_task(task, budget, self._stopping)])
+        if self.options.head_start and ordinals and not self.cluster.ready.is_set():
+            task = self._task(_HEAD_START, ordinals[:_MAX_PARTITIONS_A_TASK], threads=self.options.concurrency)
+            budget = _HeadStartBudget(self._budget, self.cluster.ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
+            self._commit([run_round_task(task, budget, self.stopping)])
         server: BudgetServer | None = None
         try:
-            while not self._stopping.is_set() and (self._lane is not None or self._book.open_ordinals()):
+            while not self.stopping.is_set() and (self._lane is not None or self.book.open_ordinals()):
                 if server is None:
                     # Not before: the address is known when Spark is ready, and a head start may have read all.
-                    host, bind = self._cluster.driver_host, self._cluster.bind_address
+                    host, bind = self.cluster.driver_host, self.cluster.bind_address
                     server = BudgetServer(self._budget, host, secrets.token_bytes(32), bind=bind)
                 self._spark_round(server.address)
         finally:
@@ -175,11 +165,11 @@ class Rounds:
         self._round += 1
         self._budget.open_round()
         # Tasks get the store with the credentials of now, and can't renew them while they write.
-        self._ledger.renew_credentials()
+        self.ledger.renew_credentials()
         if self._lane is not None and self._lane.done():
             # Before anything is planned, or tasks would begin where the lane began.
             self._commit([self._lane_result()])
-        overran = sorted(n for n in self._book.overran if n not in self._book.failed)[:_SIDE_LANE_THREADS]
+        overran = sorted(n for n in self.book.overran if n not in self.book.failed)[:_SIDE_LANE_THREADS]
         if self._lane is None and overran:
             # Only for the page that is due, which the driver waits for: those behind it are read in rounds again.
             task = self._task(_SIDE_LANE, overran, threads=len(overran), seconds=BEAT_SECONDS, linger=float("inf"))
@@ -191,7 +181,7 @@ class Rounds:
             done = threading.Event()
             threading.Thread(target=self._close_when_due, args=(done, tasks), daemon=True).start()
             try:
-                results = self._cluster.run(partial(run_remote_task, address), tasks)
+                results = self.cluster.run(partial(run_remote_task, address), tasks)
             finally:
                 done.set()
         elif self._lane is not None:
@@ -199,16 +189,16 @@ class Rounds:
         self._commit(results)
 
     def _plan(self) -> list[RoundTask]:
-        ordinals = [n for n in self._book.open_ordinals() if n not in self._lane_ordinals]
-        threads = self._options.concurrency
-        count = min(self._cluster.cores, threads, len(ordinals))
+        ordinals = [n for n in self.book.open_ordinals() if n not in self._lane_ordinals]
+        threads = self.options.concurrency
+        count = min(self.cluster.cores, threads, len(ordinals))
         return [
             self._task(
                 index,
                 ordinals[index::count][:_MAX_PARTITIONS_A_TASK],
                 threads=len(range(index, threads, count)),
                 tasks=count,
-                seconds=self._options.round_seconds,
+                seconds=self.options.round_seconds,
             )
             for index in range(count)
         ]
@@ -226,24 +216,24 @@ class Rounds:
         # makes its book from the ledger.
         for result in results:
             for progress in result.progress:
-                self._book.apply(progress)
+                self.book.apply(progress)
         files = [file for result in results for file in result.files]
         self.figures += figures
         if not files and not figures.overlap_checks:
             # Nothing that the next attempt could use: failures and empty answers are found again.
             return
-        header = self._ledger.held
-        header = self._ledger.commit(
+        header = self.ledger.held
+        header = self.ledger.commit(
             files,
             rounds=header.rounds + 1,
             pages=header.pages + figures.pages,
-            records=self._book.records,
-            partitions_done=self._book.done,
+            records=self.book.records,
+            partitions_done=self.book.done,
             pages_refetched=header.pages_refetched + figures.refetched,
             overlap_checks=header.overlap_checks + figures.overlap_checks,
         )
-        done = self._book.done - self._done_before
-        self._report(RoundReport(header, self.figures, done, time.monotonic() - self._began))
+        done = self.book.done - self._done_before
+        self.report(RoundReport(header, self.figures, done, time.monotonic() - self._began))
 
     def _task(
         self,
@@ -255,39 +245,39 @@ class Rounds:
         seconds: float | None = None,
         linger: float = 2.0,
     ) -> RoundTask:
-        header = self._ledger.held
+        header = self.ledger.held
         limits = RoundLimits(
             threads=threads,
             seconds=seconds,
-            bytes=max(1, self._options.round_bytes // tasks),
+            bytes=max(1, self.options.round_bytes // tasks),
             read_seconds=time.monotonic() - self._began,
             read_pages=self.figures.pages / tasks,
             linger=linger,
         )
         return RoundTask(
-            source=self._source,
-            stream=self._stream,
-            store=self._ledger.store,
-            folder=self._ledger.folder,
+            source=self.source,
+            stream=self.stream,
+            store=self.ledger.store,
+            folder=self.ledger.folder,
             label=FlushLabel(header.generation, header.epoch, self._round, number, 0, 0),
             limits=limits,
-            partitions=tuple(self._book.work(ordinal) for ordinal in ordinals),
-            on_source_change=self._options.on_source_change,
-            on_repeated_page=self._options.on_repeated_page,
-            infers=self._infers,
+            partitions=tuple(self.book.work(ordinal) for ordinal in ordinals),
+            on_source_change=self.options.on_source_change,
+            on_repeated_page=self.options.on_repeated_page,
+            infers=self.infers,
         )
 
     def _close_when_due(self, done: threading.Event, tasks: Sequence[RoundTask]) -> None:
         """End the round when the driver has to end, and when executors that came meanwhile could share its work."""
-        most = min(self._options.concurrency, sum(len(task.partitions) for task in tasks))
+        most = min(self.options.concurrency, sum(len(task.partitions) for task in tasks))
         clock = SleepClock()
         while not done.wait(BEAT_SECONDS):
             # A driver learns at its next commit that it was replaced. One that slept may have been replaced long ago,
             # so it asks at once. To ask at each beat would load the table five times a second.
-            lost = clock.slept() and not self._ledger.is_ours()
-            if not lost and not self._stopping.is_set():
+            lost = clock.slept() and not self.ledger.is_ours()
+            if not lost and not self.stopping.is_set():
                 try:
-                    if len(tasks) >= min(most, self._cluster.cores):
+                    if len(tasks) >= min(most, self.cluster.cores):
                         continue
                 except SparkJobError:
                     # The cluster died, which the round's job reports.

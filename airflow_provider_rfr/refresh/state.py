@@ -1,4 +1,4 @@
-"""The state of a refresh: its header in the ledger, and what it means, as values for commands, pages and log lines.
+"""The state of a refresh: its header in the ledger, and its meaning as values for commands, pages and log lines.
 
 The header is in the snapshot summary of every ledger commit, and the newest one is the state; page rows only hold what
 is per partition. Each commit writes all of it, so trimming old snapshots loses nothing. Nothing here reads a lake.
@@ -78,8 +78,14 @@ class PastGeneration:
         found = cls(**{**content, **times})
         for field in fields(cls):
             value, kind = getattr(found, field.name), str(field.type)
-            if not (value is None and kind.endswith("| None")):
-                _check(value, kind.removesuffix(" | None"))
+            if value is None and kind.endswith("| None"):
+                continue
+            kind = kind.removesuffix(" | None")
+            if type(value).__name__ != kind or (isinstance(value, int) and abs(value) > _LARGEST):
+                raise ValueError(f"a value is not of type {kind}")
+            if isinstance(value, str):
+                # JSON may hold halves of characters, which no answer can.
+                value.encode()
         return found
 
 
@@ -253,14 +259,6 @@ def _whole(text: str) -> int:
     return number
 
 
-def _check(value: Any, kind: str) -> None:
-    if type(value).__name__ != kind or (isinstance(value, int) and abs(value) > _LARGEST):
-        raise ValueError(f"a value is not of type {kind}")
-    if isinstance(value, str):
-        # JSON may hold halves of characters, which no answer can.
-        value.encode()
-
-
 # By the type of the field, as its annotation is written.
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "str": str,
@@ -319,22 +317,20 @@ class Progress:
         """Return the progress for Airflow's task state: numbers and times alone, so that it can't hold a secret."""
         now = self.status
         return {
-            "generation": now.generation,
-            "epoch": now.epoch,
+            **{name: getattr(now, name) for name in _OF_A_CHECKPOINT},
             "state": now.state.value,
-            "attempts": now.attempts,
-            "rounds": now.rounds,
-            "pages": now.pages,
-            "records": now.records,
-            "partitions": now.partitions,
-            "partitions_done": now.partitions_done,
-            "pages_refetched": now.pages_refetched,
             "pages_per_second": _rounded(self.pages_per_second),
             "seconds_left": _rounded(self.seconds_left),
             # As text: JavaScript in Airflow's UI rounds a number of its size.
             "snapshot_id": None if now.snapshot_id is None else str(now.snapshot_id),
             "committed_at": now.committed_at.isoformat(),
         }
+
+
+_OF_A_CHECKPOINT: Final = (
+    *("generation", "epoch", "state", "attempts", "rounds", "pages", "records", "partitions", "partitions_done"),
+    "pages_refetched",
+)
 
 
 def rate_in_words(per_second: float) -> str:
@@ -456,7 +452,7 @@ class TableStatus:
             "percent": self.percent,
             "seconds_left": None if progress.seconds_left is None or not is_reading else round(progress.seconds_left),
             **{name: getattr(header, name) for name in _COUNTS},
-            "pages_per_second": None if progress.pages_per_second is None else round(progress.pages_per_second, 3),
+            "pages_per_second": _rounded(progress.pages_per_second),
             "error": header.error,
             "run": {name: getattr(header, name) for name in ("dag_id", "dag_run_id", "task_id", "map_index")},
             "run_key": header.run_key,

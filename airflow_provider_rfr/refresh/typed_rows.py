@@ -145,11 +145,6 @@ def _is_double(kind: pa.DataType) -> bool:
     return bool(kind == pa.float64())
 
 
-def _is_unfinished(kind: pa.DataType) -> bool:
-    """Tell whether values that Arrow's reader returns for a type have to be cast or checked."""
-    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_double(kind))
-
-
 def _holds_large_double(array: pa.Array) -> bool:
     if pa.types.is_struct(array.type):
         return any(_holds_large_double(array.field(number)) for number in range(array.type.num_fields))
@@ -168,7 +163,7 @@ def _reading_type(kind: pa.DataType) -> pa.DataType:
 
 def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Return the values as read, in the wanted type and checked; raise :class:`pyarrow.ArrowInvalid`."""
-    if not _some_leaf(wanted, _is_unfinished):
+    if not _some_leaf(wanted, lambda kind: pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_double(kind)):
         return array
     if pa.types.is_struct(wanted):
         children = [_finished(array.field(number), field.type) for number, field in enumerate(wanted)]
@@ -360,8 +355,7 @@ def _number(path: str) -> _Coercer:
 
 
 def _integer(value: Any) -> int:
-    number = as_int64(value)
-    if number is None:
+    if (number := as_int64(value)) is None:
         raise TypeError
     return number
 
@@ -415,10 +409,6 @@ def _instant(value: str) -> str:
     return instant.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
-def _date(value: str) -> str:
-    return date.fromisoformat(_matched(_DATE, value)[1]).isoformat()
-
-
 def _time(value: str) -> str:
     return time.fromisoformat(_clock(*_matched(_TIME, value).groups())).isoformat(timespec="microseconds")
 
@@ -431,7 +421,7 @@ _SCALARS: dict[pa.DataType, tuple[Callable[[Any], Any], str]] = {
     pa.bool_(): (_boolean, "boolean"),
     pa.int64(): (_integer, "integer of 64 bits"),
     pa.string(): (_string, "string"),
-    pa.date32(): (_date, "date as YYYY-MM-DD"),
+    pa.date32(): (lambda value: date.fromisoformat(_matched(_DATE, value)[1]).isoformat(), "date as YYYY-MM-DD"),
     pa.time64("us"): (_time, "time of day as HH:MM:SS without an offset"),
     pa.timestamp("us"): (_instant, "date-time as in RFC 3339"),
     pa.timestamp("us", tz="UTC"): (_instant, "date-time as in RFC 3339"),
@@ -450,16 +440,11 @@ def _cast_to_boolean(value: Any) -> Any:
     return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
 
 
-def _cast_to_string(value: Any) -> Any:
-    """Convert an object or a list to JSON text; return any other value unchanged."""
-    return json_text(value) if isinstance(value, dict | list) else value
-
-
 _CASTS: dict[pa.DataType, _Write] = {
     pa.bool_(): _cast_to_boolean,
     pa.int64(): _cast_to_number,
     pa.float64(): _cast_to_number,
-    pa.string(): _cast_to_string,
+    pa.string(): lambda value: json_text(value) if isinstance(value, dict | list) else value,
 }
 """What Airbyte's destinations cast, too."""
 

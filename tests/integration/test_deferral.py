@@ -25,11 +25,11 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator, table_asset
-from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from tests.clusters.yarn import ResourceManager
+from tests.headers import read_status
 from tests.integration.airflow_tasks import set_connections
 from tests.integration.conftest import SHOP, Lake
 from tests.soon import PATIENCE, wait_until

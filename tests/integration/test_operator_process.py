@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
+from tests.headers import read_status
 from tests.integration.airflow_tasks import execute, items_operator, set_connections
 from tests.integration.conftest import ROOT, Lake, is_alive
 from tests.soon import PATIENCE, wait_until

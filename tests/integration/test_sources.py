@@ -22,13 +22,13 @@ import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTable, ledger_name
-from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import FlushLabel, FlushWriter, page_row
 from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.sample_api.client import SampleApi
 from airflow_provider_rfr.sample_api.dataset import Sizes
 from airflow_provider_rfr.streams.core import Page
+from tests.headers import read_status
 from tests.integration.conftest import APP, ROOT, Lake, Runner, figures_of, kill_group, shop
 from tests.integration.sources import (
     checksum_of,

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.sample_api.client import SampleApi
+from tests.headers import read_status
 from tests.integration.conftest import Lake, Runner, figures_of, shop
 from tests.integration.sources import schema_like, source_of, stream_like
 from tests.soon import PATIENCE, wait_until

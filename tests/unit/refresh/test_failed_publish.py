@@ -27,9 +27,9 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
-from airflow_provider_rfr.refresh.inspection import read_status
 from airflow_provider_rfr.refresh.state import LedgerHeader
 from airflow_provider_rfr.streams import Page, PagedStream
+from tests.headers import read_status
 from tests.unit.messages import check_messages, raises
 from tests.unit.refresh.test_rounds import Threads
 

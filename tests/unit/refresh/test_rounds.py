@@ -188,7 +188,7 @@ def test_executors_that_come_in_a_round_get_their_part_of_its_work(bench: Bench)
     source = bench.source(partitions=4, pages=20, seconds=0.05)
     ledger, book = bench.open(source)
     rounds = bench.rounds(ledger, book, source, round_seconds=30.0)
-    cluster: Any = rounds._cluster
+    cluster: Any = rounds.cluster
     cluster.cores, tasks = 1, []
     run = cluster.run
 
@@ -441,7 +441,7 @@ def test_tasks_get_the_newest_credentials_which_are_renewed_before_a_round_when_
         assert seen[-1] == f"token-{catalog.loads}" or life > 0.0
         return Threads().run(function, items)
 
-    rounds._cluster.run = run  # type: ignore[method-assign, assignment]
+    rounds.cluster.run = run  # type: ignore[method-assign, assignment]
     rounds.read_all()
     assert_whole(ledger, 4, 12)
     assert len(seen) > 1
