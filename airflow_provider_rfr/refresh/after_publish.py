@@ -22,8 +22,6 @@ from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
 from airflow_provider_rfr.lake.expiry import expire_table, is_ours
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.rows import REPORTED_AGAIN
-from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
-from airflow_provider_rfr.refresh.errors import redact
 from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions, redact
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, PREFIX, LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.threads import within

@@ -142,7 +142,7 @@ class LedgerFollower:
         :raises Exception: the ledger can't be read
         """
         from airflow_provider_rfr.lake.ledger_table import LedgerTable
-        from airflow_provider_rfr.lake.row_filter import part_of
+        from airflow_provider_rfr.lake.schemas import part_of
 
         self._unread.add(table)
         try:

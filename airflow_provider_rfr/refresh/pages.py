@@ -29,9 +29,7 @@ from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import FOOTER_KEY, PAGE_COLUMNS, FileStore, is_local, ledger_arrow_schema
-from airflow_provider_rfr.lake.files import FOOTER_KEY, FileStore, is_local
 from airflow_provider_rfr.lake.inference import MAX_DEPTH, InferredSchema, Place, infer_records, merge
-from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, ledger_arrow_schema
 from airflow_provider_rfr.numbers import dumps
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, arrow_column
 from airflow_provider_rfr.streams.core import NextPage, Page, PrimaryKey, key_paths

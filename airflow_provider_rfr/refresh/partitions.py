@@ -25,8 +25,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_rfr.exceptions import LedgerError, PublishRefusedError, ReconciliationError
 from airflow_provider_rfr.lake.data_files import StoredFile
-from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.ledger_columns import PAGE_COLUMNS, select_columns
+from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore, select_columns
 from airflow_provider_rfr.refresh.chains import Cursor, OverlapCheck, PartitionProgress, PartitionWork, seen_marks
 from airflow_provider_rfr.refresh.pages import REMEDY_FOR_IGNORED_TOKEN, REPEATS_FIRST_PAGE, FlushLabel, PageFile
 from airflow_provider_rfr.streams.paged import REMEDY_FOR_ABSENT_FIELD

@@ -1,4 +1,4 @@
-"""A load is checked against what the API announced: from HTTP answers to the published table, without Spark."""
+"""A load is checked against what the API announced, and against the last load: from HTTP answers to the table."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from rest_api import Api, Asked
 
 from airflow_provider_rfr.exceptions import PublishRefusedError, RefreshFailedError, SourceDefinitionError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.after_publish import RefreshFigures
-from airflow_provider_rfr.refresh.config import parse_config
+from airflow_provider_rfr.refresh.config import RefreshOptions, parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.inspection import read_details, statuses
 from airflow_provider_rfr.refresh.partitions import Shortfall, shortfalls
+from airflow_provider_rfr.refresh.publish import _check_guards
+from tests.unit.messages import raises
 from tests.unit.refresh.test_failed_publish import NobodyWaits, NoSpark
 
 sys.path.append(str(Path(__file__).parents[1] / "streams" / "rest"))
-from rest_api import Api, Asked
 
-from tests.unit.messages import raises
 
 TABLE = "raw.items"
 BY_PAGE = {"type": "page_number", "page_size": 10, "size_as": {"query": "n"}, "total": {"path": "total"}}
@@ -236,3 +237,29 @@ def pages_of(*rows: tuple[int, int, int, int | None, int | None]) -> pa.Table:
 def test_the_promise_of_a_partition_is_that_of_its_last_page_with_records(rows, short):
     assert shortfalls(pages_of(*rows)) == short
     assert shortfalls(pages_of(*reversed(rows))) == short
+
+
+@pytest.mark.parametrize(
+    ("rows", "previous", "options"),
+    [
+        (50, 100, {}),
+        (1, None, {}),
+        (1, 0, {}),
+        (49, 100, {"max_shrink": 0.6}),
+        (1, 100, {"max_shrink": None}),
+        (1, 100, {"mode": "append"}),
+        (0, 100, {"allow_empty": True}),
+    ],
+)
+def test_is_published(rows: int, previous: int | None, options: dict[str, Any]) -> None:
+    _check_guards(RefreshOptions(**options), rows=rows, previous=previous)
+
+
+def test_fewer_than_half_of_the_rows_are_refused_by_default_and_the_message_names_the_switch() -> None:
+    with raises(PublishRefusedError):
+        _check_guards(RefreshOptions(), rows=49, previous=100)
+
+
+def test_no_rows_are_refused_whatever_may_vanish() -> None:
+    with raises(PublishRefusedError):
+        _check_guards(RefreshOptions(max_shrink=None), rows=0, previous=None)

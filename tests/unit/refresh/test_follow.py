@@ -1,8 +1,12 @@
-"""What a follower knows of a real ledger."""
+"""What a follower knows of a real ledger; the bar of a refresh in a real pseudo-terminal."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +67,48 @@ def test_neither_token_nor_key_nor_address_is_in_it(bench: Bench, ledgers: Ledge
     private = {text for table in tables for column in table.columns for text in column.to_pylist() if text}
     assert private
     assert not [text for text in private if len(text) > 2 and text in shown]
+
+
+PROGRAM = """
+from datetime import datetime, timezone
+from airflow_provider_rfr.refresh.follow import drawn_bar
+from airflow_provider_rfr.refresh.state import State, TableStatus
+with drawn_bar() as bar:
+    bar.say("Spark is starting")
+    print("a line of the log")
+    bar.update(TableStatus("raw.\\x1b]0;x\\x07[bold]orders", "", State.READING, ""))
+print("the last line")
+"""
+
+
+def drawn(**environment: str) -> str:
+    """What the program writes to a terminal."""
+    ours, theirs = pty.openpty()
+    given = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment}
+    done = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=theirs, env=given)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+    except OSError:
+        pass  # the other end is closed
+    finally:
+        os.close(ours)
+    assert done.wait() == 0
+    return shown.decode()
+
+
+@pytest.mark.test
+def test_a_bar_says_that_spark_is_starting_and_lines_stand_above_it() -> None:
+    shown = drawn()
+    assert "Spark is starting" in shown
+    assert "a line of the log\r\n" in shown
+    assert shown.rstrip().endswith("the last line")
+
+
+@pytest.mark.test
+def test_a_table_s_name_does_not_steer_the_terminal() -> None:
+    shown = drawn()
+    assert "\x1b]0;" not in shown and "\x07" not in shown
+    assert "[bold]orders" in shown

@@ -1,16 +1,19 @@
-"""Secrets that a refresh's document refers to."""
+"""Secrets that a refresh's document refers to, and errors without them."""
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.refresh.application import Application
-from airflow_provider_rfr.refresh.config import parse_config
+from airflow_provider_rfr.refresh.cluster import portable_error
+from airflow_provider_rfr.refresh.config import parse_config, redact
+from airflow_provider_rfr.refresh.pages import encode_records
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.unit.messages import raises
 
@@ -91,3 +94,22 @@ def test_where_airflow_runs_the_refresh_nothing_is_referred_to(file: Path) -> No
     run = {"airflow": {"dag_id": "d", "dag_run_id": "r", "task_id": "t"}}
     config = parse_config(document({"key": {"env": "SHOP_KEY"}}, run=run))
     assert config.source.secrets == {"key": {"env": "SHOP_KEY"}}
+
+
+SECRET = 'p@ss/word+1"x'
+
+
+@pytest.mark.parametrize("form", [SECRET, "p%40ss%2Fword%2B1%22x", "p%40ss/word%2B1%22x", 'p@ss/word+1\\"x'])
+def test_a_secret_is_taken_out_in_every_form_it_has_in_addresses_and_json(form: str) -> None:
+    error = portable_error(OSError(f"no answer: /x?api_key={form}&page=2"), [SECRET])
+    assert str(error) == "OSError: no answer: /x?api_key=***&page=2"
+    assert base64.b64encode(b"short").decode() in redact(base64.b64encode(b"short").decode(), [SECRET])
+
+
+def test_a_record_that_cant_be_written_is_named() -> None:
+    deep: dict[str, object] = {}
+    inner = deep
+    for _ in range(400):
+        inner["a"] = inner = {}  # type: ignore[assignment]
+    with raises(SourceError):
+        encode_records([{"id": 1}, deep])

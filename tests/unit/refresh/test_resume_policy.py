@@ -1,16 +1,21 @@
-"""Which generation an attempt works on."""
+"""Which generation an attempt works on, for whom it waits, and an API that moved meanwhile."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import orjson
 import pytest
 
-from airflow_provider_rfr.refresh.config import RefreshOptions
-from airflow_provider_rfr.refresh.resume import Fingerprints, Opening, decide, fingerprints_of
+from airflow_provider_rfr.exceptions import RefreshBusyError
+from airflow_provider_rfr.refresh.chains import Cursor, OverlapCheck
+from airflow_provider_rfr.refresh.config import RefreshOptions, _Address
+from airflow_provider_rfr.refresh.partitions import PartitionBook
+from airflow_provider_rfr.refresh.resume import Fingerprints, Opening, OtherRun, Relocations, decide, fingerprints_of
 from airflow_provider_rfr.refresh.state import LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.streams.loader import load_stream
+from tests.unit.messages import raises
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 PRINTS = Fingerprints("read", "publish", "rules")
@@ -151,3 +156,173 @@ def test_a_commit_says_that_the_attempt_lives_and_only_the_last_that_it_ended() 
     again = ended.advanced(epoch=3)
     assert (again.ended_at, again.outcome) == (None, None)
     assert again.error == "it broke", "people want to know why the attempt before it ended"
+
+
+START, LATER = "2026-11-20T06:00:00Z", "2026-11-20T09:30:00.5Z"
+FIRST, SECOND = f"shop/scheduled-1/refresh/-1/{START}-0", f"shop/scheduled-2/refresh/-1/{START}-0"
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1e6
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def other_run(run_key: str | None = SECOND, clock: Clock | None = None, **options: Any) -> OtherRun:
+    return OtherRun("raw.orders", run_key, RefreshOptions(**options), clock or Clock())
+
+
+def works() -> bool:
+    return False
+
+
+def busy(*, run_key: str | None = SECOND, on_busy: str = "wait", **changes: Any) -> str | None:
+    found = header(**{"run_key": FIRST, "committed_at": NOW, **changes})
+    return other_run(run_key, on_busy=on_busy).must_wait(found, lambda: found.ended_at is not None, NOW)
+
+
+def test_another_run_that_commits_is_waited_for_and_named() -> None:
+    told = busy()
+    assert told is not None
+    assert FIRST in told
+    assert "6 of 10 partitions done" in told
+
+
+@pytest.mark.parametrize("hours_apart", [-2, 0, 0.08])
+def test_silence_counts_from_when_it_was_first_seen_whatever_the_holders_clock_says(hours_apart: float) -> None:
+    clock = Clock()
+    waiting = other_run(clock=clock)
+    found = header(run_key=FIRST, committed_at=NOW - timedelta(hours=hours_apart))
+    assert waiting.must_wait(found, works, NOW) is not None
+    clock.now += 89
+    assert waiting.must_wait(found, works, NOW) is not None
+    clock.now += 2
+    assert waiting.must_wait(found, works, NOW) is None
+
+
+def test_each_new_commit_of_the_holder_begins_the_silence_anew() -> None:
+    clock = Clock()
+    waiting = other_run(clock=clock)
+    for number in range(5):
+        found = header(run_key=FIRST, committed_at=NOW + timedelta(hours=2, seconds=number))
+        assert waiting.must_wait(found, works, NOW) is not None
+        clock.now += 80
+
+
+def test_a_commit_of_yesterday_is_nobodys_sign_of_life() -> None:
+    assert busy(committed_at=NOW - timedelta(hours=20)) is None
+
+
+@pytest.mark.parametrize("done", [6, 10])
+def test_an_attempt_that_said_that_it_ended_is_not_waited_for(done: int) -> None:
+    assert busy(ended_at=NOW, partitions_done=done) is None
+    assert busy(ended_at=NOW, partitions_done=done, on_busy="fail") is None
+
+
+@pytest.mark.parametrize(
+    "key", [FIRST, f"shop/scheduled-1/refresh/-1/{START}-1", f"shop/scheduled-1/refresh/-1/{LATER}-0"]
+)
+def test_a_retry_and_a_clear_of_the_same_task_go_on_at_once(key: str) -> None:
+    assert busy(run_key=key) is None
+
+
+def test_mapped_tasks_of_one_run_are_strangers_to_each_other() -> None:
+    assert busy(run_key=f"shop/scheduled-1/refresh/3/{START}-0") is not None
+
+
+def test_keys_of_a_user_s_own_are_compared_whole() -> None:
+    assert busy(run_key="tuesday") is not None
+    assert other_run("tuesday").must_wait(header(run_key="monday", committed_at=NOW), works, NOW) is not None
+    assert other_run("monday").must_wait(header(run_key="monday", committed_at=NOW), works, NOW) is None
+
+
+def test_a_laptop_goes_on_with_what_it_began_and_not_with_airflow_s() -> None:
+    assert busy(run_key=None) is not None
+    nobody: LedgerHeader = header(run_key=None, committed_at=NOW)
+    assert other_run(None).must_wait(nobody, works, NOW) is None
+    assert other_run(FIRST).must_wait(nobody, works, NOW) is not None
+
+
+def test_nobody_is_at_a_published_refresh_or_at_none() -> None:
+    assert busy(state=RefreshState.PUBLISHED) is None
+    assert other_run(FIRST).must_wait(None, works, NOW) is None
+
+
+def test_on_busy_says_fail_or_take_over() -> None:
+    with raises(RefreshBusyError):
+        busy(on_busy="fail")
+    assert busy(on_busy="take_over") is None
+
+
+MOVED_API: dict[str, Any] = {
+    "version": 1,
+    "base_url": "{{ config.base_url }}/v1",
+    "streams": {"orders": {"request": {"path": "/orders"}, "records": {"path": "data"}, "primary_key": "id"}},
+}
+ONE, TWO, THREE = "http://127.0.0.1:5001", "http://127.0.0.1:5002", "https://api.example.com"
+
+
+def read_print(config: dict[str, Any], *moved: _Address) -> str:
+    stream = load_stream({"definition": MOVED_API, "config": config}, "orders")
+    return fingerprints_of(stream, Relocations.of(moved)).read
+
+
+def test_a_refresh_is_the_same_one_wherever_its_api_moved() -> None:
+    begun = read_print({"base_url": ONE, "login": "old", "page": 5})
+    chain = [_Address(base_url=ONE, login="old"), _Address(base_url=TWO, login="old")]
+    assert read_print({"base_url": TWO, "login": "old", "page": 5}, *chain) == begun
+    chain.append(_Address(base_url=THREE, login="new"))
+    assert read_print({"base_url": THREE, "login": "new", "page": 5}, *chain) == begun
+
+
+def test_an_address_that_nobody_vouches_for_is_another_refresh() -> None:
+    begun = read_print({"base_url": ONE})
+    assert read_print({"base_url": TWO}) != begun
+    assert read_print({"base_url": THREE}, _Address(base_url=ONE), _Address(base_url=TWO)) != begun
+    assert read_print({"base_url": TWO, "page": 6}, _Address(base_url=ONE), _Address(base_url=TWO)) != begun
+
+
+def test_another_upstream_is_another_refresh_even_at_the_same_address() -> None:
+    assert read_print({"base_url": ONE}, _Address(upstream="2"), _Address(base_url=ONE)) != read_print(
+        {"base_url": ONE}
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "moved"),
+    [
+        (f"{ONE}/orders?page=2", f"{THREE}/orders?page=2"),
+        (f"{TWO}/orders?page=2", f"{THREE}/orders?page=2"),
+        (f"{ONE}?page=2", f"{THREE}?page=2"),
+        (f"{ONE}0/orders", f"{ONE}0/orders"),
+        ("abc", "abc"),
+        (17, 17),
+        ({"next": 3}, {"next": 3}),
+    ],
+)
+def test_page_tokens_that_are_addresses_lead_to_the_present_place(token: Any, moved: Any) -> None:
+    moves = Relocations.of([_Address(base_url=ONE), _Address(base_url=f"{TWO}/"), _Address(base_url=THREE)])
+    text = moves.token(orjson.dumps(token).decode())
+    assert text is not None
+    assert orjson.loads(text) == moved
+    assert moves.token(None) is None
+
+
+def test_an_address_that_begins_with_another_one_is_not_moved_twice() -> None:
+    moves = Relocations.of([_Address(base_url=ONE), _Address(base_url=f"{ONE}/v2")])
+    for token in (f"{ONE}/v2/orders", f"{ONE}/orders"):
+        assert moves.token(f'"{token}"') == f'"{ONE}/v2/orders"'
+
+
+def test_cursors_and_overlap_checks_of_a_resumed_refresh_move_along() -> None:
+    book = PartitionBook(["a", "b"], ["{}", "{}"])
+    book.cursors = {0: Cursor(pages=1, token=f'"{ONE}/2"', records=5), 1: Cursor(pages=9, complete=True)}
+    book.overlaps = {0: OverlapCheck(f'"{ONE}/1"', "sum")}
+    Relocations.of([_Address(base_url=ONE), _Address(base_url=TWO)]).follow(book)
+    assert book.cursors[0] == Cursor(pages=1, token=f'"{TWO}/2"', records=5)
+    assert book.cursors[1].token is None
+    assert book.overlaps[0] == OverlapCheck(f'"{TWO}/1"', "sum")
