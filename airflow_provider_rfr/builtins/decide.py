@@ -291,12 +291,14 @@ class _TableChange:
         self._decision, self._origin, self._states = decision, origin, states
         self._desired, self._obj = decision.desired, decision.desired.obj
         columns, nulls = (*self._obj.columns, *origin.left), self._desired.live.nulls if self._desired.live else ()
-        self._diff = ColumnDiff(origin.columns, columns, origin.was_known, origin.moved, frozenset(nulls))
+        self._origin_diff = ColumnDiff(
+            origin.columns, columns, recorded=origin.was_known, moved=origin.moved, nulls=frozenset(nulls)
+        )
         self._losses: dict[str, str] = {}
 
     def decide(self) -> None:
         decision, origin, record = self._decision, self._origin, self._desired.recorded
-        decision.words += map(str, self._diff.changes)
+        decision.words += map(str, self._origin_diff.changes)
         how = self._with_the_rest(self._columns_and_layout())
         # An adopted manual change is kept: writing everything that is declared would revert it.
         if how is None and (self._states.policies.drift == "repair" if origin.drift else origin.note is not None):
@@ -304,13 +306,13 @@ class _TableChange:
         decision.how = how = StepAction.ADOPT if origin.adopted else how
         if how is StepAction.RECOMPUTE and self._obj.query is not None:
             decision.details["sql"] = self._desired.sql
-        inside = {change.column for change in self._diff.changes if change.what is ChangeKind.RENAME_FIELDS}
-        decision.was_used = {*self._diff.called.values()} | self._diff.texts.keys() | inside
-        written = frozenset(map(str.casefold, self._diff.texts)) if how is StepAction.REWRITE else frozenset()
+        inside = {change.column for change in self._origin_diff.changes if change.what is ChangeKind.RENAME_FIELDS}
+        decision.was_used = {*self._origin_diff.called.values()} | self._origin_diff.texts.keys() | inside
+        written = frozenset(map(str.casefold, self._origin_diff.texts)) if how is StepAction.REWRITE else frozenset()
         contents = EVERYTHING if how in (StepAction.RECOMPUTE, StepAction.REPLACE_EMPTY) else written
-        decision.effects = self._diff.effects(contents)
+        decision.effects = self._origin_diff.effects(contents)
         decision.lose(self._losses, self._states.accepted)
-        decision.problems += [because(Why.FIELD_TAKEN, column) for column in self._diff.taken_fields.values()]
+        decision.problems += [because(Why.FIELD_TAKEN, column) for column in self._origin_diff.taken_fields.values()]
         decision.problems += self._maybe_renamed()
         if record is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
             # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
@@ -325,7 +327,7 @@ class _TableChange:
 
         The reason says how to declare the rename.
         """
-        diff, accepted = self._diff, self._states.accepted
+        diff, accepted = self._origin_diff, self._states.accepted
         added = (change for change in diff.changes if change.what in (ChangeKind.ADD, ChangeKind.ADD_REQUIRED))
         dropped = (change for change in diff.changes if change.what is ChangeKind.DROP)
         pairs = product(added, dropped)
@@ -341,16 +343,16 @@ class _TableChange:
 
     def _columns_and_layout(self) -> StepAction | None:
         """Return the action that columns, partitioning and keys need; note its details, losses and problems."""
-        layout, how = dict(self._layout()), self._diff.how
+        layout, how = dict(self._layout()), self._origin_diff.how
         if layout and how is not StepAction.REWRITE:
             how = StepAction.EVOLVE
-        if how is StepAction.REWRITE or self._diff.texts or self._diff.missing:
+        if how is StepAction.REWRITE or self._origin_diff.texts or self._origin_diff.missing:
             how = self._make_values()
         self._losses = dict(self._lost(how))
         if how is not None:
-            self._decision.details |= {**self._diff.updates(), **layout}
+            self._decision.details |= {**self._origin_diff.updates(), **layout}
         if how is StepAction.REWRITE:
-            self._decision.details["expressions"] = {**self._diff.carried, **self._diff.texts}
+            self._decision.details["expressions"] = {**self._origin_diff.carried, **self._origin_diff.texts}
         return how
 
     def _layout(self) -> Iterator[tuple[str, list[str]]]:
@@ -364,7 +366,7 @@ class _TableChange:
 
         The values come from the query or from a ``using``.
         """
-        decision, diff, note = self._decision, self._diff, self._origin.note
+        decision, diff, note = self._decision, self._origin_diff, self._origin.note
         if self._obj.query is not None:
             return StepAction.RECOMPUTE
         decision.problems += [because(Why.USING_UNREADABLE, *item) for item in diff.unreadable.items()]
@@ -384,12 +386,12 @@ class _TableChange:
         """Yield the names of losses to accept, and their descriptions."""
         if not self._desired.keeps_rows:
             return
-        for change in self._diff.changes:
+        for change in self._origin_diff.changes:
             if change.what is ChangeKind.DROP:
                 yield f"{self._obj.name}.{change.column}", f"column {change.column}"
-        for path in self._diff.lost_fields:
+        for path in self._origin_diff.lost_fields:
             yield f"{self._obj.name}.{path}", f"field {path}"
-        for column in self._diff.narrowed if how is StepAction.REWRITE else ():
+        for column in self._origin_diff.narrowed if how is StepAction.REWRITE else ():
             yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
 
     def _with_the_rest(self, how: StepAction | None) -> StepAction | None:

@@ -133,7 +133,8 @@ class Decider:
         if live.kind is not relation(desired.kind):
             decision.leaves = live.key in (record.key, desired.key)
         elif live.key == desired.key:
-            decision.how = StepAction.REPLACE if live.kind is Kind.VIEW else StepAction.METADATA
+            # A view: a table that is there already is changed, not created.
+            decision.how = StepAction.REPLACE
         if decision.leaves and record.kind in STORED and record.keep is not False:
             decision.lose({record.name: "all rows"}, self._states.accepted)
 

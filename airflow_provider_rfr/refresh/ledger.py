@@ -25,9 +25,16 @@ from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.adoption import choose_adopted, uncommitted_files
 from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.pages import PageFile, SeenColumns, opening_rows, write_rows
-from airflow_provider_rfr.refresh.partitions import PartitionBook, choose, cursors_of, left_files, open_book
+from airflow_provider_rfr.refresh.partitions import (
+    PartitionBook,
+    choose_adopted,
+    cursors_of,
+    open_book,
+    uncommitted_files,
+)
 from airflow_provider_rfr.refresh.state import GENERATION_KEY, LedgerHeader, RefreshState, read_header
 
 _log = logging.getLogger(__name__)
@@ -284,8 +291,8 @@ class Ledger:
         cursors = {ordinal: book.cursors.get(ordinal, Cursor()) for ordinal in range(len(book))}
         # A predecessor that commits after the table was loaded makes its own files look uncommitted here. The
         # take-over's commit is then refused, and the files are looked for again.
-        files = left_files(self.store, self.folder, committed)
-        adopted, moved = choose(self.store, files, cursors, committed)
+        files = uncommitted_files(self.store, self.folder, committed)
+        adopted, moved = choose_adopted(self.store, files, cursors, committed)
         return book, 0 if table is None else table.num_rows, adopted, moved
 
     def _pages_in(self, locations: Iterable[str]) -> pa.Table | None:

@@ -212,7 +212,7 @@ class LeftFile:
         return PageFile(stored, select_columns(store.read_table(self.location, PAGE_COLUMNS), PAGE_COLUMNS))
 
 
-def left_files(store: FileStore, folder: str, committed: Iterable[str]) -> list[LeftFile]:
+def uncommitted_files(store: FileStore, folder: str, committed: Iterable[str]) -> list[LeftFile]:
     """Find the whole files below ``folder`` that no commit names; leave out torn and foreign ones."""
     known = {basename(location) for location in committed}
     listed = [(location, size) for location, size in store.list(folder) if basename(location) not in known]
@@ -225,7 +225,7 @@ def left_files(store: FileStore, folder: str, committed: Iterable[str]) -> list[
     return files
 
 
-def choose(
+def choose_adopted(
     store: FileStore, files: Sequence[LeftFile], cursors: dict[int, Cursor], committed: Iterable[str] = ()
 ) -> tuple[list[PageFile], dict[int, Cursor]]:
     """Return the files to adopt, in order, and where they leave each partition they touch."""

@@ -38,7 +38,7 @@ from airflow_provider_rfr.refresh.pages import (
     check_key_of_page,
     page_row,
 )
-from airflow_provider_rfr.refresh.partitions import choose, left_files
+from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
 from airflow_provider_rfr.streams.core import NextPage, Page, ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
@@ -157,12 +157,12 @@ def adopt_predecessor(task: RoundTask) -> tuple[RoundTask, TaskResult]:
     # execution a copy of this task may be writing at the same moment.
     files = [
         file
-        for file in left_files(task.store, task.folder, ())
+        for file in uncommitted_files(task.store, task.folder, ())
         if (file.label.epoch, file.label.round, file.label.task) == (own.epoch, own.round, own.task)
         and file.label.attempt < own.attempt
     ]
     works = {work.ordinal: work for work in task.partitions}
-    adopted, moved = choose(task.store, files, {ordinal: work.cursor for ordinal, work in works.items()})
+    adopted, moved = choose_adopted(task.store, files, {ordinal: work.cursor for ordinal, work in works.items()})
     if not adopted:
         return task, TaskResult()
     rows = [row for file in adopted for row in file.pages.to_pylist()]

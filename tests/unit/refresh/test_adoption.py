@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.refresh.adoption import choose_adopted, uncommitted_files
 from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.pages import Flusher, FlushLabel, FlushWriter, PageRow, TaskFigures, page_row
-from airflow_provider_rfr.refresh.partitions import choose, left_files
+from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
+from airflow_provider_rfr.refresh.work import Cursor, FlushLabel
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 from tests.soon import wait_until
 from tests.unit.messages import raises
@@ -41,8 +43,8 @@ def writer(folder: Path, *, attempt: int = 0, task: int = 0, **label: Any) -> Fl
 
 
 def adopt(folder: Path, cursors: dict[int, Cursor] | None = None, committed: tuple[str, ...] = ()) -> dict[int, Cursor]:
-    files = left_files(STORE, str(folder), committed)
-    return choose(STORE, files, cursors or {0: Cursor(), 1: Cursor()}, committed)[1]
+    files = uncommitted_files(STORE, str(folder), committed)
+    return choose_adopted(STORE, files, cursors or {0: Cursor(), 1: Cursor()}, committed)[1]
 
 
 def test_a_whole_sequence_is_adopted(tmp_path: Path) -> None:
