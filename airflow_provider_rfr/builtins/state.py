@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 def dumps(value: Any) -> bytes:
     """Return the canonical JSON of a value type: the same bytes for equal values."""
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(value, default=_container_as_json, option=orjson.OPT_SORT_KEYS)
 
 
 def encode(value: Any) -> Any:
@@ -53,7 +53,7 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-def _plain(value: Any) -> Any:
+def _container_as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (frozenset, set)):

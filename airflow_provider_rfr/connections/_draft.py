@@ -246,7 +246,7 @@ def changes_between(
         if str(old) != str(new):
             is_hidden = any(f"{name}.".startswith(f"{option}.") for option in hidden)
             shown = [
-                None if value is None else MASK if is_hidden else connection_type.shown(name, value)
+                None if value is None else MASK if is_hidden else connection_type.displayed_value(name, value)
                 for value in (old, new)
             ]
             changes.append(OptionChange(name, *shown))

@@ -267,7 +267,7 @@ class _Token:
     column: int
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """Return the token as errors show it: signs and reserved words verbatim; anything else may be a secret."""
         if self.kind is _TokenKind.SIGN or (self.kind is _TokenKind.WORD and self.text.upper() in _RESERVED_WORDS):
             return f"'{self.text}'"
@@ -541,4 +541,4 @@ class _StatementParser:
         raise self._expected(" or ".join(word.upper() for word in choices), remedy)
 
     def _expected(self, expected: str, remedy: str = "") -> StatementError:
-        return self._next.error(f"expected {expected}, found {self._next.shown}", remedy)
+        return self._next.error(f"expected {expected}, found {self._next.label}", remedy)

@@ -300,7 +300,7 @@ class ConnectionType:
         option = self.option(name)
         return self.has_headers or is_secret_extra(name) if option is None else option.secret
 
-    def shown(self, name: str, value: object) -> str:
+    def displayed_value(self, name: str, value: object) -> str:
         """Return the option's value as it may be shown."""
         if self.is_secret(name):
             return MASK
@@ -496,7 +496,7 @@ class ContentHash:
         if definition is None:
             return MISSING
         fields = [definition.conn_type, definition.host, definition.port, definition.login, definition.password]
-        content = [*map(_plain, fields), _plain(definition.schema), _plain(definition.extra)]
+        content = [*map(_as_texts, fields), _as_texts(definition.schema), _as_texts(definition.extra)]
         text = json.dumps(content, sort_keys=True, ensure_ascii=False)
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
@@ -505,12 +505,12 @@ class ContentHash:
         return hmac.new(self._key, b"text " + text.encode(), hashlib.sha256).hexdigest()
 
 
-def _plain(value: Any) -> Any:
+def _as_texts(value: Any) -> Any:
     """Normalize a value: Airflow's API turns numbers in extra fields into text, and nulls into empty text."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items() if item not in (None, "")}
+        return {str(name): _as_texts(item) for name, item in value.items() if item not in (None, "")}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_as_texts(item) for item in value]
     if value in (None, ""):
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)

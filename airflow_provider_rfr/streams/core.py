@@ -101,7 +101,7 @@ def canonical_json(value: Any, *, field: str = "value") -> str:
     """
     try:
         return json.dumps(
-            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
+            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_mapping_as_dict
         )
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
@@ -109,7 +109,7 @@ def canonical_json(value: Any, *, field: str = "value") -> str:
         ) from error
 
 
-def _plain(value: Any) -> Any:
+def _mapping_as_dict(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -82,11 +82,11 @@ def as_mistakes(error: ValidationError, aliases: Mapping[str, str]) -> list[Init
 
 def path_of(location: Sequence[str | int]) -> str:
     """Return a path like ``retry.maxElapsed`` or ``signing.secrets[0]``, without keys that may hold a secret."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in location)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{printable_key(part)}" for part in location)
     return text.removeprefix(".")
 
 
-def shown(key: object) -> str:
+def printable_key(key: object) -> str:
     """Return the key as errors may name it."""
     text = str(key)
     plain = len(text) <= _LONGEST_SHOWN_KEY and _SHOWN_KEY.fullmatch(text) and not text.startswith(_LIKE_A_SECRET)
@@ -249,7 +249,7 @@ class TriggerModel(BaseModel):
                 key = self._spelled.get(alias)
                 if key is not None:
                     alias, value = to_camel(key), self.other_spellings[key].write(value)
-                written[alias] = _plain(value)
+                written[alias] = _as_written(value)
         return {name: value for name, value in written.items() if value is not None}
 
     def secret_texts(self) -> Iterator[str]:
@@ -257,7 +257,7 @@ class TriggerModel(BaseModel):
         yield from _secrets_in([getattr(self, name) for name in type(self).model_fields])
 
 
-def _plain(value: Any) -> Any:
+def _as_written(value: Any) -> Any:
     if isinstance(value, TriggerModel):
         return value.dump()
     if isinstance(value, SecretStr):
@@ -267,9 +267,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _as_written(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_as_written(item) for item in value]
     return value
 
 

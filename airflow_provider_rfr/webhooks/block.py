@@ -65,9 +65,9 @@ from airflow_provider_rfr.webhooks._model import (
     details,
     mistake,
     path_of,
+    printable_key,
     read_duration,
     refusal,
-    shown,
 )
 from airflow_provider_rfr.webhooks.presets import PRESETS, AnyPreset, Preset, preset_named
 
@@ -298,7 +298,7 @@ class Endpoint(TriggerModel):
         headers, exposed = written.get("headers") or {}, written.get("exposeHeaders") or ()
         # Headers of a connection are not known before delivery.
         if "connection" not in names and isinstance(headers, Mapping) and isinstance(exposed, list | tuple):
-            own_headers, known = {str(name).lower() for name in headers}, [shown(name) for name in headers]
+            own_headers, known = {str(name).lower() for name in headers}, [printable_key(name) for name in headers]
             problems += [
                 mistake("is not a header of this endpoint", suggestion(name, known), at=("exposeHeaders", n))
                 for n, name in enumerate(exposed)

@@ -26,7 +26,7 @@ from airflow_provider_rfr.http.client import Client, NoAnswer, Request, trusted_
 from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
 from airflow_provider_rfr.http.sockets import AddressGuard, Deadline
 from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
-from airflow_provider_rfr.webhooks._model import shown
+from airflow_provider_rfr.webhooks._model import printable_key
 from airflow_provider_rfr.webhooks.block import Endpoint
 from airflow_provider_rfr.webhooks.presets import TokenStep
 
@@ -49,7 +49,7 @@ class ConnectionSettings:
     verify: bool | str = True
 
     def __post_init__(self) -> None:
-        faults = [(f"header {shown(name)}", fault) for name, fault in header_faults(self.headers)]
+        faults = [(f"header {printable_key(name)}", fault) for name, fault in header_faults(self.headers)]
         faults += [("password", fault) for _, fault in header_faults(self.credential)]
         if faults:
             place, fault = faults[0]

@@ -260,13 +260,13 @@ class _RedactingHandler(logging.Handler):
             text = record.getMessage().partition(_BODY)[0]
         except (TypeError, ValueError):
             text = "a line that can't be written"
-        record.msg, record.args = shown(text, work.redactor), None
+        record.msg, record.args = redacted_message(text, work.redactor), None
         record.exc_info = record.exc_text = record.stack_info = None
         for name in vars(record).keys() - _FIELDS:
             delattr(record, name)
 
 
-def shown(text: str, redactor: Redactor) -> str:
+def redacted_message(text: str, redactor: Redactor) -> str:
     """Return text of the CDK or of an API as messages may hold it: redacted before it is cut."""
     return cut(without_credentials(redactor.text(text)), 1000)
 

@@ -15,7 +15,7 @@ from functools import wraps
 from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ReadInterrupted, RfrError, SourceError
-from airflow_provider_rfr.streams.airbyte._guard import StreamWork, current_work, shown, working_for
+from airflow_provider_rfr.streams.airbyte._guard import StreamWork, current_work, redacted_message, working_for
 from airflow_provider_rfr.streams.tokens import AccessToken, Obtain, digest_of, key_of, shared_credential
 
 _CREDENTIAL: Final = "_rfr_credential"
@@ -127,7 +127,7 @@ def _working_as_owner(obtain: Callable[[str | None], AccessToken], work: StreamW
                 raise
             except Exception as error:  # noqa: BLE001 - the CDK's, whose text is redacted
                 words = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
-                problem = f"no token could be obtained: {shown(str(words), redactor)}"
+                problem = f"no token could be obtained: {redacted_message(str(words), redactor)}"
             else:
                 redactor.add(token.value)
                 return token

@@ -28,7 +28,13 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.http.redaction import Redactor
 from airflow_provider_rfr.streams.airbyte import _cdk
 from airflow_provider_rfr.streams.airbyte._cdk import Interpreted, OnePage, Paging
-from airflow_provider_rfr.streams.airbyte._guard import Hosts, StreamWork, shown, without_secret_arguments, working_for
+from airflow_provider_rfr.streams.airbyte._guard import (
+    Hosts,
+    StreamWork,
+    redacted_message,
+    without_secret_arguments,
+    working_for,
+)
 from airflow_provider_rfr.streams.airbyte.report import ManifestLimits, custom_classes, warnings_of
 from airflow_provider_rfr.streams.core import Page, ReadContext, canonical_json, unique_slices
 from airflow_provider_rfr.streams.paged import PagedStream
@@ -210,7 +216,7 @@ def _own_error(error: Exception, work: StreamWork, hint: str) -> Exception:
     place = f" (in {PurePath(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     if isinstance(error, AttributeError) and frames and frames[-1].filename == _cdk.__file__:
         place = f"{place}; this package is tested with airbyte-cdk {_cdk.TESTED}"
-    message = shown(f"{words}{place}", work.redactor)
+    message = redacted_message(f"{words}{place}", work.redactor)
     where: dict[str, Any] = {"status": work.status, "request": work.request}
     if work.status == _TOO_MANY:
         return RateLimitedError(message, retry_after=work.retry_after, **where)

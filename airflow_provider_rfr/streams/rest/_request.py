@@ -438,14 +438,14 @@ def join_url(base_url: str, path: str) -> str:
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return query or form values as they are sent: null is left out, booleans are true and false."""
-    return {name: _plain(value) for name, value in values.items() if value is not None}
+    return {name: _query_value(value) for name, value in values.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
+def _query_value(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return [_plain(item) for item in value if item is not None]
+        return [_query_value(item) for item in value if item is not None]
     return value
 
 

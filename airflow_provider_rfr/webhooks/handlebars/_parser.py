@@ -25,7 +25,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     UNDEFINED,
     WHITESPACE,
     TemplateProblem,
-    shown,
+    quoted_name,
     text_of,
 )
 
@@ -164,7 +164,7 @@ def _tokens(source: str, place: int, start: int) -> tuple[list[Token], int]:
             if source.startswith("{{", place) or source.find("}}", place) < 0:
                 break
             remedy = "names with such characters are written [in brackets]"
-            raise TemplateProblem(f"unexpected character {shown(source[place])}; {remedy}", place)
+            raise TemplateProblem(f"unexpected character {quoted_name(source[place])}; {remedy}", place)
         kind = str(match.lastgroup)
         if kind != "space":
             tokens.append(Token(kind, match.group(), place))
@@ -202,7 +202,7 @@ class Literal:
 
     @property
     def label(self) -> str:
-        return shown(self.original)
+        return quoted_name(self.original)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +231,7 @@ class Path:
 
     @property
     def label(self) -> str:
-        return shown(self.original)
+        return quoted_name(self.original)
 
 
 @dataclass(frozen=True, eq=False)
@@ -480,7 +480,7 @@ class ExpressionParser:
             if part == token.text and part in ("..", ".", "this"):
                 if parts:
                     raise TemplateProblem(
-                        f"{shown(separator + part)} is only allowed at the beginning of a path", token.at
+                        f"{quoted_name(separator + part)} is only allowed at the beginning of a path", token.at
                     )
                 depth += part == ".."
             else:
@@ -494,7 +494,7 @@ class ExpressionParser:
 
 
 def _unexpected(token: Token, hint: str = "") -> TemplateProblem:
-    return TemplateProblem(f"{shown(token.text)} was not expected here{hint}", token.at)
+    return TemplateProblem(f"{quoted_name(token.text)} was not expected here{hint}", token.at)
 
 
 def _unescaped(token: Token) -> str:
@@ -526,5 +526,5 @@ def _helper_call(call: _Call) -> HelperCall:
         raise TemplateProblem(f"{name} was given {count} arguments; write {helper.usage}", path.at)
     unknown = [] if helper.ignores_named else [key for key, _ in call.named if key not in helper.named]
     if unknown:
-        raise TemplateProblem(f"{name} takes no argument {shown(unknown[0])}; write {helper.usage}", path.at)
+        raise TemplateProblem(f"{name} takes no argument {quoted_name(unknown[0])}; write {helper.usage}", path.at)
     return HelperCall(helper, call.params, call.named, path.at)

@@ -36,9 +36,9 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     kind_of,
     loosely_equal,
     quoted,
+    quoted_name,
     quoted_size,
     scalar,
-    shown,
     size_of,
     text_of,
     well_formed,
@@ -201,7 +201,7 @@ class _Frame:
         if path.block_param:
             value = self.params[parts[0]]
             if value is _NO_VALUE:
-                problem = f"{shown(parts[0])} has no value: this block gives none to names in as |...|"
+                problem = f"{quoted_name(parts[0])} has no value: this block gives none to names in as |...|"
                 raise TemplateProblem(problem, path.at)
             return value, parts[1:]
         if path.data and parts and parts[0]:
@@ -335,7 +335,9 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplatePro
 
     It suggests names of variables and no others: keys may be secret.
     """
-    message = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
+    message = f"{path.label} is not there"
+    if len(path.parts) > 1:
+        message += f": no {quoted_name(name)}"
     root = frame.data.get("root")
     names = islice(root, 1000) if isinstance(root, Mapping) else ()
     variables = [name for name in names if isinstance(name, str) and len(name) <= LONGEST_SHOWN]

@@ -119,7 +119,7 @@ class RenderBudget:
             raise TemplateProblem(f"the output is larger than {MAX_TEXT:,} bytes", at)
 
 
-def shown(name: str) -> str:
+def quoted_name(name: str) -> str:
     """Quote and shorten a name of the template for an error message."""
     return repr(cut(name, LONGEST_SHOWN))
 

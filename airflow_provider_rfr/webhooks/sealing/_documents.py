@@ -32,7 +32,7 @@ from airflow_provider_rfr.webhooks.sealing._sops import (
     names_regex,
     plain_copy,
     pointer,
-    shown,
+    short_name,
 )
 
 _BLOCK_FIELDS = ("name", "config", "interval", "sops")
@@ -425,7 +425,7 @@ def _rewritten(path: str | Path, change: Callable[[Any], Any]) -> str:
         if changed == document:
             return text
         return json.dumps(changed, indent=2, ensure_ascii=False) + "\n" if _is_json(path) else _write_yaml(changed)
-    raise SealError(f"{shown(path)}: {problem}")
+    raise SealError(f"{short_name(path)}: {problem}")
 
 
 def _read(path: str | Path) -> tuple[str, Any]:
@@ -438,7 +438,7 @@ def _read(path: str | Path) -> tuple[str, Any]:
         problem = str(error)
     except (OSError, ValueError) as error:
         problem = f"can't be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
-    raise SealError(f"{shown(path)}: {problem}")
+    raise SealError(f"{short_name(path)}: {problem}")
 
 
 def _is_json(path: str | Path) -> bool:

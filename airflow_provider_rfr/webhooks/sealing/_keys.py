@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing._sops import KEY_BYTES, extra, shown
+from airflow_provider_rfr.webhooks.sealing._sops import KEY_BYTES, extra, short_name
 
 # The fields that name a key of each kind, in the order in which messages list them.
 _NAME_FIELDS: dict[str, tuple[str, ...]] = {
@@ -49,7 +49,7 @@ class KeySource:
         return self.kind == "age" and (self.recipient.startswith("ssh-") or self.recipient.count("1") < 2)
 
     def __str__(self) -> str:
-        parts = [shown(self.entry[field]) for field in _NAME_FIELDS[self.kind] if self.entry.get(field)]
+        parts = [short_name(self.entry[field]) for field in _NAME_FIELDS[self.kind] if self.entry.get(field)]
         return f"{self.kind} {' '.join(parts) or '(no name)'}"
 
 
@@ -189,16 +189,18 @@ def _places(environment: Mapping[str, str]) -> Iterator[Keys]:
         return read(value) if value else Keys(name, "not set")
 
     yield from_variable("SOPS_AGE_KEY", lambda text: _age_keys("SOPS_AGE_KEY", text.encode("utf-8", "replace")))
-    yield from_variable("SOPS_AGE_KEY_FILE", lambda path: _file(f"SOPS_AGE_KEY_FILE {shown(path)}", path, _age_keys))
+    yield from_variable(
+        "SOPS_AGE_KEY_FILE", lambda path: _file(f"SOPS_AGE_KEY_FILE {short_name(path)}", path, _age_keys)
+    )
     home = environment.get("HOME")
     folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
     if folder is None:
         yield Keys("~/.config/sops/age/keys.txt", "HOME is not set")
     else:
         path = str(Path(folder, "sops", "age", "keys.txt"))
-        yield _file(shown(path), path, _age_keys)
+        yield _file(short_name(path), path, _age_keys)
     name = "SOPS_AGE_SSH_PRIVATE_KEY_FILE"
-    yield from_variable(name, lambda path: _file(f"{name} {shown(path)}", path, _ssh_key))
+    yield from_variable(name, lambda path: _file(f"{name} {short_name(path)}", path, _ssh_key))
     yield from_variable("SOPS_AGE_KEY_CMD", lambda command: _command("SOPS_AGE_KEY_CMD", command, environment))
 
 
@@ -306,7 +308,7 @@ def open_with_program(
         # An edited document could otherwise have this machine's Vault token sent to any server.
         if source.kind == "hc_vault" and asked != environment.get("VAULT_ADDR", "").rstrip("/"):
             raise SealError(
-                f"the document asks for the Vault at {shown(asked)}, which is not VAULT_ADDR of this machine;"
+                f"the document asks for the Vault at {short_name(asked)}, which is not VAULT_ADDR of this machine;"
                 " set VAULT_ADDR to it if that Vault may get this machine's token"
             )
     limited = _limited(environment, {source.kind for source in sources.all})

@@ -36,14 +36,14 @@ _MAX_DEPTH = 50
 _MAX_SHOWN = 120
 
 
-def shown(text: object) -> str:
+def short_name(text: object) -> str:
     """Return a key or name for a message: printable, one line, short. Never used for values."""
     return cut(printable(str(text)), _MAX_SHOWN)
 
 
 def pointer(place: Sequence[str | int]) -> str:
     """Return the JSON pointer (RFC 6901); empty for the document itself."""
-    return "".join(f"/{shown(str(part).replace('~', '~0').replace('/', '~1'))}" for part in place)
+    return "".join(f"/{short_name(str(part).replace('~', '~0').replace('/', '~1'))}" for part in place)
 
 
 def extra(module: str) -> ModuleType:
