@@ -23,10 +23,18 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_provider_rfr.builtins.declarations import load_objects
-from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.model import (
+    ActualState,
+    BuiltinObject,
+    CatalogSpec,
+    Column,
+    Kind,
+    LiveObject,
+    RegistryState,
+    stable_id,
+)
 from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.builtins.planner import plan
-from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RegistryState
 
 SIZES = (1_250, 2_500, 5_000, 10_000)
 EDGES = 3

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.state import BROKEN
+from airflow_provider_rfr.builtins.model import BROKEN
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.rows import append_rows
 from airflow_provider_rfr.lake.tables import list_views

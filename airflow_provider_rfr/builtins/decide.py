@@ -33,16 +33,14 @@ from airflow_provider_rfr.builtins.model import (
     BuiltinObject,
     Column,
     Kind,
-    Reason,
+    RecordedObject,
+    RegistryState,
     Was,
-    Why,
-    because,
     namespace_of,
 )
-from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, StepAction
+from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, Reason, StepAction, Why, because
 from airflow_provider_rfr.builtins.queries import output_columns
 from airflow_provider_rfr.builtins.sql import CANONICALIZER
-from airflow_provider_rfr.builtins.state import RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.sinks.spec import CHOICES, SinkState
 

@@ -25,21 +25,22 @@ from airflow_provider_rfr.builtins.model import (
     LONGEST_PART,
     QUERIED,
     STORED,
+    ActualState,
     BuiltinObject,
     CatalogSpec,
     Column,
     Dependency,
     Kind,
-    Reason,
-    Why,
-    because,
+    LiveObject,
+    RecordedObject,
+    RegistryState,
     namespace_of,
     present_names,
     retired_by,
 )
+from airflow_provider_rfr.builtins.plan import Reason, Why, because
 from airflow_provider_rfr.builtins.queries import expand_stars, object_reads, output_columns
 from airflow_provider_rfr.builtins.sql import CANONICALIZER, NamedTable, canonical_sql, identifier, replace_tables
-from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError, QueryError, RfrError
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.lake.types import parse_type, quoted

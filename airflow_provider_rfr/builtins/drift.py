@@ -14,9 +14,18 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.columns import ChangeKind, ColumnDiff, folded
 from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, relation, release, same_query
-from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec, Column, Kind, Reason, Was, Why, because
-from airflow_provider_rfr.builtins.plan import Policies
-from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
+from airflow_provider_rfr.builtins.model import (
+    ActualState,
+    BuiltinObject,
+    CatalogSpec,
+    Column,
+    Kind,
+    LiveObject,
+    RecordedObject,
+    RegistryState,
+    Was,
+)
+from airflow_provider_rfr.builtins.plan import Policies, Reason, Why, because
 
 FORMAT: Final = "format-version"
 """Property that says how a table is made: a constraint. REST catalogs take it, and do not keep it as a property."""

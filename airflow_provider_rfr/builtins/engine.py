@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlglot import exp
 
-from airflow_provider_rfr.builtins.model import Column, Kind, namespace_of
+from airflow_provider_rfr.builtins.model import MARKER, Column, Kind, RecordedObject, namespace_of
 from airflow_provider_rfr.builtins.sql import NamedTable, parse_query, replace_tables
-from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
 from airflow_provider_rfr.lake import spark

@@ -16,12 +16,24 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins import state
+from airflow_provider_rfr.builtins import model
 from airflow_provider_rfr.builtins.desired import instance_id
-from airflow_provider_rfr.builtins.model import CatalogSpec, Column, Dependency, Kind, namespace_of, retired_by
+from airflow_provider_rfr.builtins.model import (
+    MARKER,
+    ActualState,
+    CatalogSpec,
+    Column,
+    Dependency,
+    Kind,
+    LiveObject,
+    RecordedObject,
+    RegistryState,
+    UserView,
+    namespace_of,
+    retired_by,
+)
 from airflow_provider_rfr.builtins.plan import Plan, StepAction
 from airflow_provider_rfr.builtins.queries import dependencies, expand_stars, is_star_last, output_columns
-from airflow_provider_rfr.builtins.state import MARKER, ActualState, LiveObject, RecordedObject, RegistryState, UserView
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, QueryError, RfrError
 from airflow_provider_rfr.history import History
@@ -53,12 +65,12 @@ log = logging.getLogger(__name__)
 def read_recorded(connection: Connection, project: str) -> RegistryState:
     """Return the recorded state, sinks included, as of one moment."""
     registry = read_registry(connection, project)
-    objects = tuple(state.decode(RecordedObject, json.loads(entry.body)) for entry in registry.entries)
+    objects = tuple(model.decode(RecordedObject, json.loads(entry.body)) for entry in registry.entries)
     return RegistryState(registry.revision, registry.version, objects, sink_states(connection))
 
 
 def entry_of(obj: RecordedObject) -> Entry:
-    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, state.dumps(obj).decode())
+    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, model.dumps(obj).decode())
 
 
 def observe(
@@ -98,7 +110,7 @@ def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
     if isinstance(entry, ViewEntry):
         return LiveObject(entry.name, Kind.VIEW, marker, columns, properties, query=entry.query)
     of = (Kind.TABLE, marker, columns, properties, entry.partitioning, entry.keys, entry.rows, entry.bytes)
-    return LiveObject(entry.name, *of, names=state.names_since(recorded.revision, properties))
+    return LiveObject(entry.name, *of, names=model.names_since(recorded.revision, properties))
 
 
 def _with_nulls(
@@ -138,10 +150,10 @@ def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tup
 
 
 def _user_view(entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]]) -> UserView:
-    own = entry.properties.get(state.BRIDGED, "")
+    own = entry.properties.get(model.BRIDGED, "")
     bridged = own != "" and own != entry.query and own in entry.query
-    mark, _, why = entry.properties.get(state.BROKEN, "").partition(" ")
-    broken = why if mark and state.broken_mark(entry.query, why).startswith(f"{mark} ") else None
+    mark, _, why = entry.properties.get(model.BROKEN, "").partition(" ")
+    broken = why if mark and model.broken_mark(entry.query, why).startswith(f"{mark} ") else None
     query, reads = own if bridged else entry.query, view_reads(entry, catalog, columns)
     pinned = (None, False) if bridged or "*" not in entry.query else _pinned(entry, catalog, columns)
     return UserView(entry.name, query, reads, broken, bridged, *pinned)
@@ -209,7 +221,7 @@ def _collect(catalog: Catalog, step: JournalStep) -> None:
     """Delete the data files of a step that can't commit any more."""
     table = MigratedTable.load(catalog, step.name)
     if table is not None and table.properties.get(MARKER) == step.uuid:
-        family = state.rewrite_family(UUID(step.uuid), table.properties, step.token)
+        family = model.rewrite_family(UUID(step.uuid), table.properties, step.token)
         try:
             table.coming(TableChange(), family).collect(())
         except OSError as error:
@@ -218,12 +230,12 @@ def _collect(catalog: Catalog, step: JournalStep) -> None:
 
 def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:
     table = MigratedTable.load(catalog, step.name)
-    if table is None or table.properties.get(MARKER) != step.uuid or state.token_of(table.properties) > step.token:
+    if table is None or table.properties.get(MARKER) != step.uuid or model.token_of(table.properties) > step.token:
         return
     # This deploy may have been replaced, too. If that happens after this line, the newer deploy's change of the table
     # makes the commit fail.
     lease.ensure()
-    table.alter(TableChange(properties={state.TOKEN: str(lease.token)}))
+    table.alter(TableChange(properties={model.TOKEN: str(lease.token)}))
 
 
 _log = logging.getLogger(__name__)
@@ -353,8 +365,8 @@ def _delete(catalog: Catalog, lease: Lease, row: deploys.Garbage, needed: Collec
         return "failed", problem
 
 
-_OF_STEPS: Final = (state.DEPLOY, state.STEP, state.TOKEN, state.DONE, state.WAS, state.EMPTIED)
-_MARKS: Final = (MARKER, state.PROJECT, *_OF_STEPS)
+_OF_STEPS: Final = (model.DEPLOY, model.STEP, model.TOKEN, model.DONE, model.WAS, model.EMPTIED)
+_MARKS: Final = (MARKER, model.PROJECT, *_OF_STEPS)
 
 
 def forget_objects(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from uuid import UUID
 
-from airflow_provider_rfr.builtins import state
+from airflow_provider_rfr.builtins import model
 from airflow_provider_rfr.builtins.columns import EVERYTHING, Effects
 from airflow_provider_rfr.builtins.decide import (
     Decision,
@@ -19,8 +19,18 @@ from airflow_provider_rfr.builtins.decide import (
 )
 from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, Resolver, in_order, relation
 from airflow_provider_rfr.builtins.drift import States, find, whose
-from airflow_provider_rfr.builtins.model import STORED, CatalogSpec, Kind, Reason, Why, because
-from airflow_provider_rfr.builtins.plan import Plan, PlanDependent, PlanFinding, PlanStep, Policies, StepAction
+from airflow_provider_rfr.builtins.model import STORED, CatalogSpec, Kind
+from airflow_provider_rfr.builtins.plan import (
+    Plan,
+    PlanDependent,
+    PlanFinding,
+    PlanStep,
+    Policies,
+    Reason,
+    StepAction,
+    Why,
+    because,
+)
 from airflow_provider_rfr.builtins.removals import Removals, renames
 from airflow_provider_rfr.builtins.views import Views, decide_view
 
@@ -28,7 +38,7 @@ _SHOWN = frozenset({StepAction.REBIND, StepAction.REPLACE, StepAction.RECOMPUTE}
 
 
 def plan(
-    spec: CatalogSpec, recorded: state.RegistryState, live: state.ActualState, *, policies: Policies | None = None
+    spec: CatalogSpec, recorded: model.RegistryState, live: model.ActualState, *, policies: Policies | None = None
 ) -> Plan:
     """Plan a deploy; a pure function, whose result does not depend on the order of its inputs.
 
@@ -141,14 +151,14 @@ class Decider:
     def _is_done(self, desired: DesiredObject) -> bool:
         """Tell whether an unfinished deploy has brought the object to the desired state, from unchanged inputs."""
         live = desired.live
-        if live is None or state.DONE not in live.properties or desired.uuid not in self._live.unfinished:
+        if live is None or model.DONE not in live.properties or desired.uuid not in self._live.unfinished:
             return False
         read = [self._decisions[read.uuid] for read in desired.reads if read.uuid in self._decisions]
         if any(decision.touched for decision in read):
             return False
         inputs_live = {decision.desired.uuid: decision.desired.live for decision in read}
-        inputs = [(uuid, there.properties.get(state.STEP, "") if there else "") for uuid, there in inputs_live.items()]
-        return live.properties[state.DONE] == state.done_mark(self._recorded.revision, record_of(desired, 0), inputs)
+        inputs = [(uuid, there.properties.get(model.STEP, "") if there else "") for uuid, there in inputs_live.items()]
+        return live.properties[model.DONE] == model.done_mark(self._recorded.revision, record_of(desired, 0), inputs)
 
     def _rename(self, decision: Decision) -> None:
         desired, record, live = decision.desired, decision.desired.recorded, decision.desired.live
@@ -255,7 +265,7 @@ def _dependents(decisions: Decisions) -> Iterator[PlanDependent]:
                 )
 
 
-def _records(decisions: Decisions, blocked: Iterable[PlanFinding], revision: int) -> Iterator[state.RecordedObject]:
+def _records(decisions: Decisions, blocked: Iterable[PlanFinding], revision: int) -> Iterator[model.RecordedObject]:
     """Yield the records of the objects whose registry entries change."""
     stopped = {finding.uuid for finding in blocked}
     for decision in sorted(decisions.values(), key=lambda decision: decision.desired.key):
@@ -264,7 +274,7 @@ def _records(decisions: Decisions, blocked: Iterable[PlanFinding], revision: int
         if desired.uuid in stopped:
             continue
         if decision.done and desired.live is not None:
-            yield replace(fresh, deploy_id=desired.live.properties.get(state.DEPLOY, ""))
+            yield replace(fresh, deploy_id=desired.live.properties.get(model.DEPLOY, ""))
         elif decision.touched or record is None or replace(fresh, revision=record.revision) != record:
             yield fresh
 
@@ -289,7 +299,7 @@ def _stale(spec: CatalogSpec, decisions: Decisions, removed: Removals) -> Iterat
     yield from (entry.name for entry in spec.removed if entry.key not in lost)
 
 
-def _warnings(wanted: DesiredState, recorded: state.RegistryState, live: state.ActualState) -> Iterator[str]:
+def _warnings(wanted: DesiredState, recorded: model.RegistryState, live: model.ActualState) -> Iterator[str]:
     """Yield warnings, which stop nothing: about unsuitable objects that users read, and about templates."""
     mview = Kind.MATERIALIZED_VIEW
     soft = (desired for desired in wanted.objects.values() if desired.obj.keep is False and desired.kind is not mview)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider_rfr.builtins.desired import in_order
 from airflow_provider_rfr.builtins.maintenance import read_recorded, view_reads
-from airflow_provider_rfr.builtins.model import Dependency, Kind
+from airflow_provider_rfr.builtins.model import DEPLOY, MARKER, Dependency, Kind, RecordedObject, files_family
 from airflow_provider_rfr.builtins.queries import tables_below
-from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject, files_family
 from airflow_provider_rfr.documents import suggestion
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog, load_table

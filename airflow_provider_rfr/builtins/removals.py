@@ -21,9 +21,8 @@ from airflow_provider_rfr.builtins.desired import (
     same_query,
 )
 from airflow_provider_rfr.builtins.drift import States, whose
-from airflow_provider_rfr.builtins.model import STORED, Kind, Reason, Why, because, retired_by
-from airflow_provider_rfr.builtins.plan import PlanFinding, PlanStep, StepAction
-from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject
+from airflow_provider_rfr.builtins.model import STORED, ActualState, Kind, LiveObject, RecordedObject, retired_by
+from airflow_provider_rfr.builtins.plan import PlanFinding, PlanStep, Reason, StepAction, Why, because
 
 
 class Removals:

@@ -18,13 +18,24 @@ from uuid import UUID
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins import state
+from airflow_provider_rfr.builtins import model
 from airflow_provider_rfr.builtins.desired import instance_id
-from airflow_provider_rfr.builtins.model import STORED, CatalogSpec, Kind, retired_name
+from airflow_provider_rfr.builtins.model import (
+    BRIDGED,
+    BROKEN,
+    DEPLOY,
+    MARKER,
+    STEP,
+    STORED,
+    TOKEN,
+    CatalogSpec,
+    Kind,
+    RecordedObject,
+    retired_name,
+)
 from airflow_provider_rfr.builtins.plan import Plan, PlanStep, StepAction
 from airflow_provider_rfr.builtins.refresh import inputs_summary
 from airflow_provider_rfr.builtins.sql import cast
-from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, DEPLOY, MARKER, STEP, TOKEN, RecordedObject
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
@@ -58,7 +69,7 @@ class DeployWork:
     deploy_id: str
     plan: Plan
     spec: CatalogSpec
-    recorded: state.RegistryState
+    recorded: model.RegistryState
     catalog: Catalog
     lease: Lease
     sql: SparkSqlEngine | None
@@ -76,7 +87,7 @@ class DeployWork:
         :raises LeaseLostError: another deploy took over, and has marked the table
         """
         table = MigratedTable.load(self.catalog, name)
-        if table is not None and state.token_of(table.properties) > self.lease.token:
+        if table is not None and model.token_of(table.properties) > self.lease.token:
             self.lease.ensure()
         return table
 
@@ -150,14 +161,14 @@ class Mechanism:
         properties = {
             **_declared(record),
             MARKER: str(record.uuid),
-            state.PROJECT: self.work.plan.project,
+            model.PROJECT: self.work.plan.project,
             **self.marks(),
-            state.DONE: state.done_mark(base, record, self._inputs()),
+            model.DONE: model.done_mark(base, record, self._inputs()),
         }
         if self.step.kind in STORED:
-            properties[state.WAS] = state.was_mark(base, record.columns)
+            properties[model.WAS] = model.was_mark(base, record.columns)
             if self.step.how in (StepAction.CREATE, StepAction.REPLACE_EMPTY):
-                properties[state.EMPTIED] = f"{base}/{self.work.deploy_id}"
+                properties[model.EMPTIED] = f"{base}/{self.work.deploy_id}"
         return properties
 
     def unset(self) -> list[str]:
@@ -238,7 +249,7 @@ class CreateTable(TableStep):
         files: Sequence[StoredFile] = ()
         summary: dict[str, str] = {}
         if self.step.kind is Kind.MATERIALIZED_VIEW or self.step.details.get("lists_objects"):
-            target = new.target(state.files_family(record.uuid, f"create {self.work_id}"))
+            target = new.target(model.files_family(record.uuid, f"create {self.work_id}"))
             files, summary = self.computed(target)
             self.refuse_nulls(
                 nulls_in_files(files, target, [column.name for column in record.columns if column.required])
@@ -279,7 +290,7 @@ class ReplaceRows(TableStep):
 
     def do(self) -> None:
         table, change = self.table(), self.change()
-        target = table.coming(change, state.rewrite_family(self.record.uuid, table.properties, self.work.lease.token))
+        target = table.coming(change, model.rewrite_family(self.record.uuid, table.properties, self.work.lease.token))
         files: Sequence[StoredFile] = ()
         summary = {MIGRATION_TAG: self.work_id}
         if self.step.how is StepAction.RECOMPUTE:
@@ -377,7 +388,7 @@ def _listed_objects(work: DeployWork) -> list[dict[str, Any]]:
     stepped = {step.uuid for step in work.plan.steps}
     return [
         {
-            **state.encode(obj),
+            **model.encode(obj),
             "id": str(obj.uuid),
             "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
             "project": work.plan.project,
@@ -447,7 +458,7 @@ class BridgeView(ViewStep):
 class MarkBrokenView(ViewStep):
     def do(self) -> None:
         if (view := find_view(self.work.catalog, self.name)) is not None:
-            mark = state.broken_mark(view.query, self.step.details["broken"])
+            mark = model.broken_mark(view.query, self.step.details["broken"])
             self.engine.set_view_properties(self.name, {BROKEN: mark})
 
 

@@ -18,9 +18,8 @@ from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, Effects, met
 from airflow_provider_rfr.builtins.decide import Decision, Decisions, lost_column, reads
 from airflow_provider_rfr.builtins.desired import CycleError, in_order, relation
 from airflow_provider_rfr.builtins.drift import ChangeOrigin, States
-from airflow_provider_rfr.builtins.model import STORED, Dependency, Kind, Reason, Why, because
-from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, StepAction
-from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, UserView
+from airflow_provider_rfr.builtins.model import STORED, ActualState, Dependency, Kind, RecordedObject, UserView
+from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, Reason, StepAction, Why, because
 
 _OLD_TEXT = frozenset({Why.KIND_CHANGED, Why.RENAMED, Why.METADATA_CHANGED})
 """Differences after which a view keeps its text."""

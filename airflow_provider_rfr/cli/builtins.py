@@ -183,7 +183,7 @@ def release_sink(args: Namespace) -> None:
 @command
 def gc(args: Namespace) -> int:
     """Delete tables that deploys have replaced. Exit code 1 if something could not be deleted."""
-    from airflow_provider_rfr.builtins.state import encode
+    from airflow_provider_rfr.builtins.model import encode
 
     done = _hook(args).collect_garbage()
     print_value(encode(done), args)

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.deploy import Applied
     from airflow_provider_rfr.builtins.engine import SparkSqlEngine
     from airflow_provider_rfr.builtins.maintenance import Collected
-    from airflow_provider_rfr.builtins.model import CatalogSpec
+    from airflow_provider_rfr.builtins.model import ActualState, CatalogSpec, RegistryState
     from airflow_provider_rfr.builtins.plan import Plan
     from airflow_provider_rfr.builtins.refresh import Refreshed
-    from airflow_provider_rfr.builtins.state import ActualState, RegistryState
     from airflow_provider_rfr.store.engine import ControlStore
 
 PROJECT = "rfr"

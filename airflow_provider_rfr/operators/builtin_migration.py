@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_rfr.builtins.model import encode
 from airflow_provider_rfr.builtins.plan import Plan, render, summary
-from airflow_provider_rfr.builtins.state import encode
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StalePlanError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
 from airflow_provider_rfr.hooks.dag_arguments import calling_folder

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol as DagRun
 
     from airflow_provider_rfr.builtins import BuiltinObject
-    from airflow_provider_rfr.builtins.state import RecordedObject
+    from airflow_provider_rfr.builtins.model import RecordedObject
 
 GIVEN_BY_DAG = {
     "lake_conn_id": "the lake that is deployed to",

@@ -12,8 +12,8 @@ from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.web.deliveries import control_store
 
 if TYPE_CHECKING:
+    from airflow_provider_rfr.builtins.model import RecordedObject
     from airflow_provider_rfr.builtins.plan import Plan
-    from airflow_provider_rfr.builtins.state import RecordedObject
     from airflow_provider_rfr.store.deploys import Deploy, JournalStep
 
 SECONDS: Final = 30.0

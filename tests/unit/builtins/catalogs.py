@@ -9,28 +9,26 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.model import (
+    DEPLOY,
+    WAS,
+    ActualState,
     BuiltinObject,
     CatalogSpec,
     Column,
     Instance,
     Kind,
-    Removed,
-    Was,
-    stable_id,
-)
-from airflow_provider_rfr.builtins.plan import Plan, PlanStep, Policies, StepAction, exit_code
-from airflow_provider_rfr.builtins.planner import plan as make_plan
-from airflow_provider_rfr.builtins.state import (
-    DEPLOY,
-    WAS,
-    ActualState,
     LiveObject,
     RecordedObject,
     RegistryState,
+    Removed,
     UserView,
+    Was,
     names_since,
+    stable_id,
     was_mark,
 )
+from airflow_provider_rfr.builtins.plan import Plan, PlanStep, Policies, StepAction, exit_code
+from airflow_provider_rfr.builtins.planner import plan as make_plan
 from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
 
 PROJECT = "ops"

@@ -17,11 +17,11 @@ from airflow_provider_rfr.builtins.model import (
     DeclarationPlace,
     Dependency,
     Kind,
+    RecordedObject,
     Was,
-    Why,
     stable_id,
 )
-from airflow_provider_rfr.builtins.state import RecordedObject
+from airflow_provider_rfr.builtins.plan import Why
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
 

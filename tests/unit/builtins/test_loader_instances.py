@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.model import CatalogSpec, Instance
-from airflow_provider_rfr.builtins.state import decode, encode
+from airflow_provider_rfr.builtins.model import CatalogSpec, Instance, decode, encode
 from tests.unit.builtins.declaring import load, problems, write
 
 LAKES = """

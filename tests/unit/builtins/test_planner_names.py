@@ -7,10 +7,18 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from airflow_provider_rfr.builtins.model import Dependency, Instance, Kind, name_problem
+from airflow_provider_rfr.builtins.model import (
+    ActualState,
+    Dependency,
+    Instance,
+    Kind,
+    LiveObject,
+    RegistryState,
+    UserView,
+    name_problem,
+)
 from airflow_provider_rfr.builtins.plan import Policies, exit_code
 from airflow_provider_rfr.builtins.planner import plan
-from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RegistryState, UserView
 from tests.unit.builtins.catalogs import Catalog, Thing, column, did, mview, obj, problems, spec, stable_id, table, view
 from tests.unit.messages import check_messages
 

@@ -9,10 +9,9 @@ from uuid import UUID
 import pytest
 
 from airflow_provider_rfr.builtins import load_objects
-from airflow_provider_rfr.builtins.model import Dependency
+from airflow_provider_rfr.builtins.model import ActualState, Dependency, RegistryState
 from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code
 from airflow_provider_rfr.builtins.planner import plan
-from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from airflow_provider_rfr.exceptions import DeclarationError, PlanError
 from tests.unit.builtins.catalogs import (
     Catalog,

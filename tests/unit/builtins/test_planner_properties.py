@@ -14,18 +14,18 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.model import (
+    ActualState,
     BuiltinObject,
     CatalogSpec,
     Column,
     Dependency,
     Kind,
+    RegistryState,
     Was,
-    Why,
     stable_id,
 )
-from airflow_provider_rfr.builtins.plan import Plan, Policies, StepAction
+from airflow_provider_rfr.builtins.plan import Plan, Policies, StepAction, Why
 from airflow_provider_rfr.builtins.planner import plan
-from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from tests.profile import examples
 from tests.unit.builtins.catalogs import Catalog, create_order, drop_order, spec
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.model import Dependency, Was, stable_id
+from airflow_provider_rfr.builtins.model import Dependency, UserView, Was, stable_id
 from airflow_provider_rfr.builtins.plan import Plan, StepAction, exit_code, render
-from airflow_provider_rfr.builtins.state import UserView
 from tests.unit.builtins.catalogs import Catalog, column, did, problems, spec, steps, table, view
 from tests.unit.messages import check_messages
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.builtins.model import BuiltinObject, CatalogSpec
-from airflow_provider_rfr.builtins.state import BROKEN
+from airflow_provider_rfr.builtins.model import BROKEN, BuiltinObject, CatalogSpec
 from airflow_provider_rfr.sinks.run import sink_states
 from tests.unit.builtins.catalogs import made, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import Place

@@ -12,9 +12,8 @@ from pyiceberg.types import StringType
 
 from airflow_provider_rfr.builtins.deploy import Applied
 from airflow_provider_rfr.builtins.maintenance import gc
-from airflow_provider_rfr.builtins.model import BuiltinObject, Kind, Was, stable_id
+from airflow_provider_rfr.builtins.model import BROKEN, DEPLOY, MARKER, BuiltinObject, Kind, Was, stable_id
 from airflow_provider_rfr.builtins.plan import render, summary
-from airflow_provider_rfr.builtins.state import BROKEN, DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     CatalogError,

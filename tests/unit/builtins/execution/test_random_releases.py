@@ -22,10 +22,9 @@ import sqlglot
 from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.builtins.desired import same_query
 from airflow_provider_rfr.builtins.maintenance import gc
-from airflow_provider_rfr.builtins.model import CatalogSpec, Column
+from airflow_provider_rfr.builtins.model import BROKEN, MARKER, CatalogSpec, Column
 from airflow_provider_rfr.builtins.plan import Plan
 from airflow_provider_rfr.builtins.refresh import refresh
-from airflow_provider_rfr.builtins.state import BROKEN, MARKER
 from airflow_provider_rfr.lake.tables import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink
 from tests.profile import share

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_provider_rfr.builtins import Policies, load_objects
 from airflow_provider_rfr.builtins.application import main, read_document
+from airflow_provider_rfr.builtins.model import ActualState, RegistryState, encode
 from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.refresh import refresh
-from airflow_provider_rfr.builtins.state import ActualState, RegistryState, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError
 from tests.unit.builtins.catalogs import mview, table
 from tests.unit.builtins.catalogs import spec as declared

@@ -8,8 +8,7 @@ from uuid import UUID
 import pytest
 
 from airflow_provider_rfr.builtins import engine
-from airflow_provider_rfr.builtins.model import Column, Kind
-from airflow_provider_rfr.builtins.state import RecordedObject
+from airflow_provider_rfr.builtins.model import Column, Kind, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake import spark
