@@ -31,8 +31,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Deploy built-in objects; the next run continues a deploy that died.")
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the migration")
     arguments = parser.parse_args()
-    from airflow_provider_rfr.builtins.application import failed, read_document
-    from airflow_provider_rfr.builtins.application import main as deploy
+    from airflow_provider_rfr.builtins.deploy import failed, read_document
+    from airflow_provider_rfr.builtins.deploy import main as deploy
     from airflow_provider_rfr.exceptions import RfrError
     from airflow_provider_rfr.refresh.process import watch_supervisor
 

@@ -1,17 +1,19 @@
-"""The decision about one object: the differences from its record, the action, and the effects on readers and sinks.
+"""The decision about one object: where its change starts, the differences from its record, the action, the effects.
+
+A change starts from the recorded state, or from the state in the catalog. Objects that an unfinished deploy left also
+differ from their record; its journal, which is written before a change, names them. This is not drift, and the next
+deploy starts from their actual state.
 
 For a table, the gentlest action that loses nothing is chosen. A change that makes values or rows unreachable is a loss:
 it is counted, and nothing is done before somebody accepts it by name. A change that needs values that no row has stops
 the deploy until the column's ``was`` says how they are computed.
-
-A sink continues behind its cursor, or somebody has to decide about it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Container, Iterator, Mapping, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from math import inf
 from typing import Any, Final
@@ -22,27 +24,248 @@ import yaml
 from airflow_provider_rfr.builtins.columns import ALL, EVERYTHING, ChangeKind, ColumnDiff, Effects, folded, met
 from airflow_provider_rfr.builtins.desired import (
     DesiredObject,
+    DesiredState,
     contract_of,
     definition_of,
     relation,
+    release,
     same_query,
 )
-from airflow_provider_rfr.builtins.drift import FORMAT, ChangeOrigin, States, different
 from airflow_provider_rfr.builtins.model import (
     STORED,
+    ActualState,
     BuiltinObject,
+    CatalogSpec,
     Column,
     Kind,
+    LiveObject,
     RecordedObject,
     RegistryState,
     Was,
     namespace_of,
 )
-from airflow_provider_rfr.builtins.plan import PlanDependent, PlanFinding, PlanStep, Reason, StepAction, Why, because
+from airflow_provider_rfr.builtins.plan import PlanFinding, PlanStep, Policies, Reason, StepAction, Why, because
 from airflow_provider_rfr.builtins.queries import output_columns
 from airflow_provider_rfr.builtins.sql import CANONICALIZER
 from airflow_provider_rfr.exceptions import QueryError
-from airflow_provider_rfr.sinks.spec import CHOICES, SinkState
+
+FORMAT: Final = "format-version"
+"""Property that says how a table is made: a constraint. REST catalogs take it, and do not keep it as a property."""
+
+
+@dataclass(frozen=True)
+class States:
+    """The inputs of a plan."""
+
+    spec: CatalogSpec
+    wanted: DesiredState
+    recorded: RegistryState
+    live: ActualState
+    policies: Policies
+
+    @cached_property
+    def accepted(self) -> frozenset[str]:
+        """Return the losses that somebody accepted: names of objects, or of columns behind them, as compared."""
+        return self.policies.accept_data_loss | {entry.key for entry in self.spec.removed}
+
+    @cached_property
+    def downgrade(self) -> Reason | None:
+        """Return the reason why nothing may be changed, if an older version plans."""
+        before, now = self.recorded.version, self.spec.version
+        is_older = before is not None and release(now) < release(before)
+        return because(Why.DOWNGRADE, before, now) if is_older else None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOrigin:
+    """The state in which an object was found, from which a change of it starts.
+
+    :ivar there: False: it is to be made
+    :ivar left: columns that were added by hand and stay
+    :ivar note: why this is not what is recorded
+    :ivar conflicts: what stops any change of it
+    :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored
+    :ivar was_known: what the columns were before is known; else a rename counts as done once the new name is there
+    :ivar moved: present name -> recorded one, of columns that an unfinished deploy renamed
+    """
+
+    there: bool = False
+    columns: tuple[Column, ...] = ()
+    partitioning: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    left: tuple[Column, ...] = ()
+    note: Reason | None = None
+    drift: tuple[Reason, ...] = ()
+    conflicts: tuple[Reason, ...] = ()
+    adopted: bool = False
+    rewrite_text: bool = False
+    was_known: bool = True
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+
+def find(desired: DesiredObject, states: States, leaving: Container[UUID | None]) -> ChangeOrigin:
+    """Find the origin of the object; ``leaving`` has the ids of objects that give up their names in this deploy."""
+    policies, unfinished = states.policies, desired.uuid in states.live.unfinished
+    record, live, kind = desired.recorded, desired.live, relation(desired.kind)
+    if record is not None and relation(record.kind) is None:
+        return _from_record(record)
+    if record is not None and live is not None and live.marker == desired.uuid:
+        return _ours(desired, record, live, policies.drift, unfinished)
+    if record is not None and live is None:
+        # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
+        conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
+        again = unfinished and relation(record.kind) is Kind.VIEW
+        return ChangeOrigin() if again else ChangeOrigin(drift=(because(Why.GONE),), conflicts=conflicts)
+    if live is None or (record is None and (kind is None or live.marker in leaving)):
+        return ChangeOrigin()
+    if live.marker == desired.uuid:
+        return _from_live(desired, live, because(Why.NOT_RECORDED)) if live.kind is kind else ChangeOrigin()
+    named = live.marker is None and desired.key in policies.adopt
+    problems = list(_not_as_declared(desired, live)) if named else []
+    if named and not problems:
+        return _from_live(desired, live, None, adopted=True)
+    if record is not None:
+        return _from_record(record, drift=(whose(live, desired.uuid),), conflicts=(whose(live, desired.uuid),))
+    if problems:
+        return ChangeOrigin(conflicts=(because(Why.NOT_ADOPTABLE, live.name, "; ".join(map(str, problems))),))
+    taken = because(Why.NAME_TAKEN, desired.kind.value, desired.obj.name, whose(live, desired.uuid))
+    return ChangeOrigin(conflicts=(taken,))
+
+
+def whose(live: LiveObject, expected: UUID) -> Reason:
+    """Return the reason that says whose object this is: not ours, or ours with another id than expected."""
+    if live.marker is None:
+        return because(Why.NOT_OURS, live.kind.value, live.name)
+    return because(Why.MARKED_OTHER, live.kind.value, live.name, live.marker, expected)
+
+
+def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reason]:
+    if live.kind is not relation(desired.kind):
+        yield because(Why.IS_OTHER_KIND, live.kind.value, desired.kind.value)
+    elif live.name != desired.obj.name:
+        yield because(Why.DECLARE_NAME, live.name)
+    elif desired.obj.columns:
+        yield from _columns(desired.obj, live)
+
+
+def _ours(
+    desired: DesiredObject, known: RecordedObject, live: LiveObject, policy: str, unfinished: bool
+) -> ChangeOrigin:
+    """Return the origin of a recorded object that carries our marker."""
+    drift = tuple(_drift(desired, known, live))
+    # Columns may have exchanged their names, which nothing but the deploy's own word shows.
+    if unfinished and (drift or live.names is not None):
+        if live.kind is not relation(known.kind) and live.kind is not relation(desired.kind):
+            return ChangeOrigin()
+        text = live.kind is relation(known.kind) is Kind.VIEW and not _is_text(live, desired.sql)
+        return _from_live(desired, live, because(Why.UNFINISHED), rewrite_text=text)
+    if not drift or policy == "fail":
+        return _from_record(known, drift=drift)
+    if live.key not in (known.key, desired.key) and policy == "adopt":
+        return _from_record(known, drift=drift, conflicts=(because(Why.DECLARE_NAME, live.name),))
+    note = because(Why.CHANGED_BY_HAND)
+    if relation(known.kind) is Kind.VIEW:
+        return _from_record(known, note=note, drift=drift, rewrite_text=policy == "repair")
+    if policy == "repair":
+        return _from_live(desired, live, note, drift=drift)
+    # Added columns are left, all else has to be declared.
+    recorded, declared = folded(known.columns), folded(desired.obj.columns)
+    left = tuple(column for column in live.columns if column.name.casefold() not in {*recorded, *declared})
+    both = recorded.keys() & declared.keys()
+    free = {f"column {column.name}" for column in live.columns if column.name.casefold() not in both}
+    otherwise = {difference.facts[0] for difference in _differences(desired.obj, live)} - free
+    conflicts = tuple(because(Why.DECLARE_IT, reason) for reason in drift if otherwise.intersection(reason.facts[:1]))
+    return _from_live(desired, live, note, drift=drift, left=left, conflicts=conflicts)
+
+
+def _drift(desired: DesiredObject, record: RecordedObject, live: LiveObject) -> Iterator[Reason]:
+    if live.kind is not relation(record.kind):
+        yield because(Why.IS_OTHER_KIND, live.kind.value, record.kind.value)
+        return
+    if live.key not in (record.key, desired.key):
+        yield because(Why.CALLED, live.name)
+    yield from _differences(record, live)
+    texts = [query for query in (record.sql, desired.sql) if query is not None]
+    if live.query is not None and texts and not _is_text(live, *texts):
+        yield because(Why.VIEW_TEXT)
+
+
+def _is_text(live: LiveObject, *texts: str | None) -> bool:
+    """Tell whether a view has one of the texts; a text that is not known counts as equal.
+
+    The comparison is that which decides whether a declared query changed.
+    """
+    return any(text is None or same_query(live.query or "", text) for text in texts)
+
+
+def _differences(wanted: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
+    """Yield the parts of a table, and the properties, that differ from the declaration or the record."""
+    if live.kind is Kind.TABLE:
+        yield from _columns(wanted, live) if live.columns else ()
+        yield from different("partitioned by", wanted.partitioning, live.partitioning)
+        yield from different("keys", wanted.keys, live.keys)
+    for name, value in wanted.properties.items() if live.properties else ():
+        if name != FORMAT and live.properties.get(name) != value:
+            yield because(Why.DIFFERS, f"property {name}", repr(value), repr(live.properties.get(name)))
+
+
+def _columns(wanted: BuiltinObject | RecordedObject, live: LiveObject) -> Iterator[Reason]:
+    for change in ColumnDiff(wanted.columns, live.columns).changes:
+        if change.what is not ChangeKind.COMMENT:
+            yield because(Why.DIFFERS, f"column {change.column}", change.before or "nothing", change.after or "nothing")
+
+
+def _from_record(record: RecordedObject, **more: Any) -> ChangeOrigin:
+    return ChangeOrigin(True, record.columns, record.partitioning, record.keys, **more)
+
+
+def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **more: Any) -> ChangeOrigin:
+    """Return the live state as the origin, completed with facts that no catalog keeps."""
+    known, recorded = desired.recorded or desired.obj, desired.recorded
+    recorded_columns, live_columns = folded(recorded.columns if recorded is not None else ()), folded(live.columns)
+    if live.names is not None:
+        columns, moved = _as_left(live_columns, live.names, recorded_columns)
+        more |= {"moved": moved}
+    else:
+        columns = tuple(
+            replace(column, was=recorded_columns[name].was, comment=recorded_columns[name].comment)
+            if name in recorded_columns
+            else column
+            for name, column in live_columns.items()
+        )
+        # Nobody knows what columns were that we did not make.
+        more |= {"was_known": recorded is not None and live.marker is not None}
+    rest = live if live.kind is Kind.TABLE else known
+    return ChangeOrigin(True, columns or known.columns, rest.partitioning, rest.keys, note=note, **more)
+
+
+def _as_left(
+    there: Mapping[str, Column], names: Mapping[str, Sequence[str]], said: Mapping[str, Column]
+) -> tuple[tuple[Column, ...], dict[str, str]]:
+    """Return a table's columns as an unfinished deploy left them, and present names by which it renamed recorded ones.
+
+    Each column has the former names that the deploy noted for it and those that are recorded.
+    """
+    noted = {name: tuple(map(Was, names.get(name, ()))) for name in there}
+    for path, former in names.items():
+        column, _, inside = path.partition(".")
+        if inside and column in noted:
+            noted[column] += tuple(Was(fields={inside: name}) for name in former)
+    left = tuple(replace(column, was=noted[name]) for name, column in there.items())
+    renamed = ColumnDiff(tuple(said.values()), left).renames
+    # Where two of its names are recorded, only the deploy knew which of them it was.
+    moved = {new: old for new, old in renamed.items() if said.keys() & {*names[new]} == {old}}
+    # What was done before that deploy is still done.
+    before = {name: name for name in said.keys() - moved.values()} | moved
+    older = {name: said[was].was for name, was in before.items()}
+    return tuple(replace(column, was=(*noted[name], *older.get(name, ()))) for name, column in there.items()), moved
+
+
+def different(what: str, old: Sequence[str], new: Sequence[str]) -> list[Reason]:
+    """Return a reason if two lists of names, or of expressions over names, differ; compared without case."""
+    same = [column.casefold() for column in old] == [column.casefold() for column in new]
+    return [] if same else [because(Why.DIFFERS, what, ", ".join(old) or "nothing", ", ".join(new) or "nothing")]
+
 
 _SAID: Final = ("name", "kind", "columns", "keep", "partitioning", "keys", "comment", "owner", "exportable")
 """What a record has from the declaration as it is."""
@@ -440,133 +663,3 @@ def _decide_load(decision: Decision, *, unfinished: bool) -> None:
         return
     decision.details["load_anew"] = why
     decision.how = decision.how or StepAction.METADATA
-
-
-_KEEP_ROWS = {
-    StepAction.ADOPT,
-    StepAction.METADATA,
-    StepAction.EVOLVE,
-    StepAction.REWRITE,
-    StepAction.RECOMPUTE,
-    StepAction.RENAME,
-}
-"""After these, nothing is sent twice and nothing is left out."""
-
-
-def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool) -> None:
-    """Decide about a declared sink by itself; :func:`decide_exports` decides about changes of its source.
-
-    After an unfinished deploy, the sink's row in the store may differ from the record.
-    """
-    renamed = _follow_columns(decision, source) if source is not None else {}
-    desired, record = decision.desired, decision.desired.recorded
-    assert desired.obj.sink is not None
-    read = desired.reads[0]
-    decision.details = {"source": str(read.uuid or ""), "columns": list(read.columns or ())}
-    decision.details |= {"renamed": renamed} if renamed else {}
-    if read.uuid is None:
-        decision.problems.append(because(Why.NO_SUCH_SOURCE, desired.obj.sink.source))
-    if record is None or record.kind is not Kind.SINK:
-        decision.how = StepAction.CREATE
-        decision.reasons += (because(Why.NEW),) if record is None else ()
-    elif decision.differences.keys() - {Why.RENAMED} or renamed:
-        decision.how = StepAction.METADATA
-        decision.note_metadata()
-        name = desired.obj.sink.source
-        decision.reasons += [because(Why.COLUMN_RENAMED, f"{name}.{old}", new) for old, new in renamed.items()]
-    elif unfinished:
-        decision.how = StepAction.METADATA
-        decision.reasons.append(because(Why.UNFINISHED))
-
-
-def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
-    """Update the columns that a sink reads to their new names in its source, and return the new names by the old."""
-    desired, theirs = decision.desired, source.desired
-    sink, read = desired.obj.sink, desired.reads[0]
-    if sink is None or read.columns is None:
-        return {}
-    gone = source.effects.gone
-    called = {**gone, **source.diff.called}
-    deps = desired.recorded.deps if desired.recorded is not None else ()
-    sent = next((dep.columns for dep in deps if dep.uuid == read.uuid), None) or ()
-    # Declared names, and those of a new sink, are those of now already.
-    is_recorded = bool(sent) and not sink.columns
-    now = tuple((called.get(column) or column).casefold() if is_recorded else column for column in read.columns)
-    decision.desired = replace(desired, reads=(replace(read, columns=now),))
-    spelled = {column.name.casefold(): column.name for column in theirs.obj.columns}
-    if any(gone.get(column) == "" for column in now):
-        # That it goes is a problem already; what can be pasted is the rest of the columns.
-        names = sink.columns or [spelled.get(column, column) for column in now]
-        kept = [name for name, column in zip(names, now, strict=True) if gone.get(column) != ""]
-        decision.paste += [f"columns: {json.dumps(kept, ensure_ascii=False)}"] if kept else []
-        decision.problems.append(because(Why.SAY_COLUMNS))
-    return {old: spelled[new.casefold()] for old in sent if (new := called.get(old)) and new.casefold() in now}
-
-
-def decide_exports(
-    states: States, decisions: Decisions, removed: Container[UUID | None]
-) -> tuple[list[PlanDependent], list[PlanStep], list[PlanFinding]]:
-    """Decide about each sink, declared or made by users, whose source changes.
-
-    :returns: the sinks as dependents; the steps, by their policies, of the sinks whose rows are gone or whose source is
-        another one; findings for those of these sinks about which nobody decided
-    """
-    dependents, steps, blocked = list[PlanDependent](), list[PlanStep](), list[PlanFinding]()
-    sinks = _sinks(decisions, states.recorded, removed)
-    for state, moved in sorted(sinks, key=lambda pair: (pair[0].name.casefold(), str(pair[0].uuid))):
-        if (source := decisions.get(state.source)) is None:
-            continue
-        how = source.how or (StepAction.RENAME if source.renamed else None)
-        why, since = _replaced(source, how, states.recorded.revision)
-        if why is None and moved:
-            # A cursor is of no use in another source.
-            why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)
-        choice = states.policies.sinks.get(state.name.casefold()) or state.on_replace
-        if why is None and how is None:
-            continue
-        if why is None:
-            choice = "continue"
-            why = because(Why.CURSOR_KEPT, "cursor" if state.cursor is None else f"cursor {state.cursor}")
-        elif choice in CHOICES:
-            # Written down with it, so that a decision about the same is not taken once more.
-            details = {} if since is None else {"since": since}
-            steps.append(PlanStep(state.uuid, state.name, Kind.SINK, StepAction(choice), (why,), details=details))
-        else:
-            choice, problem = "undecided", because(Why.SINK_UNDECIDED, why, state.name)
-            blocked.append(PlanFinding(state.name, Kind.SINK, (problem,), state.uuid))
-        user = state.uuid not in decisions
-        dependents.append(PlanDependent(state.source, state.name, Kind.SINK, choice, why, state.uuid, user))
-    return dependents, steps, blocked
-
-
-def _sinks(
-    decisions: Decisions, recorded: RegistryState, removed: Container[UUID | None]
-) -> Iterator[tuple[SinkState, bool]]:
-    """Yield all sinks that stay, each with whether it exports another source than before."""
-    rows = {sink.uuid: sink for sink in recorded.sinks}
-    yield from ((row, False) for row in rows.values() if row.uuid not in decisions and row.uuid not in removed)
-    for decision in decisions.values():
-        desired, sink, record = decision.desired, decision.desired.obj.sink, decision.desired.recorded
-        if (
-            sink is None
-            or record is None
-            or decision.how is StepAction.CREATE
-            or (now := desired.reads[0].uuid) is None
-        ):
-            continue
-        row = rows.get(desired.uuid, SinkState(desired.uuid, desired.obj.name, now))
-        # An unfinished deploy may have written another source into its row.
-        moved = bool({row.source, *(dep.uuid for dep in record.deps[:1])} - {None, now})
-        yield replace(row, name=desired.obj.name, source=now, on_replace=sink.on_replace), moved
-
-
-def _replaced(source: Decision, how: StepAction | None, revision: int) -> tuple[Reason | None, str | None]:
-    """Return the reason why a cursor in the source is invalid, and the unfinished deploy that emptied the source.
-
-    The reason is None if the cursor is still valid; the deploy is None if no unfinished one emptied the source.
-    """
-    name, live = source.desired.obj.name, source.desired.live
-    emptied = live.emptied_by(revision) if live is not None else None
-    if emptied is not None and how not in (StepAction.REPLACE_EMPTY, StepAction.CREATE):
-        return because(Why.EMPTIED_UNFINISHED, name, emptied), emptied
-    return (None if how is None or how in _KEEP_ROWS else because(Why.EMPTIED, name)), None

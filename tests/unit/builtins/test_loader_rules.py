@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.builtins import Removed
+from airflow_provider_rfr.builtins.declarations import canonical_transform
 from airflow_provider_rfr.builtins.model import Column, Was
-from airflow_provider_rfr.builtins.rules import canonical_transform
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
 from tests.unit.builtins.declaring import load, loaded, problems
 from tests.unit.messages import check_messages, raises

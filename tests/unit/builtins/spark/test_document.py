@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins import Policies, load_objects
-from airflow_provider_rfr.builtins.application import main, read_document
+from airflow_provider_rfr.builtins.deploy import main, read_document
 from airflow_provider_rfr.builtins.model import ActualState, RegistryState, encode
 from airflow_provider_rfr.builtins.planner import plan
 from airflow_provider_rfr.builtins.refresh import refresh
