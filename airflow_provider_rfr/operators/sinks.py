@@ -108,8 +108,7 @@ class SinkOperator(BaseOperator):
         self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str], stopping: threading.Event
     ) -> dict[str, Any]:
         from airflow_provider_rfr.exceptions import SinkError
-        from airflow_provider_rfr.sinks.run import run_sink
-        from airflow_provider_rfr.sinks.targets import HttpTarget
+        from airflow_provider_rfr.sinks.run import HttpTarget, run_sink
 
         assert obj.sink is not None
         target = None

@@ -25,7 +25,6 @@ from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.files import PAGE_COLUMNS, FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.refresh.adoption import choose_adopted, uncommitted_files
 from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.pages import PageFile, SeenColumns, opening_rows, write_rows
 from airflow_provider_rfr.refresh.partitions import (

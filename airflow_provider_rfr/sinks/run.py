@@ -1,35 +1,213 @@
-"""The run of a sink, and the registered sinks: decisions about them, and the snapshots that they protect.
+"""The run of a sink with its targets, and the registered sinks: decisions about them, and the snapshots they protect.
 
 A run goes window by window and batch by batch, with the cursor stored after each acknowledgement. Rows that a killed
-run had sent and not stored, at most one batch, are sent again with the same id.
+run had sent and not stored, at most one batch, are sent again with the same id. A target takes batches as POST
+requests, or as files; a batch that is taken without an error is acknowledged.
 
 Decisions of deploys and users are made in the caller's transactions, and nothing is sent for them.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import fsspec  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
 from airflow_provider_rfr import exceptions as errors
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
+from airflow_provider_rfr.http import client as http
+from airflow_provider_rfr.http.redaction import Masker, host_of, secrets_of_url
+from airflow_provider_rfr.http.sockets import AddressGuard, Deadline
 from airflow_provider_rfr.lake.catalog import Catalog
 from airflow_provider_rfr.lake.commits import write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.lake.rows import SourceTable
 from airflow_provider_rfr.sinks.spec import CHOICES, SinkSpec, SinkState, findings
 from airflow_provider_rfr.sinks.targets import FileSender, HttpSender, HttpTarget
-from airflow_provider_rfr.sinks.windows import SentColumns, SinkWindow, batches_of, cursor_at, hold_values, next_values
-from airflow_provider_rfr.store import deploys as rows
-from airflow_provider_rfr.store import deploys as store
+from airflow_provider_rfr.sinks.windows import (
+    Batch,
+    SentColumns,
+    SinkWindow,
+    batches_of,
+    cursor_at,
+    dumps,
+    hold_values,
+    next_values,
+    rows_of,
+)
 from airflow_provider_rfr.store.deploys import SinkRow
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease, default_holder
+from tests.unit.builtins.test_planner_sinks import sinks as sink_rows
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTarget:
+    """An HTTP endpoint, its connection resolved; ``repr`` shows no secret.
+
+    :ivar timeout: seconds for one request, from connecting to the acknowledgement
+    :ivar patience: seconds for which a batch is tried again where that may help
+    :ivar allowed_hosts: private hosts, addresses and networks that may be called
+    """
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float = 30.0
+    patience: float = 60.0
+    verify: bool | str = True
+    allowed_hosts: Sequence[str] = ()
+
+
+_BUSY: Final = (408, 425, 429)
+_STATUS_COUNTS: Final = http.Limits(body=1.0)
+"""A status acknowledges or refuses. The body is for messages: one that drips is left after a second."""
+
+
+class HttpSender:
+    """A sender that posts to one address."""
+
+    def __init__(self, settings: Mapping[str, Any], target: HttpTarget) -> None:
+        self._target = target
+        self._url = "/".join((target.url.rstrip("/"), str(settings.get("path", "")).lstrip("/"))).rstrip("/")
+        self._host = host_of(self._url)
+        if not self._host.startswith(("http://", "https://")):
+            remedy = "a host, and http or https as its schema"
+            raise ConfigurationError("sink.settings.connection", "must be an HTTP address", remedy)
+        self._verify = http.trusted_certificates(target.verify)
+        self._guard = AddressGuard.of(target.allowed_hosts)
+        self._masker = Masker((*secrets_of_url(self._url), *target.headers.values()))
+        self._client = http.Client()
+
+    def send(self, batch: Batch) -> None:
+        """Post the batch, and repeat it as long as that may help and the target's patience lasts."""
+        window = batch.window
+        body = {
+            "sink": batch.sink,
+            "batch_id": batch.id,
+            # Texts: these numbers exceed what JavaScript can count.
+            "from_snapshot": None if window.before is None else str(window.before),
+            "to_snapshot": str(window.after),
+            "part": window.part,
+            "last": batch.last,
+            "resend": batch.again,
+            "rows": list(rows_of(batch.rows, window.keys)),
+        }
+        headers = {**self._target.headers, "Content-Type": "application/json", "Idempotency-Key": batch.id}
+        request = http.Request("POST", self._url, headers, dumps(body), self._verify)
+        until, longest = time.monotonic() + self._target.patience, 0.2
+        while (busy := self._post(batch, request)) is not None:
+            problem, asked = busy
+            wait = random.uniform(0, longest) if asked is None else asked
+            longest *= 2
+            if time.monotonic() + wait >= until:
+                raise SinkDeliveryError(batch.sink, f"{self._host} did not take batch {batch.id}: {problem}")
+            time.sleep(wait)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _post(self, batch: Batch, request: http.Request) -> tuple[str, float | None] | None:
+        """Post the batch once; None if it is acknowledged.
+
+        :returns: the problem, if another try may succeed, and the seconds that the target asked to wait
+        :raises ConfigurationError: no try with this connection can get an answer
+        :raises SinkDeliveryError: the target refuses the batch
+        """
+        answer = self._client.send(request, Deadline(self._target.timeout), self._guard, _STATUS_COUNTS)
+        if isinstance(answer, http.NoAnswer):
+            if answer.permanent:
+                raise ConfigurationError("sink.settings.connection", answer.detail)
+            return answer.detail, None
+        if 200 <= answer.status < 300:
+            return None
+        problem = f"HTTP {answer.status}"
+        if answer.body:
+            problem += f": {self._masker.one_line(self._masker.kept(answer.body))}"
+        asked = http.retry_after(answer.headers.get("Retry-After"))
+        if answer.status in _BUSY or answer.status >= 500 or (answer.status == 403 and asked is not None):
+            return problem, asked
+        problem = f"{self._host} refused batch {batch.id} with {problem}"
+        raise SinkDeliveryError(batch.sink, problem, "correct what it refuses; the next run sends the batch again")
+
+
+_WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"})
+"""Protocols of stores that show an object when it is complete."""
+
+
+class FileSender:
+    """A sender that writes below one folder of one file system."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._collected = False
+        self._format = str(settings.get("format", "jsonl"))
+        try:
+            self._files, root = fsspec.core.url_to_fs(str(settings["path"]))
+        except (ValueError, ImportError, OSError) as error:
+            problem = f"a file system of this protocol can't be opened ({type(error).__name__})"
+            raise ConfigurationError("sink.settings.path", problem, "install fsspec's package for it") from None
+        self._folder = root.rstrip("/")
+        protocol = self._files.protocol
+        self._protocols = {protocol} if isinstance(protocol, str) else {*protocol}
+
+    def send(self, batch: Batch) -> None:
+        """Write the file unless it exists: an existing file is complete."""
+        try:
+            if not self._files.exists(f"{self._folder}/{batch.id}.{self._format}"):
+                data = b"".join(dumps(row) + b"\n" for row in rows_of(batch.rows, batch.window.keys))
+                if self._format != "jsonl":
+                    buffer = pa.BufferOutputStream()
+                    marks = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
+                    pq.write_table(batch.rows.replace_schema_metadata(marks), buffer, compression="zstd")
+                    data = bytes(buffer.getvalue())
+                self._write(f"{batch.id}.{self._format}", data)
+        except Exception as error:  # noqa: BLE001 - each file system has errors of its own; some print credentials
+            why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            raise SinkDeliveryError(batch.sink, f"the file {batch.id} can't be written: {why}") from None
+
+    def close(self) -> None:
+        """Do nothing: the sender holds no resources."""
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = f"{self._folder}/{name}"
+        if self._protocols & _WHOLE:
+            self._files.pipe_file(path, data)
+            return
+        self._files.makedirs(self._folder, exist_ok=True)
+        if not self._collected:
+            # What killed runs left is of their last batch, which is the first one of this run.
+            for file in map(str, self._files.ls(self._folder, detail=False)):
+                if file.rpartition("/")[2].startswith(f".{name}."):
+                    self._files.rm_file(file)
+            self._collected = True
+        # A hidden name, so that readers of the folder skip it; a new one, so that two runs never share it.
+        hidden = f"{self._folder}/.{name}.{uuid4().hex}.part"
+        self._files.pipe_file(hidden, data)
+        if "file" not in self._protocols:
+            self._files.mv(hidden, path)
+            return
+        # An acknowledged batch outlives a power cut.
+        _sync(hidden)
+        os.replace(hidden, path)
+        _sync(self._folder)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 _FREE: Final[Mapping[str, Any]] = {"held_at": None, "held_reason": None, "behind": None}
 _FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "window": None, "deploy_id": None}
@@ -37,13 +215,13 @@ _FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "
 
 def sink_states(connection: Connection) -> tuple[SinkState, ...]:
     """Return the states of all sinks, sorted by name, as plans compare them."""
-    rows = store.all_sinks(connection)
+    rows = sink_rows.all_sinks(connection)
     return tuple(SinkState(row.uuid, row.name, row.source, row.cursor, row.on_replace) for row in rows)
 
 
 def needed_physicals(connection: Connection) -> frozenset[str]:
     """Return the UUIDs of tables that a sink still has to read; garbage collection does not delete these tables."""
-    return frozenset(all_sink.physical for all_sink in store.all_sinks(connection) if all_sink.physical is not None)
+    return frozenset(row.physical for row in sink_rows.all_sinks(connection) if row.physical is not None)
 
 
 def register_sink(
@@ -57,18 +235,18 @@ def register_sink(
     now_ms: int,
 ) -> None:
     """Insert the sink's row, or change it to the declared state; a repetition changes nothing."""
-    row = store.load_sink(connection, identity)
+    row = sink_rows.load_sink(connection, identity)
     moved = row is not None and row.source != source
     before = SentColumns.loads(row.pins) if row is not None and not moved else None
     sent = SentColumns.of(spec, columns, before, renamed).dumps()
     if row is None:
-        store.insert_sink(connection, identity, name, source, sent, spec.on_replace, now_ms)
+        sink_rows.insert_sink(connection, identity, name, source, sent, spec.on_replace, now_ms)
         return
     values: dict[str, Any] = {"name": name, "pins": sent, "on_replace": spec.on_replace, "source": str(source)}
     if moved:
         # A cursor means nothing in another table; what becomes of it is decided later in the deploy.
         values |= {**_FROM_THE_START, "behind": None, "held_at": now_ms, "held_reason": "it has another source now"}
-    store.change_sink(connection, row.uuid, **values)
+    sink_rows.change_sink(connection, row.uuid, **values)
 
 
 def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str, now_ms: int, *, about: str) -> None:
@@ -78,7 +256,7 @@ def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str
 
     :param about: id of the deploy that emptied the source, as in the summary of its snapshots; or of the new source
     """
-    row = store.load_sink(connection, identity)
+    row = sink_rows.load_sink(connection, identity)
     mark = f"{about}/{choice}"
     if row is None or row.decided_by == mark:
         return
@@ -87,7 +265,7 @@ def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str
     elif row.behind is None:
         # One that is held for rows that others replaced continues behind those.
         held = {"held_at": now_ms, "held_reason": reason, "window": None} if row.held_at is None else {}
-        store.change_sink(connection, row.uuid, **held, deploy_id=about, decided_by=mark)
+        sink_rows.change_sink(connection, row.uuid, **held, deploy_id=about, decided_by=mark)
 
 
 def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
@@ -96,13 +274,13 @@ def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: in
     ``resume_from_new`` sends the rows that were added since the source was replaced, or from now on if the sink is not
     held.
     """
-    row = store.load_sink(connection, identity)
+    row = sink_rows.load_sink(connection, identity)
     if row is None:
         raise ConfigurationError("sink", f"no sink with the id {identity} is registered", "deploy it first")
     if choice not in CHOICES[1:]:
         raise ConfigurationError("choice", f"{choice!r} is unknown", f"one of {', '.join(CHOICES[1:])}")
     if choice != "resend" and row.behind is not None:
-        store.change_sink(connection, row.uuid, **_FREE, window=None, cursor=row.behind, sequence=None)
+        sink_rows.change_sink(connection, row.uuid, **_FREE, window=None, cursor=row.behind, sequence=None)
     else:
         _decide(connection, row, choice, now_ms if row.held_at is None else row.held_at, row.deploy_id)
 
@@ -111,7 +289,7 @@ def _decide(connection: Connection, row: SinkRow, choice: str, since: int, about
     values: dict[str, Any] = {"since": since, "deploy_id": about}
     if choice == "resend":
         values = {**_FROM_THE_START, "since": None, "round": row.round + 1}
-    store.change_sink(connection, row.uuid, **_FREE, **values, **more)
+    sink_rows.change_sink(connection, row.uuid, **_FREE, **values, **more)
 
 
 def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | None = None) -> None:
@@ -168,16 +346,16 @@ def run_sink(
     :raises SinkError: it is held, another run has it, its target refuses a batch, or its source has changed
     """
     if problems := tuple(findings(spec)):
-        raise errors.ConfigurationError.of(problems)
+        raise ConfigurationError.of(problems)
     if (spec.to == "http") != (target is not None):
-        raise errors.ConfigurationError("target", f"is not one of a sink to {spec.to}", "HTTP alone has a connection")
+        raise ConfigurationError("target", f"is not one of a sink to {spec.to}", "HTTP alone has a connection")
     sender = FileSender(spec.settings) if target is None else HttpSender(spec.settings, target)
     with closing(sender):
         of = (identity, default_holder(), _LEASE_MILLISECONDS)
-        grant = store.run(lambda connection: rows.take_sink_lease(connection, store.now(connection), *of))
+        grant = store.run(lambda connection: sink_rows.take_sink_lease(connection, store.now(connection), *of))
         if grant is None:
             remedy = "deploy first, e.g. airflow rfr builtins apply"
-            raise errors.ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
+            raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
         with Lease(store, grant, lambda ours, present: errors.SinkLeaseLostError(name)) as lease:
             return Run(store, lease, identity, name, catalog, source_table or spec.source, spec, sender, stop).go()
 
@@ -211,7 +389,7 @@ class Run:
 
         def write(connection: Connection, now: int) -> None:
             since = {"held_at": now} if "held_reason" in values else {}
-            rows.move_sink(connection, self.identity, **values, **since)
+            sink_rows.move_sink(connection, self.identity, **values, **since)
 
         self.lease.write(write)
 
@@ -221,7 +399,15 @@ class Run:
             row = self._row()
             if row.held_at is not None:
                 raise errors.SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
-            table = self._table(row)
+            table = SourceTable.load(self.catalog, self.source)
+            if table is None:
+                problem = f"its source {self.source} has no table"
+                raise errors.SinkError(row.name, problem, "deploy it or name another one")
+            if row.since is None and row.physical not in (None, table.uuid):
+                # A deploy that makes the table anew may not have come to say so yet.
+                problem = "its source is another table now, and nothing says where its cursor continues"
+                remedy = f"run it again after the deploy; if none is running, {_DECIDE}"
+                raise errors.SinkError(row.name, problem, remedy)
             try:
                 window = None if row.window is None or row.since is not None else SinkWindow.loads(row.window)
                 values = next_values(row, table, self.spec) if window is None else {}
@@ -236,24 +422,14 @@ class Run:
                 self.move(**hold_values(problem, None))
                 raise errors.CursorExpiredError(row.name, problem, _DECIDE) from None
 
-    def _row(self) -> rows.SinkRow:
+    def _row(self) -> SinkRow:
         with self.store.read() as connection:
-            row = rows.load_sink(connection, self.identity)
+            row = sink_rows.load_sink(connection, self.identity)
         if row is None:
             raise errors.SinkLeaseLostError(self.name)
         return row
 
-    def _table(self, row: rows.SinkRow) -> SourceTable:
-        table = SourceTable.load(self.catalog, self.source)
-        if table is None:
-            raise errors.SinkError(row.name, f"its source {self.source} has no table", "deploy it or name another one")
-        if row.since is None and row.physical not in (None, table.uuid):
-            # A deploy that makes the table anew may not have come to say so yet.
-            problem = "its source is another table now, and nothing says where its cursor continues"
-            raise errors.SinkError(row.name, problem, f"run it again after the deploy; if none is running, {_DECIDE}")
-        return table
-
-    def _send(self, row: rows.SinkRow, window: SinkWindow, table: SourceTable) -> None:
+    def _send(self, row: SinkRow, window: SinkWindow, table: SourceTable) -> None:
         sent = row.rows
         for acknowledged, batch in enumerate(batches_of(window, table, row), row.batches + 1):
             if self.stop():

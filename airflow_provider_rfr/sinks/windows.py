@@ -306,28 +306,28 @@ def batches_of(window: SinkWindow, table: SourceTable, row: SinkRow) -> Iterator
     if window.keys and _OP in dict(window.columns):
         problem = f"its source has a column {_OP}, the name of the column that marks changes"
         raise SinkError(row.name, problem, "name other columns")
-    for number, (rows, last) in enumerate(_cut(*_rows(window, table, row), window.size)):
-        at = replace(window, part=window.part + number)
-        identity = batch_id(row.uuid, table.uuid, at, row.batches + number, row.round)
-        yield Batch(identity, row.name, at, rows, last, row.round)
-
-
-def _rows(window: SinkWindow, table: SourceTable, row: SinkRow) -> tuple[_Batches, int]:
-    """Return the window's rows, and the number of its first rows that are to be skipped because they were sent."""
+    # The first rows of the window are skipped: they were sent.
     wanted, sent = table.projection(window.columns, window.after), window.part * window.size
+    rows: _Batches
     if window.before is not None and window.earlier is not None:
         earlier = table.projection(window.earlier, window.before)
         before = table.read(table.contents(window.before), earlier)
         after = table.read(table.contents(window.after), wanted)
-        return _changes(row.name, window.keys, table.arrow(wanted), before, after), sent
-    if window.before is None:
-        tasks = table.contents(window.after)
+        rows = _changes(row.name, window.keys, table.arrow(wanted), before, after)
     else:
         # The cursor stays at ``before`` until the window's end.
-        tasks = table.added(window.before, window.after, row.sequence)
-    tasks, sent = table.skip(tasks, sent)
-    rows = table.read(tasks, wanted)
-    return (_with_op(row, _UPSERT) for row in rows) if window.keys else rows, sent
+        if window.before is None:
+            tasks = table.contents(window.after)
+        else:
+            tasks = table.added(window.before, window.after, row.sequence)
+        tasks, sent = table.skip(tasks, sent)
+        rows = table.read(tasks, wanted)
+        if window.keys:
+            rows = (_with_op(batch, _UPSERT) for batch in rows)
+    for number, (part, last) in enumerate(_cut(rows, sent, window.size)):
+        at = replace(window, part=window.part + number)
+        identity = batch_id(row.uuid, table.uuid, at, row.batches + number, row.round)
+        yield Batch(identity, row.name, at, part, last, row.round)
 
 
 def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches, after: _Batches) -> _Batches:

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.sinks import targets
-from airflow_provider_rfr.sinks.run import Run, run_sink
+from airflow_provider_rfr.sinks import run as sinks_run
+from airflow_provider_rfr.sinks.run import HttpTarget, Run, run_sink
 from airflow_provider_rfr.sinks.spec import SinkSpec
-from airflow_provider_rfr.sinks.targets import HttpTarget
 from airflow_provider_rfr.store.engine import open_store
 from tests.unit.sinks.exporting import LOOPBACK, SOURCE, declared, open_lake
 
@@ -77,7 +76,7 @@ def main(task: dict[str, Any]) -> None:
         os.replace = _die
     elif task.get("kill"):
         killer = Killer(task["kill"], task["number"])
-        for sender in (targets.HttpSender, targets.FileSender):
+        for sender in (sinks_run.HttpSender, sinks_run.FileSender):
             killer.around_sending(sender)
         killer.around_moving()
     folder = Path(task["folder"])

@@ -11,11 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.adoption import choose_adopted, uncommitted_files
 from airflow_provider_rfr.refresh.chains import Cursor
 from airflow_provider_rfr.refresh.pages import Flusher, FlushLabel, FlushWriter, PageRow, TaskFigures, page_row
 from airflow_provider_rfr.refresh.partitions import choose_adopted, uncommitted_files
-from airflow_provider_rfr.refresh.work import Cursor, FlushLabel
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 from tests.soon import wait_until
 from tests.unit.messages import raises

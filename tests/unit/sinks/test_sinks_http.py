@@ -17,7 +17,7 @@ from airflow_provider_rfr.exceptions import (
     SinkError,
     SinkLeaseLostError,
 )
-from airflow_provider_rfr.sinks.targets import HttpTarget
+from airflow_provider_rfr.sinks.run import HttpTarget
 from airflow_provider_rfr.store.tables import LEASES
 from tests.unit.messages import raises
 from tests.unit.sinks.exporting import LOOPBACK, SINK, Scene, numbers
